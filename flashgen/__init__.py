@@ -1,0 +1,1 @@
+"""Attention kernels from a few lines of YAML."""

@@ -1,0 +1,60 @@
+"""GPU architectures, one row each: what a plan must fit and what its cost is made of.
+
+Rates are per multiprocessor and clock, dense, float32 accumulation; sources: CUDA programming guide, table of throughput; tuning guides.
+"""
+
+from dataclasses import dataclass
+
+from flashgen.errors import PlanError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Arch:
+    """An architecture as the compiler names it.
+
+    >>> by_name("sm_90a").shared_bytes
+    232448
+    """
+
+    name: str
+    strategy: str  # module of flashgen.plan that plans for it
+    shared_bytes: int  # a block may have
+    multiprocessor_shared_bytes: int
+    multiprocessors: int  # of the common card
+    clock_ghz: float
+    mma_flops: int  # 16-bit tensor-core FLOP
+    exp2: int  # results of the special function unit
+    l2_bytes: int
+    dram_gbytes: float  # per second
+    registers: int = 65536
+    threads: int = 2048  # resident on a multiprocessor
+
+
+KIB = 1024
+_ROWS = (
+    Arch("sm_80", "sm80", 163 * KIB, 164 * KIB, 108, 1.41, 2048, 16, 40 << 20, 1555),
+    Arch("sm_86", "sm80", 99 * KIB, 100 * KIB, 82, 1.70, 512, 16, 6 << 20, 936, threads=1536),
+    Arch("sm_89", "sm80", 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
+    Arch("sm_90", "sm80", 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350),
+    Arch("sm_90a", "sm90", 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350),
+    Arch("sm_100a", "sm80", 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
+    Arch("sm_120", "sm80", 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
+    Arch("host", "host", 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
+)
+ARCHES = {row.name: row for row in _ROWS}
+DEFAULT = "sm_90a"
+
+
+def by_name(name: str) -> Arch:
+    """The row of a name, or a PlanError that lists them."""
+    if name not in ARCHES:
+        raise PlanError(f"unknown arch {name!r}: {did_you_mean(name, ARCHES)}")
+    return ARCHES[name]
+
+
+def of_capability(major: int, minor: int) -> Arch:
+    """The best arch that a device of this compute capability runs: the arch-specific one where flashgen has it."""
+    for name in (f"sm_{major}{minor}a", f"sm_{major}{minor}", f"sm_{major}0"):
+        if name in ARCHES:
+            return ARCHES[name]
+    raise PlanError(f"compute capability {major}.{minor} is not served: it takes 8.0 or later")

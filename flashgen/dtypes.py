@@ -1,0 +1,47 @@
+"""Element types, one row each: what NumPy, CUDA and the tensor cores call them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    >>> by_name("bfloat16").bytes
+    2
+    """
+
+    name: str
+    bytes: int
+    cuda: str  # storage type in emitted text
+    mma: str | None  # operand type of mma and wgmma; None: not on tensor cores
+    rounding: float  # unit roundoff
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(self.name)
+
+
+_ROWS = (
+    DType("float16", 2, "u16", "f16", 2.0**-11),
+    DType("bfloat16", 2, "u16", "bf16", 2.0**-8),
+    DType("float32", 4, "float", None, 2.0**-24),
+    DType("int32", 4, "int", None, 0.0),
+    DType("bool", 1, "bool", None, 0.0),
+)
+DTYPES = {row.name: row for row in _ROWS}
+ATTENTION_DTYPES = ("float16", "bfloat16", "float32")  # of q, k, v
+TENSOR_DTYPES = ("float32", "int32", "bool")  # of arrays that expressions read
+
+
+def by_name(name: str) -> DType:
+    """The row of a name."""
+    return DTYPES[name]

@@ -1,0 +1,157 @@
+"""A Plan: how a spec runs on one architecture, grouped by concern. Templates read it and nothing else."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flashgen.arch import Arch
+from flashgen.dtypes import DType
+from flashgen.expr import Expressions, Holes, KeyRanges
+from flashgen.spec import Spec
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """What one step of a block multiplies. Sizes in rows and columns."""
+
+    block_m: int  # query rows of a tile
+    block_n: int  # keys of a tile
+    qk_columns: int  # of q and k in the products: the head dim in steps of 16, zero beyond it
+    v_columns: int  # of v and o
+    qk_stored: int  # columns that a row of q or k takes in shared memory
+    v_stored: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.block_m}x{self.block_n}"
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Who works, and what is in flight."""
+
+    stages: int  # key and value tiles in shared memory
+    warps: int  # that compute
+    load_warps: int = 0  # that only load
+    compute_registers: int = 0  # a thread, setmaxnreg; 0: as compiled
+    load_registers: int = 0
+    turns: bool = False  # two warpgroups take turns at the tensor cores
+    separate_output: bool = False  # o is staged beside q, so the next query tile loads early
+    query_in_registers: bool = False
+    copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named piece of shared memory: `count` pieces of `bytes`, from `offset` on."""
+
+    name: str  # as reports name it: `K`, `K full`
+    symbol: str  # as the emitted text names it: K, K_FULL
+    offset: int
+    bytes: int
+    count: int = 1
+    barrier: bool = False
+
+
+@dataclass(frozen=True)
+class SmemPlan:
+    """Shared memory, bytes."""
+
+    regions: tuple[Region, ...]
+    bytes: int
+    capacity: int
+
+    def __post_init__(self) -> None:
+        assert self.bytes <= self.capacity, f"{self.bytes} of {self.capacity} bytes"
+        ends = [r.offset + r.bytes * r.count for r in self.regions]
+        assert max(ends) <= self.bytes, f"regions end at {max(ends)} of {self.bytes} bytes"
+
+
+@dataclass(frozen=True)
+class SoftmaxPlan:
+    """The rescale schedule; see flashgen.plan.schedule for what its words mean."""
+
+    passes: int = 1
+    normalize: Literal["end", "each_step"] = "end"
+    rescale: Literal["always", "lazy"] = "always"
+    threshold: float = 0.0  # log2 units that the maximum may grow without a rescale
+    outer: Literal["q", "kv"] = "q"  # which loop is outside
+    materialize: bool = False  # `standard`: s and p in memory
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One member of the emitted `struct Params`, in order; the runtime fills it by `kind` and `of`."""
+
+    name: str  # the member
+    cuda: str  # its type
+    kind: Literal["tensor_map", "pointer", "strides", "array", "scalar"]
+    of: str  # q, k, v, o, lse; counter; a param or tensor of the spec; softmax_scale, q_len, kv_len, heads, batch, group, section
+    box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How the kernel is launched."""
+
+    threads: int
+    blocks_per_multiprocessor: int
+    persistent: bool  # a block takes many query tiles: grid = min(tiles, multiprocessors * blocks_per_multiprocessor); else a block a tile
+    dealt: bool  # by a counter, so that blocks that finish early take more
+    longest_first: bool  # query tiles with most keys first, in sections of heads that share the L2
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A candidate that was not chosen, and why."""
+
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a spec runs on an arch."""
+
+    spec: Spec
+    arch: Arch
+    skeleton: str  # template: forward_sm90, forward_sm80; `interpreter`: none
+    expressions: Expressions
+    holes: Holes
+    ranges: KeyRanges
+    tile: TilePlan
+    pipeline: PipelinePlan
+    smem: SmemPlan
+    softmax: SoftmaxPlan
+    launch: LaunchPlan
+    cost: tuple[tuple[str, float], ...] = ()  # clocks a key step, by resource
+    reasons: tuple[tuple[str, str], ...] = ()  # field, why
+    rejected: tuple[Rejected, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.element
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that explains the kernel, as JSON values."""
+        groups = ("tile", "pipeline", "smem", "softmax", "launch")
+        return {
+            "spec": self.spec.to_json(),
+            "arch": self.arch.name,
+            "skeleton": self.skeleton,
+            **{g: dataclasses.asdict(getattr(self, g)) for g in groups},
+            "cost": dict(self.cost),
+            "reasons": dict(self.reasons),
+            "ranges": self.ranges.to_json(),
+            "rejected": [dataclasses.asdict(r) for r in self.rejected],
+        }
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that name this plan."""
+        chosen = {k: v for k, v in self.to_json().items() if k not in ("rejected", "cost", "reasons")}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
