@@ -1,0 +1,82 @@
+"""From pydantic's list of errors to one SpecError: the first of the text, in words that name the fix."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
+
+from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.spec.model import KEY, Path
+
+
+def refusal(message: str, hint: str = "", *, offset: int = 0, within: Path = ()) -> PydanticCustomError:
+    """What a validator raises: the sentence after the key, what to do, and where below the key or in its text the fault is."""
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "offset": offset, "within": within})
+
+
+def expected(what: str, given: object, hint: str = "") -> PydanticCustomError:
+    """The refusal of a value that is of a wrong type or no known word."""
+    number = isinstance(given, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", given)
+    return refusal(f"expected {what}, got {describe(given)}", f"write the number without quotes: {given}" if number else hint)
+
+
+def describe(given: object) -> str:
+    """A value as messages name it."""
+    match given:
+        case None:
+            return "nothing"
+        case bool():
+            return f"the boolean {str(given).lower()}"
+        case str():
+            return f"the text {given[:40]!r}"
+        case int() if abs(given) >= 10**20:
+            return "a larger number"
+        case int() | float():
+            return f"the number {given}"
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+    return f"a {type(given).__name__}"
+
+
+def spec_error(error: ValidationError, positions: Mapping[Path, Position], keys: Callable[[Path], Mapping[str, str]]) -> SpecError:
+    """The first fault by position, missing keys last. `keys` gives the known keys of a mapping, each with an example."""
+    faults = [_fault(details, positions, keys) for details in error.errors(include_url=False)]
+    return min(faults, key=_order)
+
+
+def _order(fault: SpecError) -> tuple[bool, int, int]:
+    place = fault.position
+    return fault.message.startswith("missing"), place.line if place else 0, place.column if place else 0
+
+
+def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Path], Mapping[str, str]]) -> SpecError:
+    path: Path = details["loc"]
+    match details["type"]:
+        case "missing":
+            example = keys(path[:-1])[str(path[-1])]
+            return SpecError(f"missing key {_dotted(path)!r}", positions.get(path[:-1]), f"for example {path[-1]}: {example}")
+        case "extra_forbidden":
+            return _unknown(path, positions, keys(path[:-1]))
+        case "refused":
+            context = details["ctx"]
+            path += context["within"]
+            place = positions.get(path)
+            if isinstance(details["input"], str) and context["offset"]:
+                place = place or Position(f"<{_dotted(path)}>", 1, 1, " ".join(details["input"].split()))
+                place = place.shift(context["offset"])
+            return SpecError(f"{_dotted(path)}: {context['message']}", place, context["hint"])
+    wanted = {"dict_type": "a mapping", "model_type": "a mapping", "tuple_type": "a list"}.get(details["type"])
+    message = f"expected {wanted}, got {describe(details['input'])}" if wanted else details["msg"]
+    return SpecError(f"{_dotted(path)}: {message}", positions.get(path))
+
+
+def _unknown(path: Path, positions: Mapping[Path, Position], known: Iterable[str]) -> SpecError:
+    return SpecError(f"unknown key {_dotted(path)!r}", positions.get((*path, KEY)), did_you_mean(str(path[-1]), known))
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(str(part)[:64] for part in path if part != KEY) or "spec"

@@ -1,0 +1,153 @@
+"""The forms a value may take: each function takes what was given and returns the plain value, or refuses it with the fix."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from flashgen.errors import did_you_mean
+from flashgen.spec.faults import expected, refusal
+from flashgen.spec.model import SCHEDULES
+from flashgen.spec.words import name_fault, value_name_fault
+
+AXES = ("b", "hq", "hk", "q_len", "kv_len")
+INT32 = 2**31 - 1
+FLOAT32 = (2 - 2.0**-23) * 2.0**127
+
+
+def _is_int(given: object) -> TypeGuard[int]:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def choice(*words: str | int) -> Callable[[object], object]:
+    """One of the words, of its type."""
+
+    def check(given: object) -> object:
+        if any(given == word and type(given) is type(word) for word in words):
+            return given
+        listed = f"{', '.join(map(str, words[:-1]))} or {words[-1]}"
+        raise expected(listed, given, did_you_mean(given, map(str, words)) if isinstance(given, str) else "")
+
+    return check
+
+
+def integer(given: object) -> int:
+    if not _is_int(given):
+        raise expected("an integer", given)
+    return given
+
+
+def positive(given: object) -> int:
+    if not _is_int(given) or not 0 < given <= INT32:
+        raise expected(f"an integer from 1 to {INT32}", given)
+    return given
+
+
+def number(given: object) -> int | float:
+    """An int of 32 bits, or a float that float32 holds."""
+    if _is_int(given):
+        if abs(given) > INT32:
+            raise expected("an integer of 32 bits", given, "with a point it is a float: 1.0")
+        return given
+    if not isinstance(given, float):
+        raise expected("a number", given)
+    if not math.isfinite(given) or abs(given) > FLOAT32:
+        raise expected("a finite number of float32", given)
+    return given
+
+
+def auto(given: object) -> int | None:
+    if given == "auto":
+        return None
+    if not _is_int(given):
+        raise expected("auto or an integer", given)
+    return given
+
+
+def name(given: object) -> str:
+    return _named(given, name_fault)
+
+
+def value_name(given: object) -> str:
+    """The name of a param or tensor."""
+    return _named(given, value_name_fault)
+
+
+def _named(given: object, fault: Callable[[str], str]) -> str:
+    if not isinstance(given, str):
+        raise expected("a name", given)
+    if why := fault(given):
+        raise refusal(f"{given[:64]!r} {why}", "choose another name")
+    return given
+
+
+def expression(given: object) -> str:
+    """One line of printable ASCII. Grammar and names are flashgen.expr's business."""
+    if not isinstance(given, str):
+        raise expected("an expression as text", given)
+    text = " ".join(given.split())
+    if not text:
+        raise refusal("the expression is empty")
+    for offset, character in enumerate(text):
+        if character == "#":
+            raise refusal("a comment inside an expression", "put it on a line of its own, outside the text", offset=offset)
+        if not " " <= character <= "~":
+            raise refusal(f"{character!r} in an expression", "expressions are ASCII: <= for ≤, * for ×", offset=offset)
+    return text
+
+
+def mask(given: object) -> str:
+    if given is None or isinstance(given, bool):
+        raise expected("an expression as text", given, "a mask that hides nothing is mask: full")
+    return expression(given)
+
+
+def scale(given: object) -> str:
+    return repr(number(given)) if isinstance(given, int | float) else expression(given)
+
+
+def axis(given: object) -> str | int:
+    if not isinstance(given, str):
+        return positive(given)
+    if given not in AXES:
+        raise refusal(f"{given[:64]!r} is no axis", did_you_mean(given, AXES))
+    return given
+
+
+def head_dim(given: object) -> object:
+    if _is_int(given):
+        return {"qk": given, "v": given}
+    return _mapping("an integer or {qk: 192, v: 128}", given)
+
+
+def block(given: object) -> object:
+    return {} if given == "auto" else _mapping("auto or {m: 128, n: 128}", given)
+
+
+def schedule(given: object) -> object:
+    if isinstance(given, str):
+        raise refusal(f"unknown schedule {given[:64]!r}", did_you_mean(given, SCHEDULES))
+    return _mapping("auto, a name or {passes: 1, normalize: end}", given)
+
+
+def rescale(given: object) -> object:
+    """`always`, `lazy`, or the threshold of `{lazy: 8}`."""
+    if given in ("always", "lazy"):
+        return given
+    if not isinstance(given, dict) or list(given) != ["lazy"]:
+        raise expected("always, lazy or {lazy: 8}", given)
+    threshold = float(number(given["lazy"]))
+    if threshold < 0:
+        raise refusal(f"lazy: expected a threshold of 0 or more, got {threshold}", "it counts log2 units: {lazy: 8}")
+    return threshold
+
+
+def outputs(given: object) -> object:
+    if not isinstance(given, list | tuple) or not set(map(str, given)) <= {"o", "lse"} or "o" not in given or len(set(given)) < len(given):
+        raise expected("[o] or [o, lse]", given)
+    return tuple(w for w in ("o", "lse") if w in given)
+
+
+def _mapping(what: str, given: object) -> dict[Any, Any]:
+    if not isinstance(given, dict):
+        raise expected(what, given)
+    return given

@@ -1,0 +1,156 @@
+"""The frozen form of a spec. Every way to make one goes through the same checks (flashgen.spec.schema)."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flashgen.dtypes import DType, by_name
+from flashgen.errors import Position
+
+Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
+KEY = "[key]"  # last in the path of a key rather than its value
+
+
+@dataclass(frozen=True)
+class HeadDim:
+    """Columns of q and k, and of v and o."""
+
+    qk: int
+    v: int
+
+
+@dataclass(frozen=True)
+class Param:
+    """A run-time scalar of the expressions; an integer default makes it an integer, fit for masks."""
+
+    name: str
+    default: int | float
+    type: Literal["int", "float"] = dataclasses.field(init=False)  # a field, because 1 == 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", "int" if isinstance(self.default, int) else "float")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len."""
+
+    name: str
+    shape: tuple[str | int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Query rows and keys of a tile; None: the planner chooses."""
+
+    m: int | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is pinned of the rescale schedule; None: the planner chooses. `threshold` is in log2 units."""
+
+    passes: int | None = None
+    normalize: str | None = None
+    rescale: str | None = None
+    threshold: float | None = None
+    outer: str | None = None
+    materialize: bool | None = None
+
+
+SCHEDULES = {
+    "auto": Schedule(),
+    "standard": Schedule(materialize=True),
+    "three_pass": Schedule(passes=3),
+    "two_pass": Schedule(passes=2),
+    "one_pass": Schedule(passes=1),
+}
+
+
+@dataclass(frozen=True, init=False)
+class Spec:
+    """An attention variant.
+
+    >>> spec = Spec(head_dim=128, dtype="bfloat16", score="softcap * tanh(s / softcap)", params={"softcap": 50.0})
+    >>> spec.head_dim, spec.mask
+    (HeadDim(qk=128, v=128), 'full')
+
+    Keywords are the keys of the YAML form and take its values, or those of another Spec; None stands for the default. Raises SpecError.
+    """
+
+    name: str
+    dtype: str
+    head_dim: HeadDim
+    group: int | None  # query heads per key/value head; None: as the arrays have it
+    layout: str  # bshd, bhsd
+    scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
+    score: str
+    mask: str
+    params: tuple[Param, ...]
+    tensors: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    block: Block
+    stages: int | None
+    warps: int | None
+    schedule: Schedule
+    positions: Mapping[Path, Position] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __init__(self, **given: Any) -> None:
+        self._fill({key: _plain(value) for key, value in given.items() if value is not None}, {})
+
+    @classmethod
+    def located(cls, given: Mapping[str, Any], positions: Mapping[Path, Position]) -> "Spec":
+        """The spec that a file gives, where `positions` tells the place of each value, and of each key (path + KEY)."""
+        spec = cls.__new__(cls)
+        spec._fill(given, positions)
+        return spec
+
+    def _fill(self, given: Mapping[str, Any], positions: Mapping[Path, Position]) -> None:
+        from flashgen.spec.schema import validate  # pydantic: half of the import time of everything before a kernel
+
+        for name, value in {**validate(given, positions), "positions": positions}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def element(self) -> DType:
+        """The row of `dtype`."""
+        return by_name(self.dtype)
+
+    def position(self, path: str) -> Position:
+        """Where the value of a key is written: `mask`, `params.softcap`. Without a file, the value itself."""
+        text = getattr(self, path, None)
+        return self.positions.get(tuple(path.split(".")), Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path))
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
+        optional = {"group": self.group, "scale": self.scale, "stages": self.stages, "warps": self.warps}
+        plain = {key: _plain(getattr(self, key)) for key in ("params", "tensors", "head_dim", "block", "schedule")}
+        texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
+        return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}}
+
+
+def _plain(value: Any) -> Any:
+    """A field's value in the form that YAML gives."""
+    match value:
+        case Schedule():
+            name = next((name for name, schedule in SCHEDULES.items() if schedule == value), None)
+            pinned = _pinned(value) | ({"rescale": {"lazy": value.threshold}} if value.threshold is not None else {})
+            return name or {k: v for k, v in pinned.items() if k != "threshold"}
+        case Block():
+            return _pinned(value) or "auto"
+        case HeadDim():
+            return _pinned(value)
+        case (Param(), *_):
+            return {p.name: p.default for p in value}
+        case (Tensor(), *_):
+            return {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in value}
+        case ():
+            return {}
+    return value
+
+
+def _pinned(value: Any) -> dict[str, Any]:
+    return {k: v for k, v in vars(value).items() if v is not None}

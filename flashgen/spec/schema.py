@@ -1,0 +1,159 @@
+"""The keys of a spec, as pydantic models: they check what YAML or Python gives, and are the JSON Schema that editors read."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
+
+from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
+from flashgen.errors import Position
+from flashgen.spec import forms
+from flashgen.spec.faults import refusal, spec_error
+from flashgen.spec.model import KEY, SCHEDULES, Block, HeadDim, Param, Path, Schedule, Tensor
+
+
+def _one_of(*words: str | int) -> BeforeValidator:
+    return BeforeValidator(forms.choice(*words), json_schema_input_type=Literal.__getitem__(words))
+
+
+Integer = Annotated[int, BeforeValidator(forms.integer)]
+Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
+Number = Annotated[int | float, BeforeValidator(forms.number)]
+Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
+Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal["b", "hq", "hk", "q_len", "kv_len"])]
+Expression = Annotated[str, BeforeValidator(forms.expression)]
+ValueName = Annotated[str, BeforeValidator(forms.value_name)]
+
+
+class Closed(BaseModel):
+    """A mapping that has these keys and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class HeadDimKeys(Closed):
+    qk: Integer = Field(description="columns of q and k", examples=[192])
+    v: Integer = Field(description="columns of v and o", examples=[128])
+
+
+class BlockKeys(Closed):
+    m: Auto = Field(None, description="query rows of a tile")
+    n: Auto = Field(None, description="keys of a tile")
+
+
+class TensorKeys(Closed):
+    shape: tuple[Axis, ...] = Field(description="axes: numbers, or b, hq, hk, q_len, kv_len", min_length=1, max_length=8, examples=["[hq]"])
+    dtype: Annotated[str, _one_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
+
+
+class LazyKeys(Closed):
+    lazy: Number = Field(description="log2 units that the maximum of a row grows before o and l are rescaled", ge=0)
+
+
+class ScheduleKeys(Closed):
+    passes: Annotated[int | None, _one_of(1, 2, 3)] = Field(None, description="passes over the keys")
+    normalize: Annotated[str | None, _one_of("end", "each_step")] = Field(None, description="when o is divided by the sum of exponentials")
+    rescale: Annotated[str | float | None, BeforeValidator(forms.rescale, json_schema_input_type=Literal["always", "lazy"] | LazyKeys)] = (
+        Field(None, description="when o and l follow a new maximum of the row")
+    )
+    outer: Annotated[str | None, _one_of("q", "kv")] = Field(None, description="the outer loop: over query tiles or over key tiles")
+
+
+def _head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
+    return HeadDim(**dict(keys(forms.head_dim(given))))
+
+
+def _block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
+    return Block(**dict(keys(forms.block(given))))
+
+
+def _schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
+    if isinstance(given, str) and given in SCHEDULES:
+        return SCHEDULES[given]
+    pinned = dict(keys(forms.schedule(given)))
+    if isinstance(pinned["rescale"], float):
+        pinned |= {"rescale": "lazy", "threshold": pinned["rescale"]}
+    return Schedule(**pinned)
+
+
+def _params(given: dict[str, int | float]) -> tuple[Param, ...]:
+    return tuple(Param(name, default) for name, default in given.items())
+
+
+def _tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, keys.shape, keys.dtype) for name, keys in given.items())
+
+
+class SpecKeys(Closed):
+    """An attention variant. Only dtype and head_dim are required."""
+
+    name: Annotated[str, BeforeValidator(forms.name)] = Field("attention", description="names the files and the kernel")
+    dtype: Annotated[str, _one_of(*ATTENTION_DTYPES)] = Field(description="of q, k, v and o; sums are float32", examples=["bfloat16"])
+    head_dim: Annotated[HeadDimKeys, WrapValidator(_head_dim, json_schema_input_type=int | HeadDimKeys)] = Field(
+        description="columns of a head: one number, or {qk: 192, v: 128}", examples=[128]
+    )
+    group: Positive | None = Field(None, description="query heads per key/value head; without it, as the arrays have it")
+    layout: Annotated[str, _one_of("bshd", "bhsd")] = Field("bshd", description="axes of q, k, v and o, outermost first")
+    scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
+        None, description="factor of q.k: a number, or an expression of d = head_dim.qk; without it 1/sqrt(d)"
+    )
+    score: Expression = Field("s", description="expression of s, the scaled q.k", examples=["softcap * tanh(s / softcap)"])
+    mask: Annotated[str, BeforeValidator(forms.mask)] = Field("full", description="true where a query sees a key", examples=["causal"])
+    params: Annotated[dict[ValueName, Number], AfterValidator(_params)] = Field(
+        {}, validate_default=True, description="run-time scalars, each with its default"
+    )
+    tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(_tensors)] = Field(
+        {}, validate_default=True, description="run-time arrays of the expressions"
+    )
+    outputs: Annotated[tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal["o", "lse"]])] = Field(
+        ("o",), description="o, and lse: the log of the sum of exponentials of each row"
+    )
+    block: Annotated[BlockKeys, WrapValidator(_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
+        "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
+    )
+    stages: Auto = Field(None, description="key and value tiles in flight: auto or a number")
+    warps: Auto = Field(None, description="warps that compute: auto or a number")
+    schedule: Annotated[
+        ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
+    ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
+
+    @field_validator("tensors")
+    @classmethod
+    def _apart(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
+        for tensor in tensors:
+            if tensor.name in {p.name for p in info.data.get("params", ())}:
+                raise refusal(f"{tensor.name!r} is a param too", "choose another name", within=(tensor.name, KEY))
+        return tensors
+
+
+_MAPPINGS: dict[str | int, type[Closed]] = {"head_dim": HeadDimKeys, "block": BlockKeys, "schedule": ScheduleKeys, "tensors": TensorKeys}
+
+
+def _examples(path: Path) -> dict[str, str]:
+    model = _MAPPINGS[path[0]] if path else SpecKeys
+    return {key: str((field.examples or [""])[0]) for key, field in model.model_fields.items()}
+
+
+def validate(given: Mapping[str, Any], positions: Mapping[Path, Position]) -> dict[str, Any]:
+    """The fields of a Spec. Raises SpecError for the first fault, at its position."""
+    try:
+        return dict(SpecKeys.model_validate(given))
+    except ValidationError as error:
+        raise spec_error(error, positions, _examples) from None
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the YAML form, for editors."""
+    schema = SpecKeys.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "flashgen spec"}
