@@ -1,0 +1,139 @@
+"""Planning for Hopper: warpgroups multiply (wgmma), one loads (TMA), query tiles are dealt to persistent blocks."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from flashgen.errors import PlanError
+from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, expression_arguments
+from flashgen.plan.smem import lay_out
+
+SKELETON = "forward_sm90"
+RESCALE = ("lazy", 8.0)  # p stays below 2^8: exact in float16 and bfloat16
+
+MAX_HEAD_DIM = 256  # columns of one product
+REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
+ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
+SCORE_REGISTERS = 24  # that a score which is not linear needs besides
+
+# Clocks, measured on an H100; see benchmarks/NOTES.md.
+STEP_LATENCY = 200  # of a key step, that nothing hides
+QUERY_TILE = 2500  # start and end of a query tile
+SHARED_OUTPUT = 4000  # more, when q's place cannot be loaded before o has left it
+
+
+def _up(x: int, to: int) -> int:
+    return -(-x // to) * to
+
+
+def check(problem: Problem) -> None:
+    """Head dims and schedules that the skeleton serves."""
+    spec = problem.spec
+    for label, d in (("qk", spec.head_dim.qk), ("v", spec.head_dim.v)):
+        if d % 8 or not 8 <= d <= MAX_HEAD_DIM:
+            nearest = min(max(8, round(d / 8) * 8), MAX_HEAD_DIM)
+            raise PlanError(f"head_dim {label} is {d}: {problem.arch.name} takes multiples of 8 from 8 to {MAX_HEAD_DIM}; the nearest is {nearest}")
+    check_kernel(problem)
+
+
+def check_kernel(problem: Problem) -> None:
+    """What no skeleton for tensor cores serves yet."""
+    spec, softmax = problem.spec, problem.softmax
+    if spec.element.mma is None:
+        raise PlanError(f"dtype {spec.dtype} has no kernel on {problem.arch.name}: float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)")
+    if softmax.materialize or softmax.passes != 1 or softmax.normalize != "end" or softmax.outer != "q":
+        raise PlanError(
+            "kernels run the schedule {passes: 1, normalize: end, outer: q} with rescale always or lazy; every other schedule runs on the CPU (arch host)"
+        )
+
+
+def drafts(problem: Problem) -> Iterator[Draft]:
+    """Tiles, stages, and whether o has a place of its own."""
+    spec = problem.spec
+    rows = [spec.block.m] if spec.block.m else [spec.warps * 16] if spec.warps else [64, 128, 192]
+    keys = [spec.block.n] if spec.block.n else list(range(32, 257, 16))
+    stages = [spec.stages] if spec.stages else [2, 3, 4]
+    for block_m, block_n, n, apart in product(rows, keys, stages, (True, False)):
+        yield _draft(problem, block_m, block_n, n, apart)
+
+
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool) -> Draft:
+    qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
+    tile = TilePlan(block_m, block_n, _up(qk, 16), _up(v, 16), _up(qk, 64), _up(v, 64))
+    groups = max(1, block_m // 64)
+    load, compute = REGISTERS[min(groups, 3)]
+    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups == 2, separate_output=apart)
+    return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
+
+
+def _smem(problem: Problem, tile: TilePlan, stages: int, apart: bool) -> SmemPlan | str:
+    q, o = tile.block_m * tile.qk_stored * 2, tile.block_m * tile.v_stored * 2
+    pieces = [
+        ("Q", "Q", q if apart else max(q, o), 1, 1024),
+        ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
+        *([("O", "O", o, 1, 1024)] if apart else []),
+    ]
+    barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
+    barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
+    barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
+    return lay_out([*pieces, ("tile", "TILE", 4, 2, 8)], barriers, problem.arch.shared_bytes, [] if apart else [("O", "O", "Q")])
+
+
+def objection(problem: Problem, draft: Draft) -> str | None:
+    """Sizes of products, stages, registers."""
+    tile, pipe, spec = draft.tile, draft.pipeline, problem.spec
+    groups = tile.block_m // 64
+    if tile.block_m % 64 or groups not in REGISTERS:
+        return f"block m is {tile.block_m}: a warpgroup takes 64 query rows and 1 to 3 compute, so 64, 128 or 192"
+    if tile.block_n % 16 or not 16 <= tile.block_n <= 256:
+        return f"block n is {tile.block_n}: a product takes multiples of 16 keys from 16 to 256"
+    if not 1 <= pipe.stages <= 8:
+        return f"stages is {pipe.stages}: 1 to 8"
+    if spec.warps and spec.warps * 16 != tile.block_m:
+        return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
+    needed = tile.block_n * 3 // 4 + tile.v_columns // 2 + (SCORE_REGISTERS if problem.holes.score else 0)
+    if needed > ACCUMULATORS[groups]:
+        return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
+    return None
+
+
+def cost(problem: Problem, draft: Draft) -> dict[str, float]:
+    """Roofline of a key step, and what surrounds it."""
+    tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+    m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
+    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
+    instructions = n / 2 * (4.2 + score) + n / 4 + tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2) + 100  # of a warp
+    step = {
+        "tensor cores": 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops,
+        "exponentials": m * n / arch.exp2,
+        "instructions": instructions * pipe.warps / 4,
+        "shared memory": (groups * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128,
+    }
+    # Warpgroups overlap each other's products and exponentials, the better the more there are.
+    clocks = max(step.values()) + min(step["tensor cores"], step["instructions"]) / (4 * groups) + (STEP_LATENCY if pipe.stages > 1 else 2 * STEP_LATENCY) - pipe.stages
+    keys = TYPICAL_LENGTH * problem.visible
+    steps = keys / n + problem.boundaries * (m / n + 1) / 4 + 0.5
+    total = steps * clocks + QUERY_TILE + (0 if pipe.separate_output else SHARED_OUTPUT)
+    return {**step, "step": clocks, "total": 1000 * total / (m * keys)}
+
+
+def launch(problem: Problem, draft: Draft) -> LaunchPlan:
+    """One block a multiprocessor; the counter deals."""
+    tile = draft.tile
+    arrays, scalars = expression_arguments(problem.spec)
+    arguments = (
+        Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m)),
+        Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
+        Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
+        Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
+        Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
+        Argument("counter", "int*", "pointer", "counter", comment="query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"),
+        *arrays,
+        Argument("softmax_scale", "float", "scalar", "softmax_scale"),
+        *scalars,
+        *(Argument(x, "int", "scalar", x) for x in ("q_len", "kv_len", "heads", "batch")),
+        Argument("group", "int", "scalar", "group", comment="query heads a key/value head"),
+        Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together"),
+    )
+    return LaunchPlan(128 * (tile.block_m // 64 + 1), 1, True, True, not problem.uniform, arguments)

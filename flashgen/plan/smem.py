@@ -1,0 +1,32 @@
+"""Shared memory as a list of regions, laid one after the other."""
+
+from collections.abc import Iterable
+
+from flashgen.plan.model import Region, SmemPlan
+
+Piece = tuple[str, str, int, int, int]  # name, symbol, bytes of one, count, alignment
+
+
+def lay_out(pieces: Iterable[Piece], barriers: Iterable[tuple[str, str, int]], capacity: int, aliases: Iterable[tuple[str, str, str]] = ()) -> SmemPlan | str:
+    """The map of shared memory, or why it does not fit. An alias (name, symbol, of) begins where another region does.
+
+    >>> lay_out([("Q", "Q", 1024, 1, 1024)], [("Q full", "Q_FULL", 1)], 2048).bytes
+    1032
+    >>> lay_out([("Q", "Q", 4096, 1, 1024)], [], 2048)
+    'takes 4096 bytes of shared memory, 2048 are there'
+    """
+    regions: list[Region] = []
+    end = 0
+    for name, symbol, size, count, alignment in pieces:
+        end = -(-end // alignment) * alignment
+        regions.append(Region(name, symbol, end, size, count))
+        end += size * count
+    for name, symbol, of in aliases:
+        under = next(r for r in regions if r.symbol == of)
+        regions.append(Region(name, symbol, under.offset, under.bytes))
+    for name, symbol, count in barriers:
+        regions.append(Region(name, symbol, end, 8, count, barrier=True))
+        end += 8 * count
+    if end > capacity:
+        return f"takes {end} bytes of shared memory, {capacity} are there"
+    return SmemPlan(tuple(regions), end, capacity)

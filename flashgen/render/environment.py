@@ -1,0 +1,48 @@
+"""The one Jinja environment, and the one place that knows where text lives."""
+
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+COMMENT_COLUMN = 41
+
+
+@cache
+def template_root() -> Path:
+    """Where templates lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "_templates"
+    return installed if installed.is_dir() else package.parent / "templates"
+
+
+def remark(comment: str, before: str = "") -> str:
+    """A trailing comment, aligned where the text before it (indentation, blank and semicolon come on top) leaves room.
+
+    >>> remark("of a tile", "int BLOCK_M")
+    '                          // of a tile'
+    """
+    return f"{' ' * max(1, COMMENT_COLUMN - len(before) - 4)}// {comment}" if comment else ""
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Delimiters that collide with neither PTX nor C++; an unknown name is an error."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_root()),
+        undefined=jinja2.StrictUndefined,
+        variable_start_string="${",
+        variable_end_string="}",
+        line_statement_prefix="//%",
+        line_comment_prefix="//#",
+        block_start_string="{%",
+        block_end_string="%}",
+        comment_start_string="{#",
+        comment_end_string="#}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.filters["remark"] = remark
+    return env

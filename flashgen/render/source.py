@@ -1,0 +1,63 @@
+"""A Plan becomes a Source: one self-contained CUDA file, always the same text for the same plan."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+
+from flashgen.plan.model import Plan
+from flashgen.render.describe import describe
+from flashgen.render.environment import environment
+from flashgen.render.snippets import used
+
+
+@dataclass(frozen=True)
+class Source:
+    """Emitted text and how to compile it."""
+
+    name: str  # of the spec
+    text: str
+    arch: str
+    entry: str  # the kernel
+    options: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Identifies text and options, the compiler's version apart."""
+        return hashlib.sha256("\0".join((self.text, self.arch, *self.options)).encode()).hexdigest()
+
+
+# Stated one by one, so that no default of a compiler changes a result.
+OPTIONS = ("--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--extra-device-vectorization")
+
+
+def render(plan: Plan) -> Source:
+    """The CUDA of a plan.
+
+    >>> source = render(plan(load("specs/causal.yaml"), "sm_90a"))
+    >>> source.entry
+    'forward'
+    """
+    env = environment()
+    context = {"plan": plan, "holes": plan.holes, "keys": plan.ranges.cuda(), "digest": plan.digest, "version": _version()}
+    env.filters["description"] = describe
+    template = env.get_template(f"{plan.skeleton}.cu.j2")
+    body = template.render(context, vocabulary="")
+    text = template.render(context, vocabulary=used(body))
+    return Source(plan.spec.name, _tidy(text), plan.arch.name, "forward", OPTIONS)
+
+
+def _tidy(text: str) -> str:
+    """No trailing blanks, never two blank lines in a row."""
+    lines: list[str] = []
+    for line in (raw.rstrip() for raw in text.splitlines()):
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _version() -> str:
+    try:
+        return version("flashgen")
+    except PackageNotFoundError:
+        return "0.1.0"
