@@ -1,0 +1,57 @@
+"""What a spec says of score, mask and scale, as typed nodes."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flashgen.expr.fold import fold
+from flashgen.expr.language import INDICES, Scope
+from flashgen.expr.nodes import Const, Name, Node, Type, rebuild
+from flashgen.expr.parse import Parser
+from flashgen.expr.signs import Requirement
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+TYPES: dict[str, Type] = {"float32": "float", "int32": "int", "bool": "bool"}  # of tensors, by dtype
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """A spec's expressions: `score`, a float of s (q.k times `scale`); `mask`, true where a query sees a key; `scale`, of params."""
+
+    score: Node
+    mask: Node
+    scale: Node
+    requires: tuple[Requirement, ...] = ()  # of the params, at each call
+
+
+def lower(spec: "Spec") -> Expressions:
+    """The expressions of a spec, constants folded, named masks replaced by what they stand for.
+
+    >>> from flashgen.spec import Spec
+    >>> from flashgen.expr.text import show
+    >>> show(lower(Spec(head_dim=64, dtype="bfloat16", mask="causal & window(127, 0)")).mask)
+    '(kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))'
+
+    Raises SpecError, at the column of the mistake.
+    """
+    parsed = read(spec)
+    return Expressions(fold(parsed.score), fold(parsed.mask), fold(parsed.scale), parsed.requires)
+
+
+def read(spec: "Spec") -> Expressions:
+    """The expressions of a spec as they are written."""
+    params: dict[str, Type] = {p.name: p.type for p in spec.params}
+    tensors = {t.name: (TYPES[t.dtype], len(t.shape)) for t in spec.tensors}
+    parts = {
+        "score": Parser(Scope(params, tensors, {**INDICES, "s": "float"}), spec.score, spec.position("score")),
+        "mask": Parser(Scope(params, tensors), spec.mask, spec.position("mask")),
+        "scale": Parser(Scope(params, names={"d": "int"}, masks=False), spec.scale or "1/sqrt(d)", spec.position("scale")),
+    }
+    score, mask, scale = (parts[key].read("bool" if key == "mask" else "float") for key in parts)
+    requires = dict.fromkeys(r for part in parts.values() for r in part.requires)
+    return Expressions(score, mask, _with_head_dim(scale, spec.head_dim.qk), tuple(requires))
+
+
+def _with_head_dim(node: Node, d: int) -> Node:
+    return Const(d, "int") if node == Name("d", "int") else rebuild(node, lambda child: _with_head_dim(child, d))
