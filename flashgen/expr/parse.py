@@ -251,7 +251,7 @@ class Parser:
         bound: dict[str, Node | str] = {}
         for parameter, arg in zip(mask.parameters, args, strict=True):
             bound[parameter] = self.tensor(arg, name) if mask.kind == "tensor" else self.argument(arg, name, parameter)
-        node = Parser(Scope(tensors=self.scope.tensors), mask.text, self.position, bound).read()
+        node = Parser(Scope(self.scope.params, self.scope.tensors), mask.text, self.position, bound).read()
         self.grow(sum(1 for _ in walk(node)), tree)
         return node
 
