@@ -3,12 +3,13 @@
 from typing import Any
 
 from flashgen.spec.model import Block, HeadDim, Param, Schedule, Spec, Tensor
+from flashgen.spec.yaml import load, loads
 
-__all__ = ["Block", "HeadDim", "Param", "Schedule", "Spec", "Tensor", "json_schema"]
+__all__ = ["Block", "HeadDim", "Param", "Schedule", "Spec", "Tensor", "json_schema", "load", "loads"]
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the YAML form, for editors."""
-    from flashgen.spec import schema
+    """The JSON Schema of the YAML form, for editors."""
+    from flashgen.spec import schema  # pydantic: as long to import as everything else
 
     return schema.json_schema()

@@ -11,7 +11,7 @@ from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.spec.model import KEY, Path
 
 
-def refusal(message: str, hint: str = "", *, offset: int = 0, within: Path = ()) -> PydanticCustomError:
+def refusal(message: str, hint: str = "", *, offset: int | None = None, within: Path = ()) -> PydanticCustomError:
     """What a validator raises: the sentence after the key, what to do, and where below the key or in its text the fault is."""
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "offset": offset, "within": within})
 
@@ -38,7 +38,7 @@ def describe(given: object) -> str:
         case dict():
             return "a mapping"
         case list() | tuple():
-            return "a list"
+            return f"the list {str(list(given))[:40]}"
     return f"a {type(given).__name__}"
 
 
@@ -58,24 +58,31 @@ def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Pat
     match details["type"]:
         case "missing":
             example = keys(path[:-1])[str(path[-1])]
-            return SpecError(f"missing key {_dotted(path)!r}", positions.get(path[:-1]), f"for example {path[-1]}: {example}")
+            return SpecError(f"missing key {_dotted(path)!r}", _place(path[:-1], positions), f"for example {path[-1]}: {example}")
         case "extra_forbidden":
             return _unknown(path, positions, keys(path[:-1]))
         case "refused":
             context = details["ctx"]
             path += context["within"]
-            place = positions.get(path)
-            if isinstance(details["input"], str) and context["offset"]:
-                place = place or Position(f"<{_dotted(path)}>", 1, 1, " ".join(details["input"].split()))
-                place = place.shift(context["offset"])
+            place = _place(path, positions)
+            if context["offset"] is not None:
+                text = place or Position(f"<{_dotted(path)}>", 1, 1, " ".join(details["input"].split()))
+                place = text.shift(context["offset"])
             return SpecError(f"{_dotted(path)}: {context['message']}", place, context["hint"])
     wanted = {"dict_type": "a mapping", "model_type": "a mapping", "tuple_type": "a list"}.get(details["type"])
     message = f"expected {wanted}, got {describe(details['input'])}" if wanted else details["msg"]
-    return SpecError(f"{_dotted(path)}: {message}", positions.get(path))
+    return SpecError(f"{_dotted(path)}: {message}", _place(path, positions))
 
 
 def _unknown(path: Path, positions: Mapping[Path, Position], known: Iterable[str]) -> SpecError:
-    return SpecError(f"unknown key {_dotted(path)!r}", positions.get((*path, KEY)), did_you_mean(str(path[-1]), known))
+    return SpecError(f"unknown key {_dotted(path)!r}", _place((*path, KEY), positions), did_you_mean(str(path[-1]), known))
+
+
+def _place(path: Path, positions: Mapping[Path, Position]) -> Position | None:
+    """The place of a path; below an alias, that of the alias."""
+    while path and path not in positions:
+        path = path[:-1]
+    return positions.get(path)
 
 
 def _dotted(path: Path) -> str:

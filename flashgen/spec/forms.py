@@ -7,9 +7,10 @@ from typing import Any, TypeGuard
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
 from flashgen.spec.model import SCHEDULES
-from flashgen.spec.words import name_fault, value_name_fault
+from flashgen.spec.words import free_name, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len")
+MAX_RANK = 8
 INT32 = 2**31 - 1
 FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
@@ -47,12 +48,12 @@ def number(given: object) -> int | float:
     if _is_int(given):
         if abs(given) > INT32:
             raise expected("an integer of 32 bits", given, "with a point it is a float: 1.0")
-        return given
+        return int(given)
     if not isinstance(given, float):
         raise expected("a number", given)
     if not math.isfinite(given) or abs(given) > FLOAT32:
         raise expected("a finite number of float32", given)
-    return given
+    return float(given)
 
 
 def auto(given: object) -> int | None:
@@ -76,7 +77,7 @@ def _named(given: object, fault: Callable[[str], str]) -> str:
     if not isinstance(given, str):
         raise expected("a name", given)
     if why := fault(given):
-        raise refusal(f"{given[:64]!r} {why}", "choose another name")
+        raise refusal(f"{given[:64]!r} {why}", f"for example {free_name(given, fault)}")
     return given
 
 
@@ -110,6 +111,12 @@ def axis(given: object) -> str | int:
         return positive(given)
     if given not in AXES:
         raise refusal(f"{given[:64]!r} is no axis", did_you_mean(given, AXES))
+    return given
+
+
+def shape(given: object) -> object:
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_RANK:
+        raise expected(f"a list of 1 to {MAX_RANK} axes", given, "for example [hq] or [b, kv_len]")
     return given
 
 

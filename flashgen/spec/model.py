@@ -109,7 +109,7 @@ class Spec:
         return spec
 
     def _fill(self, given: Mapping[str, Any], positions: Mapping[Path, Position]) -> None:
-        from flashgen.spec.schema import validate  # pydantic: half of the import time of everything before a kernel
+        from flashgen.spec.schema import validate  # pydantic: as long to import as everything else
 
         for name, value in {**validate(given, positions), "positions": positions}.items():
             object.__setattr__(self, name, value)
@@ -122,7 +122,8 @@ class Spec:
     def position(self, path: str) -> Position:
         """Where the value of a key is written: `mask`, `params.softcap`. Without a file, the value itself."""
         text = getattr(self, path, None)
-        return self.positions.get(tuple(path.split(".")), Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path))
+        place = self.positions.get(tuple(path.split(".")))
+        return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""

@@ -53,7 +53,9 @@ class BlockKeys(Closed):
 
 
 class TensorKeys(Closed):
-    shape: tuple[Axis, ...] = Field(description="axes: numbers, or b, hq, hk, q_len, kv_len", min_length=1, max_length=8, examples=["[hq]"])
+    shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
+        description="axes: numbers, or b, hq, hk, q_len, kv_len", examples=["[hq]"]
+    )
     dtype: Annotated[str, _one_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
 
 
@@ -133,7 +135,7 @@ class SpecKeys(Closed):
     def _apart(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
         for tensor in tensors:
             if tensor.name in {p.name for p in info.data.get("params", ())}:
-                raise refusal(f"{tensor.name!r} is a param too", "choose another name", within=(tensor.name, KEY))
+                raise refusal(f"{tensor.name!r} is a param too", "a param and a tensor cannot share a name", within=(tensor.name, KEY))
         return tensors
 
 

@@ -2,25 +2,28 @@
 
 import keyword
 import re
+from collections.abc import Callable
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 # C++23 [lex.key] with its alternative tokens, and the words that the CUDA C++ Programming Guide adds without underscores.
-CPP_WORDS = frozenset(
-    """alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await co_return
-    co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else
-    enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator
-    or or_eq private protected public register reinterpret_cast requires return short signed sizeof static static_assert static_cast
-    struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-    while xor xor_eq restrict half dim3 threadIdx blockIdx blockDim gridDim warpSize""".split()
-)
+_CPP = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class co_await co_return
+co_yield compl concept const const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else
+enum explicit export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator
+or or_eq private protected public register reinterpret_cast requires return short signed sizeof static static_assert static_cast
+struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+while xor xor_eq restrict half dim3 threadIdx blockIdx blockDim gridDim warpSize
+"""
+CPP_WORDS = frozenset(_CPP.split())
 
-EXPRESSION_WORDS = frozenset(
-    """s d b h hq hk q_idx kv_idx q_len kv_len abs min max exp exp2 log tanh sigmoid sqrt floor where float int
-    full causal causal_top_left window prefix chunk document""".split()
-)
+_EXPRESSION = """
+s d b h hq hk q_idx kv_idx q_len kv_len abs min max exp exp2 log tanh sigmoid sqrt floor where float int
+full causal causal_top_left window prefix chunk document
+"""
+EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 
-CALL_WORDS = frozenset("q k v o out lse spec plan self stream backend".split())  # arguments of a call, beside which values are given
+CALL_WORDS = frozenset(("q", "k", "v", "o", "lse", "out", "spec", "plan", "self", "stream", "backend"))  # given beside params and tensors
 
 
 def name_fault(name: str) -> str:
@@ -37,3 +40,9 @@ def value_name_fault(name: str) -> str:
     if name in CALL_WORDS:
         return "is an argument of every call"
     return name_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
+
+
+def free_name(name: str, fault: Callable[[str], str]) -> str:
+    """A name like it that `fault` accepts."""
+    clean = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
+    return clean if not fault(clean) else f"my_{clean}"

@@ -1,0 +1,210 @@
+"""Reads a spec from YAML 1.2, each value with its position. A spec is untrusted: size, nesting and expansion are bounded."""
+
+import difflib
+from collections.abc import Iterator
+from os import PathLike, fspath
+from pathlib import Path as FilePath
+from typing import Any, NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.reader import ReaderError
+
+from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.spec.model import KEY, Path, Spec
+from flashgen.spec.source import Source
+
+MAX_BYTES = 65536
+MAX_DEPTH = 8
+MAX_MESSAGE = 160
+MAX_VALUES = 10_000  # aliases expanded
+EXAMPLE = "a spec has at least two lines: dtype: bfloat16, and head_dim: 128"
+
+
+def load(path: str | PathLike[str]) -> Spec:
+    """Read a spec from a file.
+
+    >>> load("specs/causal.yaml").mask
+    'causal'
+
+    Raises SpecError: the file cannot be read, or the first mistake in it.
+    """
+    file = fspath(path)
+    data = _read(FilePath(path))
+    try:
+        return loads(data.decode(), file)
+    except UnicodeDecodeError as error:
+        place = Source(file, data[: error.start].decode() + "\ufffd").at(len(data[: error.start].decode()))
+        raise SpecError(f"byte 0x{data[error.start]:02x} is not UTF-8", place, "save the file as UTF-8") from None
+
+
+def loads(text: str, file: str = "<spec>") -> Spec:
+    """Read a spec from text; `file` is what errors call it.
+
+    >>> loads("{dtype: float16, head_dim: 64}").head_dim
+    HeadDim(qk=64, v=64)
+    """
+    if len(text.encode(errors="replace")) > MAX_BYTES:
+        raise SpecError(f"{file}: larger than {MAX_BYTES} bytes", hint="a spec is a few lines; arrays are given at the call, as tensors")
+    reader = _Reader(Source(file, text.removeprefix("\ufeff")))
+    return Spec.located(reader.document(), reader.positions)
+
+
+def _read(path: FilePath) -> bytes:
+    try:
+        if path.is_dir():
+            raise SpecError(f"{path} is a directory", hint="name a file in it")
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.glob("*.yaml")), n=1)
+        raise SpecError(f"no file {path}", hint=f"did you mean {path.parent / near[0]}?" if near else "") from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read {str(path)!r}: {error}") from None
+
+
+class _Reader:
+    """Composes one document from ruamel's events, which unlike its nodes come one by one and do not recurse."""
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.positions: dict[Path, Position] = {}
+        self.yaml = YAML(typ="safe", pure=True)
+        self.events = self._events()
+        self.values = 0
+        self.anchors: dict[str, tuple[Any, int]] = {}  # value, and how many values it is
+
+    def _events(self) -> Iterator[Event]:
+        index = 0
+        try:
+            for event in self.yaml.parse(self.source.text):
+                index = event.end_mark.index
+                yield event
+        except MarkedYAMLError as error:
+            marks = [mark.index for mark in (error.problem_mark, error.context_mark) if mark] or [index]
+            beyond = marks[0] >= len(self.source.text.rstrip())  # what is open at the end began at the context
+            self._syntax(error.problem or "not YAML", marks[-1] if beyond else marks[0])
+        except ReaderError as error:
+            self._syntax(f"character U+{error.character:04X} is not allowed", error.position)
+        except (YAMLError, ValueError, OverflowError) as error:  # the last two: \U escapes beyond Unicode, versions that are no numbers
+            self._syntax(f"not YAML: {error}", index)
+
+    def _syntax(self, problem: str, index: int) -> NoReturn:
+        place = self.source.at(index)
+        if "\t" in place.text[: place.column]:
+            raise SpecError("a tab where YAML wants spaces", place.shift(place.text.index("\t") + 1 - place.column), "indent with spaces")
+        raise SpecError(problem[:MAX_MESSAGE], place)
+
+    def _fail(self, message: str, event: Event, hint: str = "") -> NoReturn:
+        raise SpecError(message[:MAX_MESSAGE], self.source.at(event.start_mark.index), hint)
+
+    def document(self) -> dict[str, Any]:
+        next(self.events)
+        start = next(self.events)
+        if isinstance(start, StreamEndEvent):
+            raise SpecError("the file is empty", self.source.at(0), EXAMPLE)
+        assert isinstance(start, DocumentStartEvent)
+        if start.version or start.tags:
+            self._fail("a YAML directive", start, "remove the line that starts with %; specs are YAML 1.2")
+        first = next(self.events)
+        if not isinstance(first, MappingStartEvent):
+            self._fail("expected keys and values", first, EXAMPLE)
+        spec = self._value(first, ())
+        next(self.events)
+        end = next(self.events)
+        if not isinstance(end, StreamEndEvent):
+            self._fail("a second document", end, "one spec a file: remove the ---")
+        assert isinstance(spec, dict)
+        return spec
+
+    def _value(self, event: Event, path: Path) -> Any:
+        before = self.values
+        self.values += 1
+        self.positions[path] = self.source.at(event.start_mark.index)
+        if len(path) > MAX_DEPTH:
+            self._fail(f"nested deeper than {MAX_DEPTH}", event, "the deepest key of a spec is tensors: {name: {shape: [hq]}}")
+        if isinstance(event, AliasEvent):
+            return self._alias(event)
+        assert isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent)
+        if event.tag:
+            self._fail(f"a tag: {event.tag}", event, "remove it: types follow from the values")
+        match event:
+            case ScalarEvent():
+                value = self._scalar(event, path)
+            case SequenceStartEvent():
+                value = self._list(path)
+            case _:
+                value = self._mapping(path)
+        if event.anchor:
+            self.anchors[event.anchor] = value, self.values - before
+        self._bound(event)
+        return value
+
+    def _bound(self, event: Event) -> None:
+        if self.values > MAX_VALUES:
+            self._fail(f"more than {MAX_VALUES} values", event, "aliases count as what they stand for")
+
+    def _alias(self, event: AliasEvent) -> Any:
+        if event.anchor not in self.anchors:
+            self._fail(
+                f"no anchor &{event.anchor} before this alias", event, did_you_mean(event.anchor, self.anchors) if self.anchors else ""
+            )
+        value, count = self.anchors[event.anchor]
+        self.values += count
+        self._bound(event)
+        return value
+
+    def _list(self, path: Path) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        items: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            key = self._key(event)
+            key_path = (*path, key, KEY)
+            if key_path in self.positions:
+                self._fail(f"duplicate key {key!r}", event, f"it is on line {self.positions[key_path].line} already: remove one")
+            self.positions[key_path] = self.source.at(event.start_mark.index)
+            value = self._value(next(self.events), (*path, key))
+            if value is None:
+                self.positions[(*path, key)] = self.positions[key_path]  # ruamel places an empty value on the next line
+            if key == "<<" and isinstance(value, dict):
+                merged = value
+            else:
+                items[key] = value
+        return {**merged, **items}
+
+    def _key(self, event: Event) -> str:
+        key = self._scalar(event, ()) if isinstance(event, ScalarEvent) and not event.tag and not event.anchor else None
+        if not isinstance(key, str):
+            self._fail("expected a name as key", event)
+        return key
+
+    def _scalar(self, event: ScalarEvent, path: Path) -> Any:
+        """The value by the rules of YAML 1.2 for plain scalars; dates stay text."""
+        text: str = event.value
+        if event.style is None:
+            tag = str(self.yaml.resolver.resolve(ScalarNode, text, (True, False))).rpartition(":")[2]
+            if tag in ("int", "float", "bool", "null"):
+                try:
+                    return getattr(self.yaml.constructor, f"construct_yaml_{tag}")(ScalarNode(tag, text))
+                except ValueError:
+                    self._fail(f"not a number: {text[:40]}", event)
+        self.positions[path] = self.source.value(event.start_mark.index, event.end_mark.index, text)
+        return text
