@@ -55,6 +55,10 @@ class PlanError(FlashgenError):
     """No legal plan: the limit, both numbers, the nearest legal choice."""
 
 
+class CallError(FlashgenError, ValueError):
+    """Arguments of a call that do not fit the spec: the argument, what it is, what it has to be."""
+
+
 class CompileError(FlashgenError):
     """The CUDA compiler refused emitted text: its log, a numbered excerpt, the path of the file."""
 
