@@ -1,18 +1,18 @@
 """Integers as linear forms over atoms: one canonical shape, so equality is ==, a difference cancels, and a proof is an interval.
 
 >>> x = named("q_idx")
->>> str((2 * x + 5) - (x + 5)), str((4 * x + 6) // 2)
+>>> str((2 * x + 5) - (x + 5)), str((4 * x + 6) // Int(2))
 ('q_idx', '2 * q_idx + 3')
 """
 
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
+from itertools import product
 from typing import Literal
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
-MAX_LENGTH = 2**30  # of q and of k and v; sums of a few positions then fit 32 bits
+MAX_LENGTH = 2**30  # of queries and of keys: small sums of positions then fit 32 bits
 
 Op = Literal["name", "read", "//", "%", "*", "min", "max", "select"]
 
@@ -20,7 +20,9 @@ Op = Literal["name", "read", "//", "%", "*", "min", "max", "select"]
 class _Canonical:
     """Equal where the text is equal, and the text is written once."""
 
-    text: str
+    @property
+    def text(self) -> str:
+        raise NotImplementedError
 
     def __str__(self) -> str:
         return self.text
@@ -34,7 +36,7 @@ class _Canonical:
 
 @dataclass(frozen=True, eq=False)
 class Atom(_Canonical):
-    """A name, a read of a tensor at `args`, or what is not linear; `select(d, x, y)` is x if d <= 0 else y."""
+    """A name, a read of a tensor at `args`, or what is not linear; select(d, x, y) is x if d <= 0 else y."""
 
     op: Op
     args: tuple["Int", ...] = ()
@@ -49,7 +51,7 @@ class Atom(_Canonical):
             case "read":
                 return f"{self.name}[{', '.join(args)}]"
             case "//" | "%" | "*":
-                return f" {self.op} ".join(text if text.replace("_", "").replace(".", "").isalnum() else f"({text})" for text in args)
+                return f" {self.op} ".join(map(grouped, args))
         return f"{self.op}({', '.join(args)})"
 
     @cached_property
@@ -59,19 +61,117 @@ class Atom(_Canonical):
 
 @dataclass(frozen=True, eq=False)
 class Int(_Canonical):
-    """const + sum(coefficient * atom), atoms in the order of their texts."""
+    """const + sum(coefficient * atom), the atoms in the order of their texts."""
 
     const: int = 0
     terms: tuple[tuple[Atom, int], ...] = ()
 
     @cached_property
     def text(self) -> str:
-        parts = [(f"{abs(c)} * ({a})" if a.args else f"{abs(c)} * {a}" if abs(c) > 1 else str(a), c) for a, c in self.terms]
-        parts = [(str(a) if c == 1 else f"{abs(c)} * ({a})" if a.op in ("//", "%") else f"{abs(c)} * {a}" if c != -1 else str(a), c) for a, c in self.terms]
-        parts += [(str(abs(self.const)), self.const)] if self.const or not parts else []
-        text = "".join((" - " if c < 0 else " + ") + part for part, c in parts)
-        return text[3:] if text.startswith(" + ") else "-" + text[3:]
+        parts = [(str(a) if c == 1 else f"-{grouped(str(a))}" if c == -1 else f"{c} * {grouped(str(a))}") for a, c in self.terms]
+        parts += [str(self.const)] if self.const or not parts else []
+        return " + ".join(parts).replace(" + -", " - ")
 
     @cached_property
     def names(self) -> frozenset[str]:
         return frozenset[str]().union(*(atom.names for atom, _ in self.terms))
+
+    def __add__(self, other: "Int | int") -> "Int":
+        other = number(other)
+        return _collect(self.const + other.const, (*self.terms, *other.terms))
+
+    def __neg__(self) -> "Int":
+        return Int(-self.const, tuple((atom, -c) for atom, c in self.terms))
+
+    def __sub__(self, other: "Int | int") -> "Int":
+        return self + -number(other)
+
+    def __rsub__(self, other: int) -> "Int":
+        return -self + other
+
+    def __mul__(self, other: "Int | int") -> "Int":
+        other = number(other)
+        scaled = [(atom, c * other.const) for atom, c in self.terms] + [(atom, c * self.const) for atom, c in other.terms]
+        crossed = [(_product(x, y), c * d) for (x, c), (y, d) in product(self.terms, other.terms)]
+        return _collect(self.const * other.const, (*scaled, *crossed))
+
+    def __floordiv__(self, n: "Int") -> "Int":
+        """For n > 0; multiples of a constant n leave the division."""
+        if n.terms:
+            return of(Atom("//", (self, n)))
+        whole = Int(self.const // n.const, tuple((atom, c // n.const) for atom, c in self.terms if c % n.const == 0))
+        rest = self - whole * n
+        return whole + of(Atom("//", (rest, n))) if rest.terms else whole
+
+    def __mod__(self, n: "Int") -> "Int":
+        """For n > 0."""
+        return of(Atom("%", (self, n))) if self.terms or n.terms else Int(self.const % n.const)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def grouped(text: str) -> str:
+    """In parentheses if an operator stands outside of all brackets."""
+    depth = 0
+    for char in text:
+        depth += (char in "([") - (char in ")]")
+        if char == " " and not depth:
+            return f"({text})"
+    return text
+
+
+def of(atom: Atom) -> Int:
+    return Int(0, ((atom, 1),))
+
+
+def named(name: str) -> Int:
+    return of(Atom("name", name=name))
+
+
+def number(x: Int | int) -> Int:
+    return x if isinstance(x, Int) else Int(x)
+
+
+def _collect(const: int, terms: Iterable[tuple[Atom, int]]) -> Int:
+    total: dict[Atom, int] = {}
+    for atom, c in terms:
+        total[atom] = total.get(atom, 0) + c
+    return Int(const, tuple(sorted(((atom, c) for atom, c in total.items() if c), key=lambda term: term[0].text)))
+
+
+def _product(x: Atom, y: Atom) -> Atom:
+    factors = [factor for atom in (x, y) for factor in (atom.args if atom.op == "*" else (of(atom),))]
+    return Atom("*", tuple(sorted(factors, key=str)))
+
+
+def smallest(*xs: Int) -> Int:
+    return _extreme("min", min, xs)
+
+
+def largest(*xs: Int) -> Int:
+    return _extreme("max", max, xs)
+
+
+def _extreme(op: Literal["min", "max"], fold: Callable[[Iterable[int]], int], xs: tuple[Int, ...]) -> Int:
+    flat = {part: None for x in xs for part in parts(op, x)}
+    constants = [x.const for x in flat if not x.terms]
+    kept = [*([Int(fold(constants))] if constants else []), *sorted((x for x in flat if x.terms), key=str)]
+    return kept[0] if len(kept) == 1 else of(Atom(op, tuple(kept)))
+
+
+def parts(op: Op, x: Int) -> tuple[Int, ...]:
+    """What x is the `op` of: its arguments, or x alone."""
+    atom = alone(x)
+    return atom.args if atom and atom.op == op else (x,)
+
+
+def alone(x: Int) -> Atom | None:
+    """The atom that x is, if it is one."""
+    return x.terms[0][0] if not x.const and len(x.terms) == 1 and x.terms[0][1] == 1 else None
+
+
+def select(d: Int, x: Int, y: Int) -> Int:
+    """x if d <= 0 else y."""
+    if x == y:
+        return x
+    return of(Atom("select", (d, x, y))) if d.terms else x if d.const <= 0 else y
