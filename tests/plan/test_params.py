@@ -1,0 +1,54 @@
+"""The NumPy record of Params has the offsets that a C++ compiler gives its members."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flashgen.plan.model import Argument
+from flashgen.plan.params import STRIDES, record_dtype
+
+ARGUMENTS = (
+    Argument("q", "TensorMap", "tensor_map", "q", (64, 128)),
+    Argument("k", "TensorMap", "tensor_map", "k", (64, 128)),
+    Argument("lse", "float*", "pointer", "lse"),
+    Argument("softmax_scale", "float", "scalar", "softmax_scale"),
+    Argument("rows", "Strides", "strides", "q"),
+    Argument("arg_slopes", "Array<float, 1>", "array", "slopes"),
+    Argument("arg_bias", "Array<float, 3>", "array", "bias"),
+    Argument("q_len", "int", "scalar", "q_len"),
+)
+
+DECLARATIONS = """
+#include <cstddef>
+#include <cstdio>
+struct alignas(64) TensorMap { unsigned char bytes[128]; };
+struct Strides { long long batch, head, row, column; };
+template <class T, int RANK> struct Array { const T* data; long long strides[RANK]; };
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("arguments", [ARGUMENTS, ARGUMENTS[2:], ARGUMENTS[3:4]])
+def test_offsets_are_those_of_a_compiler(arguments: tuple[Argument, ...], tmp_path: Path) -> None:
+    members = "\n".join(f"{a.cuda} {a.name};" for a in arguments)
+    prints = "\n".join(f'printf("%zu ", offsetof(Params, {a.name}));' for a in arguments)
+    text = f'{DECLARATIONS} struct Params {{ {members} }};\nint main() {{ {prints} printf("%zu", sizeof(Params)); }}'
+    (tmp_path / "offsets.cpp").write_text(text)
+    subprocess.run(["g++", "-std=c++17", "-Wno-invalid-offsetof", "offsets.cpp", "-o", "offsets"], cwd=tmp_path, check=True)
+    *offsets, size = map(int, subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split())
+    record = record_dtype(arguments)
+    assert record.fields is not None
+    assert [record.fields[a.name][1] for a in arguments] == offsets
+    assert record.itemsize == size
+
+
+def test_members_can_be_filled() -> None:
+    record = np.zeros((), record_dtype(ARGUMENTS))
+    record["rows"] = np.array((1, 2, 3, 4), STRIDES)
+    record["arg_bias"]["strides"] = (5, 6, 7)
+    record["softmax_scale"] = 0.125
+    assert record["rows"]["row"] == 3
+    assert record["arg_bias"]["strides"].tolist() == [5, 6, 7]
