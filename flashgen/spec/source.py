@@ -27,6 +27,7 @@ class Source:
 
     def value(self, start: int, end: int, value: str) -> Position:
         """The position of a scalar; `shift` finds the characters of its value, white space counted as one blank."""
+        start += _blanks(self.text[start:end])
         return Value(**vars(self.at(start)), source=self, span=(start, end), value=" ".join(value.split()))
 
 

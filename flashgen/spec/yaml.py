@@ -22,7 +22,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
-from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.errors import Position, SpecError
 from flashgen.spec.model import KEY, Path, Spec
 from flashgen.spec.source import Source
 
@@ -30,6 +30,13 @@ MAX_BYTES = 65536
 MAX_DEPTH = 8
 MAX_MESSAGE = 160
 MAX_VALUES = 10_000  # aliases expanded
+HINTS = {  # to what ruamel.yaml says
+    "could not find expected ':'": "a line is key: value, with a blank after the colon",
+    "mapping values are not allowed here": "one key: value a line, all at the same indentation; a text that has ': ' in it wants quotes",
+    "found unexpected end of stream": "close the quote",
+    "expected ',' or ']', but got '<stream end>'": "close the bracket",
+    "expected ',' or '}', but got '<stream end>'": "close the brace",
+}
 EXAMPLE = "a spec has at least two lines: dtype: bfloat16, and head_dim: 128"
 
 
@@ -105,7 +112,11 @@ class _Reader:
         place = self.source.at(index)
         if "\t" in place.text[: place.column]:
             raise SpecError("a tab where YAML wants spaces", place.shift(place.text.index("\t") + 1 - place.column), "indent with spaces")
-        raise SpecError(problem[:MAX_MESSAGE], place)
+        raise SpecError(
+            problem[:MAX_MESSAGE],
+            place,
+            HINTS.get(problem, "keys of one mapping begin at the same column; text with special characters wants quotes"),
+        )
 
     def _fail(self, message: str, event: Event, hint: str = "") -> NoReturn:
         raise SpecError(message[:MAX_MESSAGE], self.source.at(event.start_mark.index), hint)
@@ -139,7 +150,7 @@ class _Reader:
             return self._alias(event)
         assert isinstance(event, ScalarEvent | SequenceStartEvent | MappingStartEvent)
         if event.tag:
-            self._fail(f"a tag: {event.tag}", event, "remove it: types follow from the values")
+            self._fail(f"a tag: {event.tag}", event, "remove it; in expressions, not is ~")
         match event:
             case ScalarEvent():
                 value = self._scalar(event, path)
@@ -158,9 +169,7 @@ class _Reader:
 
     def _alias(self, event: AliasEvent) -> Any:
         if event.anchor not in self.anchors:
-            self._fail(
-                f"no anchor &{event.anchor} before this alias", event, did_you_mean(event.anchor, self.anchors) if self.anchors else ""
-            )
+            self._fail(f"no anchor &{event.anchor} before this alias", event, "text that begins with * wants quotes")
         value, count = self.anchors[event.anchor]
         self.values += count
         self._bound(event)
@@ -193,7 +202,7 @@ class _Reader:
     def _key(self, event: Event) -> str:
         key = self._scalar(event, ()) if isinstance(event, ScalarEvent) and not event.tag and not event.anchor else None
         if not isinstance(key, str):
-            self._fail("expected a name as key", event)
+            self._fail("expected a name as key", event, "a key is one word: mask: causal")
         return key
 
     def _scalar(self, event: ScalarEvent, path: Path) -> Any:
@@ -206,5 +215,6 @@ class _Reader:
                     return getattr(self.yaml.constructor, f"construct_yaml_{tag}")(ScalarNode(tag, text))
                 except ValueError:
                     self._fail(f"not a number: {text[:40]}", event)
-        self.positions[path] = self.source.value(event.start_mark.index, event.end_mark.index, text)
+        start = event.start_mark.index + (len(event.anchor) + 1 if event.anchor else 0)
+        self.positions[path] = self.source.value(start, event.end_mark.index, text)
         return text

@@ -1,0 +1,183 @@
+"""Specs made in Python: the same checks, frozen, equal by what they compute."""
+
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
+from flashgen.errors import Position, SpecError
+from flashgen.spec import Block, HeadDim, Param, Schedule, Spec, Tensor
+from flashgen.spec.words import CALL_WORDS, CPP_WORDS, EXPRESSION_WORDS, value_name_fault
+
+SIZES = st.integers(1, 512)
+AUTO = st.just("auto")
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not value_name_fault(name))
+NUMBERS = st.integers(-(2**30), 2**30) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+TENSORS = st.fixed_dictionaries(
+    {
+        "shape": st.lists(st.sampled_from(["b", "hq", "hk", "q_len", "kv_len"]) | SIZES, min_size=1, max_size=8),
+        "dtype": st.sampled_from(TENSOR_DTYPES),
+    }
+)
+SCHEDULES = st.sampled_from(["auto", "standard", "three_pass", "two_pass", "one_pass"]) | st.fixed_dictionaries(
+    {},
+    optional={
+        "passes": st.sampled_from([1, 2, 3]),
+        "normalize": st.sampled_from(["end", "each_step"]),
+        "rescale": st.sampled_from(["always", "lazy"]) | st.builds(lambda t: {"lazy": t}, st.floats(0, 16)),
+        "outer": st.sampled_from(["q", "kv"]),
+    },
+)
+
+
+@st.composite
+def given_specs(draw: st.DrawFn) -> dict[str, object]:
+    """Valid keywords, in the forms of YAML."""
+    names = draw(st.lists(NAMES, unique=True, max_size=5))
+    params, tensors = names[: len(names) // 2], names[len(names) // 2 :]
+    optional = {
+        "name": NAMES,
+        "group": SIZES,
+        "layout": st.sampled_from(["bshd", "bhsd"]),
+        "scale": NUMBERS | st.just("1 / sqrt(d)"),
+        "score": st.sampled_from(["s", "2.0 * s", "s +  1"]),
+        "mask": st.sampled_from(["full", "causal", "kv_idx\n<  3"]),
+        "params": st.fixed_dictionaries(dict.fromkeys(params, NUMBERS)),
+        "tensors": st.fixed_dictionaries(dict.fromkeys(tensors, TENSORS)),
+        "outputs": st.permutations(["o", "lse"]) | st.just(["o"]),
+        "block": AUTO | st.fixed_dictionaries({}, optional={"m": SIZES | AUTO, "n": SIZES}),
+        "stages": AUTO | SIZES,
+        "warps": AUTO | SIZES,
+        "schedule": SCHEDULES,
+    }
+    head_dim = SIZES | st.fixed_dictionaries({"qk": SIZES, "v": SIZES})
+    return draw(st.fixed_dictionaries({"dtype": st.sampled_from(ATTENTION_DTYPES), "head_dim": head_dim}, optional=optional))
+
+
+@given(given_specs())
+def test_round_trip(keywords: dict[str, object]) -> None:
+    spec = Spec(**keywords)
+    again = Spec(**json.loads(json.dumps(spec.to_json())))
+    assert again == spec
+    assert hash(again) == hash(spec)
+    assert [type(p.default) for p in again.params] == [type(p.default) for p in spec.params]
+    assert dataclasses.replace(spec) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_fields() -> None:
+    spec = Spec(
+        dtype="bfloat16",
+        head_dim={"qk": 192, "v": 128},
+        scale=0.125,
+        score="softcap * tanh(s /\n   softcap)",
+        params={"softcap": 50.0, "n": 3},
+        tensors={"slopes": {"shape": ["hq", 2], "dtype": "float32"}},
+        outputs=["lse", "o"],
+        block={"m": 128},
+        schedule={"passes": 1, "rescale": {"lazy": 8}},
+    )
+    assert spec.head_dim == HeadDim(192, 128)
+    assert spec.scale == "0.125"
+    assert spec.score == "softcap * tanh(s / softcap)"
+    assert spec.params == (Param("softcap", 50.0), Param("n", 3))
+    assert [p.type for p in spec.params] == ["float", "int"]
+    assert spec.tensors == (Tensor("slopes", ("hq", 2), "float32"),)
+    assert spec.outputs == ("o", "lse")
+    assert spec.block == Block(128, None)
+    assert spec.schedule == Schedule(passes=1, rescale="lazy", threshold=8.0)
+    assert spec.element.name == "bfloat16"
+
+
+def test_defaults() -> None:
+    spec = Spec(dtype="float16", head_dim=64)
+    assert (spec.name, spec.layout, spec.score, spec.mask, spec.outputs) == ("attention", "bshd", "s", "full", ("o",))
+    assert (spec.group, spec.scale, spec.stages, spec.warps, spec.params, spec.tensors) == (None, None, None, None, (), ())
+    assert (spec.block, spec.schedule) == (Block(), Schedule())
+    assert spec == Spec(dtype="float16", head_dim=64, block="auto", stages="auto", warps="auto", schedule="auto", group=None)
+
+
+def test_integer_and_float_params_differ() -> None:
+    whole, real = (Spec(dtype="float16", head_dim=64, params={"n": n}) for n in (1, 1.0))
+    assert whole != real
+    assert len({whole, real}) == 2
+
+
+def test_frozen() -> None:
+    spec = Spec(dtype="float16", head_dim=64)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.mask = "causal"  # type: ignore[misc]
+    assert dataclasses.replace(spec, mask="causal", params=(Param("n", 1),)) == Spec(
+        dtype="float16", head_dim=64, mask="causal", params={"n": 1}
+    )
+
+
+def test_position_without_a_file_is_the_expression() -> None:
+    spec = Spec(dtype="float16", head_dim=64, mask="causal  & x")
+    assert spec.position("mask") == Position("<mask>", 1, 1, "causal & x")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message", "hint"),
+    [
+        ({"head_dims": 64}, "unknown key 'head_dims'", "did you mean 'head_dim'?"),
+        ({"head_dim": None}, "missing key 'head_dim'", "for example head_dim: 128"),
+        (
+            {"head_dim": "64"},
+            "head_dim: expected an integer or {qk: 192, v: 128}, got the text '64'",
+            "write the number without quotes: 64",
+        ),
+        ({"head_dim": {"qk": 64, "v": 64.0}}, "head_dim.v: expected an integer, got the number 64.0", ""),
+        ({"mask": True}, "mask: expected an expression as text, got the boolean true", "a mask that hides nothing is mask: full"),
+        ({"params": [1]}, "params: expected a mapping, got the list [1]", ""),
+        ({"params": {"n": True}}, "params.n: expected a number, got the boolean true", ""),
+        ({"params": {"n": float("nan")}}, "params.n: expected a finite number of float32, got the number nan", ""),
+        ({"params": {"n": 1e39}}, "params.n: expected a finite number of float32, got the number 1e+39", ""),
+        ({"group": 0}, "group: expected an integer from 1 to 2147483647, got the number 0", ""),
+        ({"dtype": object()}, "dtype: expected float16, bfloat16 or float32, got a object", ""),
+    ],
+)
+def test_refusals(keywords: dict[str, object], message: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Spec(**{"dtype": "float16", "head_dim": 64, **keywords})
+    assert (caught.value.message, caught.value.hint, caught.value.position) == (message, hint, None)
+
+
+def test_integer_params_are_fit_for_indices() -> None:
+    with pytest.raises(SpecError, match="from -1073741824 to 1073741824"):
+        Spec(dtype="float16", head_dim=64, params={"n": 2**30 + 1})
+
+
+def test_a_comment_in_an_expression_is_pointed_at() -> None:
+    with pytest.raises(SpecError) as caught:
+        Spec(dtype="float16", head_dim=64, mask="causal  # lower")
+    assert caught.value.position == Position("<mask>", 1, 8, "causal # lower")
+
+
+@pytest.mark.parametrize(("key", "value"), [("params", 1.0), ("tensors", {"shape": ["hq"], "dtype": "float32"})])
+def test_names_that_values_cannot_take(key: str, value: object) -> None:
+    others = {"lambda", "None", "__import__", "1x", "a-b", "ä", "", "x" * 64}
+    for word in sorted(CPP_WORDS | EXPRESSION_WORDS | CALL_WORDS | others):
+        with pytest.raises(SpecError) as caught:
+            Spec(dtype="float16", head_dim=64, **{key: {word: value}})
+        assert caught.value.message.startswith(f"{key}.{word}"[:64])
+        free = caught.value.hint.removeprefix("for example ")
+        Spec(dtype="float16", head_dim=64, **{key: {free: value}})
+
+
+def test_every_word_of_the_language_is_taken() -> None:
+    from flashgen.expr import masks, nodes
+
+    words = {*nodes.ARITHMETIC, *nodes.FUNCTIONS, *nodes.INDEX_NAMES, *masks.MASKS, "where", "float", "s", "d"}
+    assert {word for word in words if word.isidentifier()} - {"neg"} <= EXPRESSION_WORDS
+
+
+def test_importing_the_spec_is_cheap() -> None:
+    code = "import sys, flashgen.spec; print([m for m in ('pydantic', 'sympy', 'cupy', 'jinja2') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
