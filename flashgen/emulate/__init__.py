@@ -1,0 +1,11 @@
+"""Runs the emitted CUDA on the CPU: all its threads, barriers and asynchronous copies, under a race checker.
+
+>>> from flashgen.emulate import HostKernel
+"""
+
+from flashgen.emulate.machine import HostKernel
+from flashgen.emulate.report import EmulationFault
+from flashgen.emulate.tensor_map import tensor_map
+from flashgen.emulate.translate import MissingTwin
+
+__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "tensor_map"]

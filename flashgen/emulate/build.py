@@ -1,0 +1,105 @@
+"""The C++ compiler of this machine: found, asked what it is, and its outputs kept in the user's cache."""
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import platformdirs
+
+from flashgen.emulate.translate import HostText, MissingTwin
+from flashgen.errors import BackendError, CompileError
+
+HOST = Path(__file__).parent / "host"
+OPTIONS = (
+    *("-std=c++20", "-march=native", "-fPIC", "-fvisibility=hidden", "-w"),
+    *("-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing"),  # as device code is compiled
+)
+MACHINE_OPTIONS = ("-O3", "-c")
+KERNEL_OPTIONS = ("-O2", "-g", "-shared", "-Wl,-Bsymbolic")  # -g: reports name lines of the kernel
+
+
+@functools.cache
+def compiler() -> str:
+    """The path of a C++20 compiler: $CXX, else g++, else clang++."""
+    wanted = os.environ.get("CXX")
+    for name in [wanted] if wanted else ["g++", "clang++"]:
+        if path := shutil.which(name):
+            return path
+    raise BackendError(
+        f"the emulator compiles kernels with {wanted or 'g++ or clang++'}, which is not on PATH: install g++ 11 or later (Debian: apt install g++), or set CXX"
+    )
+
+
+def run_compiler(*arguments: str) -> str:
+    """What the compiler prints, or a CompileError with its log."""
+    done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise CompileError(f"{compiler()} refused {arguments[-1]}:\n" + "\n".join(errors[:8]))
+    return done.stdout
+
+
+@functools.cache
+def identity() -> str:
+    """A digest of what else an output depends on: compiler, target processor, options, headers."""
+    macros = run_compiler(*OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
+    headers = [path.read_text() for path in sorted(HOST.glob("*.?pp"))]
+    return digest(compiler(), macros, *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
+
+
+@functools.cache
+def twins() -> frozenset[str]:
+    """The names of all functions that ptx.hpp declares, after its macros."""
+    text = run_compiler(*OPTIONS, "-E", "-P", "-x", "c++", str(HOST / "ptx.hpp"))
+    return frozenset(re.findall(r"\b([a-z]\w*)(?=\()", text[text.index("namespace ptx") :]))
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where outputs are kept: the user's cache, or a folder of this process where that cannot be written."""
+    folder = platformdirs.user_cache_path("flashgen") / "emulate"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        warnings.warn(f"{folder} cannot be written ({error}): the emulator compiles anew in each process", stacklevel=2)
+        return Path(tempfile.mkdtemp(prefix="flashgen-emulate-"))
+    return folder
+
+
+def machine() -> Path:
+    """The emulator itself, compiled once for a compiler and these headers, in about ten seconds."""
+    output = cache_folder() / f"machine-{identity()}.o"
+    if not output.exists():
+        compile_to(output, *MACHINE_OPTIONS, str(HOST / "machine.cpp"))
+    return output
+
+
+def library(kernel: HostText, name: str) -> Path:
+    """A kernel as a shared library, compiled once for its text. Raises MissingTwin, CompileError, BackendError."""
+    for instruction in kernel.instructions:
+        if instruction.twin not in twins():
+            raise MissingTwin(instruction, name)
+    output = cache_folder() / f"kernel-{digest(identity(), kernel.text)}.so"
+    if not output.exists():
+        source = output.with_suffix(f".{os.getpid()}.cpp")
+        source.write_text(kernel.text)
+        compile_to(output, *KERNEL_OPTIONS, f"-I{HOST}", str(source), str(machine()))
+        source.unlink()
+    return output
+
+
+def compile_to(output: Path, *arguments: str) -> None:
+    unfinished = f"{output}.{os.getpid()}"
+    run_compiler(*OPTIONS, "-o", unfinished, *arguments)
+    Path(unfinished).replace(output)
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]

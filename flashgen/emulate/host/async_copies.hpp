@@ -1,0 +1,79 @@
+// cp.async (PTX ISA 9.0, 9.7.9.25.3): every thread's own copies of 4, 8 or 16 bytes, in groups that the thread waits for.
+#pragma once
+#include "global_memory.hpp"
+#include "shared_memory.hpp"
+
+namespace cuda_on_host {
+
+// A copy may land at any time from its issue on: its bytes turn to NaN at once, its data arrive when the scheduler says. The thread
+// knows of it after its own wait_group, others after a barrier besides. A warp's copies are one agent whose time counts groups:
+// that one lane has waited says nothing about a copy of a later group, but of the same group's it does, whichever lane issued them.
+class AsyncCopies : public Engine {
+ public:
+  void issue(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
+    const Thread& t = block->thread();
+    const auto size = static_cast<std::uint32_t>(bytes);
+    if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block->fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
+    if (source_bytes < 0 || source_bytes > bytes) block->fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
+    if (destination % size) block->fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
+    check_global(source, source_bytes > 0 ? static_cast<std::size_t>(source_bytes) : 0, size);
+    Queue& queue = queues_[t.id];
+    const int agent = agent::copies(t.id / 32);
+    Clock clock = block->clock();
+    clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
+    std::memset(shared->write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
+    flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});
+    ++queue.flying[queue.groups];
+    queue.last = queue.groups;
+    queue.place = block->place();
+    block->release();
+  }
+  void commit() { ++queues_[block->thread().id].groups; }
+  // Until at most `newest` groups of this thread are pending.
+  void wait(int newest) {
+    Thread& t = block->thread();
+    Queue& queue = queues_[t.id];
+    queue.awaited = std::max(queue.awaited, queue.groups - newest);
+    while (!queue.landed()) block->block_on({"cp.async.wait_group", 0, newest});
+    t.copies_seen = std::max(t.copies_seen, static_cast<std::uint32_t>(std::max(0, queue.awaited)));
+  }
+  void wait_all() { commit(), wait(0); }
+
+  int ready() const override { return static_cast<int>(flying_.size()); }
+  void complete(int which) override {
+    const Copy copy = flying_[static_cast<std::size_t>(which)];
+    flying_[static_cast<std::size_t>(which)] = flying_.back();
+    flying_.pop_back();
+    unsigned char* to = shared->poke(copy.destination);
+    std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
+    if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
+    Queue& queue = queues_[copy.thread];
+    const bool waited = !queue.landed();
+    if (--queue.flying[copy.group] == 0) queue.flying.erase(copy.group);
+    if (waited && queue.landed()) block->wake(copy.thread);
+  }
+  Fault unfinished() const override {
+    for (const auto& [thread, queue] : queues_)
+      if (queue.last >= queue.awaited)
+        return {text("the block ended with copies that thread %d never waited for", thread), "cp.async.commit_group and wait_group after the last copy", queue.place, 0, 0, thread};
+    return {};
+  }
+
+ private:
+  struct Copy {
+    std::uint32_t destination;
+    const void* source;
+    int bytes, source_bytes, thread, group;
+  };
+  struct Queue {                                       // of a thread
+    int groups = 0, awaited = 0;                       // committed; of which it has waited, or waits, for the first so many
+    int last = -1;                                     // the newest group with a copy
+    Place place = 0;                                   // of that copy
+    std::map<int, int> flying;                         // copies in flight, by group
+    bool landed() const { return flying.empty() || flying.begin()->first >= awaited; }
+  };
+  std::vector<Copy> flying_;
+  std::map<int, Queue> queues_;
+};
+
+}  // namespace cuda_on_host

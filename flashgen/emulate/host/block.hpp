@@ -1,0 +1,326 @@
+// One CUDA block on the CPU: every thread is a fiber, every asynchronous unit (TMA, tensor core) an engine, and one
+// scheduler with a seed decides who moves next. A thread runs until it blocks; an engine completes one operation at a time.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdarg>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fibers.hpp"
+#include "ptx.hpp"
+
+namespace cuda_on_host {
+
+using builtins::Dim3;
+
+// A place in the kernel: the return address of a twin, from the start of the loaded file. report.py turns it into lines. 0: none.
+using Place = std::uint32_t;
+
+void here(const void* caller);                         // notes where the running thread calls from
+
+struct Fault {
+  std::string what, hint;                              // what happened, and what to look at; `<1f3c>` in either is a Place
+  Place place = 0, other = 0;                          // where, and the other side of a race
+  int block = 0, thread = -1;                          // -1: an asynchronous unit
+};
+
+inline std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+inline std::string text(const char* format, ...) {
+  char buffer[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  return buffer;
+}
+
+// Logical time for the race checker (vector clocks). Agents are warps and asynchronous units; an access is (agent, its time
+// then), and it happened before whoever's clock has reached that time.
+constexpr int kAgents = 160;
+struct Clock {
+  std::array<std::uint32_t, kAgents> time{};
+  void join(const Clock& other) {
+    for (int i = 0; i < kAgents; ++i) time[i] = time[i] < other.time[i] ? other.time[i] : time[i];
+  }
+};
+namespace agent {
+constexpr int warp(int index) { return index; }
+constexpr int tensor_core(int warpgroup) { return 32 + warpgroup; }
+constexpr int bulk_store(int warp) { return 40 + warp; }
+constexpr int mbarrier(int index) { return 72 + index; }   // the bulk loads that report to it
+constexpr int copies(int warp) { return 128 + warp; }      // cp.async
+constexpr bool is_warp(int id) { return id < 32; }
+constexpr bool is_tensor_core(int id) { return id >= 32 && id < 40; }
+constexpr bool is_bulk_store(int id) { return id >= 40 && id < 72; }
+constexpr bool is_bulk_load(int id) { return id >= 72 && id < 128; }
+}  // namespace agent
+
+struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
+
+struct Thread {
+  Context context;
+  int id = 0;
+  bool done = false;
+  Wait wait;
+  Place place = 0;                                     // the last twin it called
+  unsigned exchanges = 0;
+  int registers = 0;                                   // setmaxnreg
+  std::uint32_t products_seen = 0, stores_seen = 0;    // how far this very thread has waited for its warpgroup's wgmma, its warp's TMA stores,
+  std::uint32_t copies_seen = 0;                       // its warp's cp.async
+  Dim3 index;
+};
+
+struct Exchange {                                      // one warp-wide rendezvous: every lane leaves a value
+  const char* what = nullptr;
+  Place place = 0;                                     // of the first lane
+  std::uint32_t arrived = 0;
+  alignas(16) std::array<std::array<unsigned char, 32>, 32> values;
+};
+
+struct Warp {
+  std::uint32_t ready = 0;                             // lanes that can run
+  std::uint32_t paused = 0;                            // lanes that can run once others had a turn
+  std::uint32_t gone = 0;                              // lanes that have returned, or never were: no rendezvous waits for them
+  std::uint32_t priority = 0;
+  Clock clock;
+  std::array<Exchange, 2> exchanges;                   // two: a lane may be one rendezvous ahead of the slowest
+};
+
+class Engine {                                         // an asynchronous unit
+ public:
+  virtual ~Engine() = default;
+  virtual int ready() const = 0;                       // how many operations could complete now
+  virtual void complete(int which) = 0;
+  virtual Fault unfinished() const = 0;                // what a block must not leave behind; empty if nothing
+  double eagerness = 0;                                // how likely it completes something rather than let a warp go on
+};
+
+class Block {
+ public:
+  Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stacks& stacks, std::function<void()> kernel);
+  // Lets one warp run until it blocks, or one engine complete one operation. False once the block has ended.
+  bool step();
+  bool paused() const { return paused_; }              // did the last step stop at an atomic?
+
+  void block_on(Wait wait);                            // the running thread waits until somebody wakes it
+  void pause();                                        // the running thread lets others go first
+  void wake(int thread) { warps_[thread / 32].ready |= 1u << (thread % 32); }
+  void wake_all(std::vector<int>& threads) { for (int t : threads) wake(t); threads.clear(); }
+  [[noreturn]] void fault(std::string what, std::string hint = "", Place other = 0);
+
+  bool running() const { return running_ != nullptr; }   // false while an engine works
+  Place place() const { return running_ ? running_->place : engine_place_; }
+  void engine_at(Place place) { engine_place_ = place; }  // where its operation was issued
+  Thread& thread() { return *running_; }
+  int warp_index() const { return running_->id / 32; }
+  Warp& warp() { return warps_[warp_index()]; }
+  double chance() { return std::uniform_real_distribution<double>()(random_); }   // of the seed, in [0, 1)
+  int lane() const { return running_->id % 32; }
+  int size() const { return static_cast<int>(threads_.size()); }
+  bool checks() const { return checks_; }
+  void add(Engine* engine);
+  void describe_with(std::function<std::string(const Wait&)> describe) { describe_ = std::move(describe); }
+
+  // What the running thread knows: its warp's clock, but waits for asynchronous work count for the thread that waited.
+  Clock& clock() {
+    Clock& c = warp().clock;
+    c.time[agent::tensor_core(running_->id / 128)] = running_->products_seen;
+    c.time[agent::bulk_store(warp_index())] = running_->stores_seen;
+    c.time[agent::copies(warp_index())] = running_->copies_seen;
+    return c;
+  }
+  // What it did so far becomes visible to whoever receives the result; what it does from now on does not.
+  Clock release() {
+    Clock released = clock();
+    ++warp().clock.time[agent::warp(warp_index())];
+    return released;
+  }
+  void acquire(const Clock& other) {
+    clock().join(other);
+    running_->products_seen = std::max(running_->products_seen, other.time[agent::tensor_core(running_->id / 128)]);
+    running_->stores_seen = std::max(running_->stores_seen, other.time[agent::bulk_store(warp_index())]);
+    running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]);
+  }
+
+  template <class Value>
+  std::array<Value, 32> exchange(const char* what, Value mine);   // a value from each lane, once all have come; `what` must agree
+
+ private:
+  bool run_a_warp();
+  bool run_an_engine(bool forced);
+  void resume(Thread& thread);
+  void complete_if_due(Exchange& e);
+  void end();
+  std::string waiting() const;
+  static void enter();
+
+  Context scheduler_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<Engine*> engines_;
+  std::mt19937_64 random_;
+  std::uint64_t seed_;
+  int number_;
+  bool checks_, paused_ = false;
+  Thread* running_ = nullptr;
+  Place engine_place_ = 0;
+  std::function<void()> kernel_;
+  std::function<std::string(const Wait&)> describe_;
+  std::unique_ptr<Fault> fault_;
+};
+
+inline Block* block = nullptr;                         // whose turn it is; likewise `shared` and `units`
+
+// Seed 0: asynchronous work completes as late as it can. Seed 1: as early as it can. Others: each engine its own way, for what catches
+// a missing wait is a load that is late when a product is early. Warps go by random, changing priorities.
+inline Block::Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stacks& stacks, std::function<void()> kernel)
+    : threads_(size.x * size.y * size.z), warps_((threads_.size() + 31) / 32), random_((seed * 1000003 + static_cast<std::uint64_t>(number)) * 7919 + 1),
+      seed_(seed), number_(number), checks_(checks), kernel_(std::move(kernel)) {
+  for (std::size_t i = 0; i < threads_.size(); ++i) {
+    const unsigned n = static_cast<unsigned>(i);
+    threads_[i].id = static_cast<int>(i);
+    threads_[i].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
+    prepare_context(threads_[i].context, stacks.at(threads_[i].id), Stacks::kBytes, &Block::enter);
+    wake(threads_[i].id);
+  }
+  if (const std::size_t lanes = threads_.size() % 32) warps_.back().gone = ~0u << lanes;
+  for (std::size_t i = 0; i < warps_.size(); ++i) {
+    warps_[i].priority = static_cast<std::uint32_t>(random_());
+    warps_[i].clock.time[agent::warp(static_cast<int>(i))] = 1;
+  }
+}
+
+inline void Block::add(Engine* engine) {
+  engine->eagerness = seed_ < 2 ? static_cast<double>(seed_) : std::array{0.0, 0.02, 0.3, 1.0}[random_() / 16 % 4];
+  engines_.push_back(engine);
+}
+
+inline bool Block::step() {
+  paused_ = false;
+  if (run_an_engine(false) || run_a_warp() || run_an_engine(true)) return true;
+  end();
+  return false;
+}
+
+inline void Block::end() {
+  for (const Thread& t : threads_)
+    if (!t.done)
+      throw Fault{"deadlock: every thread waits and nothing is in flight" + waiting(),
+                  "who should arrive next at the barriers above, and does he skip an iteration, a parity or an empty range that the others do not?",
+                  t.place, 0, number_, t.id};
+  for (Engine* engine : engines_)
+    if (Fault left = engine->unfinished(); checks_ && !left.what.empty()) {
+      left.block = number_;
+      throw left;
+    }
+}
+
+inline bool Block::run_a_warp() {
+  Warp* chosen = nullptr;
+  for (Warp& w : warps_)
+    if (w.ready && (!chosen || w.priority > chosen->priority)) chosen = &w;
+  if (!chosen) return false;
+  while (chosen->ready) {
+    const int lane = std::countr_zero(chosen->ready);
+    chosen->ready &= chosen->ready - 1;
+    resume(threads_[static_cast<std::size_t>((chosen - warps_.data()) * 32 + lane)]);
+  }
+  paused_ = chosen->paused != 0;
+  chosen->ready = std::exchange(chosen->paused, 0u);
+  if (paused_ || random_() % 4 == 0) chosen->priority = static_cast<std::uint32_t>(random_());
+  return true;
+}
+
+// `forced`: no warp can go on. Then the eager ones still come first, as a rule.
+inline bool Block::run_an_engine(bool forced) {
+  Engine* chosen = nullptr;
+  double best = 0;
+  for (Engine* e : engines_) {
+    if (e->ready() == 0 || !(forced || (e->eagerness > 0 && chance() < e->eagerness))) continue;
+    if (const double rank = e->eagerness + chance() * 0.5; rank > best || !chosen) chosen = e, best = rank;
+  }
+  if (chosen) chosen->complete(static_cast<int>(random_() % static_cast<unsigned>(chosen->ready())));
+  return chosen != nullptr;
+}
+
+inline void Block::resume(Thread& thread) {
+  running_ = &thread;
+  builtins::threadIdx = thread.index;
+  switch_context(scheduler_, thread.context);
+  running_ = nullptr;
+  if (fault_) throw *fault_;
+}
+
+inline void Block::enter() {
+  block->kernel_();
+  block->running_->done = true;
+  block->warp().gone |= 1u << block->lane();
+  for (Exchange& e : block->warp().exchanges) block->complete_if_due(e);
+  block->block_on({"the end of the block"});
+}
+
+inline void Block::complete_if_due(Exchange& e) {
+  if (!e.arrived || (e.arrived | warp().gone) != ~0u) return;
+  warp().ready |= e.arrived & ~(1u << lane());
+  e.arrived = 0;
+}
+
+inline void Block::block_on(Wait wait) {
+  running_->wait = wait;
+  switch_context(running_->context, scheduler_);
+}
+
+inline void Block::pause() {
+  warp().paused |= 1u << lane();
+  block_on({"a pause"});
+}
+
+inline void Block::fault(std::string what, std::string hint, Place other) {
+  Fault fault{std::move(what), std::move(hint), place(), other, number_, running_ ? running_->id : -1};
+  if (!running_) throw fault;                          // raised by an engine, on the scheduler's own stack
+  fault_ = std::make_unique<Fault>(std::move(fault));
+  for (;;) block_on({"a fault"});
+}
+
+// Lines such as "threads 128-255 wait for parity 0 of `K full[1]` (phase 0, 1 arrival and 0 bytes missing) at <1f3c>".
+inline std::string Block::waiting() const {
+  std::map<std::string, std::vector<int>> by_reason;
+  for (const Thread& t : threads_)
+    if (!t.done) by_reason["wait for " + describe_(t.wait) + text(" at <%x>", t.place)].push_back(t.id);
+  std::string lines;
+  for (const auto& [reason, ids] : by_reason) {
+    std::string who;
+    for (std::size_t i = 0, j; i < ids.size(); i = j) {
+      for (j = i + 1; j < ids.size() && ids[j] == ids[j - 1] + 1; ++j) {}
+      who += (i ? ", " : "") + (j == i + 1 ? text("%d", ids[i]) : text("%d-%d", ids[i], ids[j - 1]));
+    }
+    lines += text("\n  threads %s ", who.c_str()) + reason;
+  }
+  return lines;
+}
+
+template <class Value>
+std::array<Value, 32> Block::exchange(const char* what, Value mine) {
+  static_assert(sizeof(Value) <= 32);
+  Exchange& e = warp().exchanges[running_->exchanges++ & 1];
+  if (e.arrived == 0) e.what = what, e.place = running_->place;
+  if (std::strcmp(e.what, what) != 0)
+    fault(text("the warp diverged: this lane is at %s, others at %s", what, e.what), "a branch that not all 32 lanes take around one of the two", e.place);
+  std::memcpy(e.values[lane()].data(), &mine, sizeof mine);
+  e.arrived |= 1u << lane();
+  complete_if_due(e);
+  if (e.arrived) block_on({what});
+  std::array<Value, 32> all;
+  for (int i = 0; i < 32; ++i) std::memcpy(&all[i], e.values[i].data(), sizeof mine);
+  return all;
+}
+
+}  // namespace cuda_on_host

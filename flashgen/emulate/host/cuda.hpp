@@ -1,0 +1,107 @@
+// CUDA's keywords and built-ins on the host. Every kernel compiles this file and ptx.hpp, so few includes; what the functions
+// do stands in machine.cpp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#define INLINED inline __attribute__((always_inline))   // so that a return address names the whole chain of inlined callers
+#define __device__
+#define __global__
+#define __host__
+#define __forceinline__ INLINED
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+
+namespace cuda_on_host {
+
+// A rendezvous of the running warp: leaves this lane's bits and returns those of `source`, once all lanes have come.
+std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source);
+std::uint32_t vote(std::uint32_t mask, bool predicate);
+int lane();
+void may_switch();                                     // before an access to global memory that other blocks see: another thread may go first
+void check_global(const void* address, std::size_t bytes, std::size_t alignment);
+[[noreturn]] void not_modelled(const char* what);
+
+struct SharedArray {};                                 // `extern __shared__`: it has an address in the window and nothing else
+
+namespace builtins {
+
+struct Dim3 { unsigned x = 1, y = 1, z = 1; };
+extern Dim3 threadIdx, blockIdx, blockDim, gridDim;    // the first two follow the running fiber
+
+std::size_t __cvta_generic_to_shared(const SharedArray&);
+void __syncthreads();
+void __syncwarp(unsigned mask = ~0u);
+INLINED void __threadfence() {}                        // blocks take turns, so that global memory is always up to date
+
+template <class T> INLINED T __shfl_sync(unsigned mask, T value, int source) {
+  static_assert(sizeof(T) <= 8);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = exchange("a shuffle", mask, bits, source & 31);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+template <class T> INLINED T __shfl_xor_sync(unsigned mask, T value, int lanes) { return __shfl_sync(mask, value, lane() ^ lanes); }
+template <class T> INLINED T __shfl_down_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, lane() + lanes < 32 ? lane() + lanes : lane());
+}
+template <class T> INLINED T __shfl_up_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, lane() < lanes ? lane() : lane() - lanes);
+}
+INLINED unsigned __ballot_sync(unsigned mask, int predicate) { return vote(mask, predicate) & mask; }
+INLINED int __any_sync(unsigned mask, int predicate) { return (vote(mask, predicate) & mask) != 0; }
+INLINED int __all_sync(unsigned mask, int predicate) { return (vote(mask, !predicate) & mask) == 0; }
+
+// Atomics: fibers switch before them, never inside.
+template <class T, class Change> INLINED T atomic(T* address, Change change) {
+  may_switch();
+  check_global(address, sizeof(T), alignof(T));
+  const T old = *address;
+  *address = change(old);
+  return old;
+}
+template <class T> INLINED T atomicAdd(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T old) { return old + value; }); }
+template <class T> INLINED T atomicExch(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T) { return value; }); }
+template <class T> INLINED T atomicMax(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T old) { return old < value ? value : old; }); }
+template <class T> INLINED T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  return atomic(address, [=](T old) { return old == expected ? value : old; });
+}
+
+INLINED float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
+INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+INLINED int __float_as_int(float value) { return __builtin_bit_cast(int, value); }
+INLINED unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
+INLINED float __int2float_rn(int value) { return static_cast<float>(value); }
+
+template <class T, class U> INLINED std::common_type_t<T, U> min(T a, U b) { using C = std::common_type_t<T, U>; return C(b) < C(a) ? C(b) : C(a); }
+template <class T, class U> INLINED std::common_type_t<T, U> max(T a, U b) { using C = std::common_type_t<T, U>; return C(a) < C(b) ? C(b) : C(a); }
+template <class T> INLINED T abs(T a) { return a < T(0) ? -a : a; }
+// As IEEE 754 and CUDA have it, a number wins over NaN. libm's are calls; these are an instruction or two.
+INLINED float fmaxf(float a, float b) { return a > b || b != b ? a : b; }
+INLINED float fminf(float a, float b) { return a < b || b != b ? a : b; }
+INLINED float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINED float fabsf(float x) { return __builtin_fabsf(x); }
+INLINED float floorf(float x) { return __builtin_floorf(x); }
+INLINED float sqrtf(float x) { return __builtin_sqrtf(x); }
+INLINED float tanhf(float x) { return __builtin_tanhf(x); }
+INLINED float expf(float x) { return __builtin_expf(x); }
+INLINED float exp2f(float x) { return __builtin_exp2f(x); }
+INLINED float logf(float x) { return __builtin_logf(x); }
+INLINED float log2f(float x) { return __builtin_log2f(x); }
+
+}  // namespace builtins
+
+// Calls a kernel that takes one struct by value, from the launch's own copy of it.
+template <class Params>
+void call(void (*kernel)(Params), const void* params) {
+  alignas(64) unsigned char storage[sizeof(Params)];
+  std::memcpy(storage, params, sizeof(Params));
+  kernel(*reinterpret_cast<const std::remove_cv_t<Params>*>(storage));
+}
+template <class Params> constexpr std::size_t bytes_of_params(void (*)(Params)) { return sizeof(Params); }
+
+}  // namespace cuda_on_host

@@ -1,0 +1,230 @@
+// What cuda.hpp and ptx.hpp declare, and the launch. Compiled once, linked to every kernel.
+#include <dlfcn.h>
+
+#include "units.hpp"
+
+// From the kernel's translation unit.
+extern "C" void cuda_on_host_thread(const void* params);
+extern "C" std::size_t cuda_on_host_bytes_of_params();
+
+namespace cuda_on_host {
+
+Dim3 builtins::threadIdx, builtins::blockIdx, builtins::blockDim, builtins::gridDim;
+
+static std::uintptr_t loaded_at;                       // where this library lies in memory
+
+void here(const void* caller) {
+  block->thread().place = static_cast<Place>(reinterpret_cast<std::uintptr_t>(caller) - loaded_at);
+}
+#define HERE here(__builtin_return_address(0))
+
+void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
+
+static void whole_warp(std::uint32_t mask, const char* what) {
+  if (mask != ~0u) not_modelled(text("%s of some lanes", what).c_str());
+}
+std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source) {
+  HERE;
+  whole_warp(mask, what);
+  return block->exchange(what, bits)[static_cast<std::size_t>(source)];
+}
+std::uint32_t vote(std::uint32_t mask, bool predicate) {
+  HERE;
+  whole_warp(mask, "a vote");
+  const auto all = block->exchange("a vote", std::uint64_t{predicate});
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
+  return bits;
+}
+int lane() { return block->lane(); }
+void may_switch() { HERE, block->pause(); }
+
+std::size_t builtins::__cvta_generic_to_shared(const SharedArray&) { return SharedMemory::kBase; }
+// Orders the lanes' memory accesses, so what one has waited for all have. Shuffles and votes do not.
+void builtins::__syncwarp(unsigned mask) {
+  HERE;
+  whole_warp(mask, "__syncwarp");
+  Thread& t = block->thread();
+  struct Seen { std::uint32_t products, stores, copies; };
+  for (const auto& [products, stores, copies] : block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen})) {
+    t.products_seen = std::max(t.products_seen, products);
+    t.stores_seen = std::max(t.stores_seen, stores);
+    t.copies_seen = std::max(t.copies_seen, copies);
+  }
+}
+void builtins::__syncthreads() { HERE, units->named.sync(0, (block->size() + 31) / 32 * 32); }
+
+namespace ptx {
+
+void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count) { HERE, units->mbarriers.init(barrier, count); }
+void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier) { HERE, units->mbarriers.arrive(barrier); }
+void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes) {
+  HERE;
+  units->mbarriers.expect(barrier, bytes);
+  units->mbarriers.arrive(barrier);
+}
+// The hardware may suspend the thread in here; on the host it always does, so the loop around it turns once.
+void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity) {
+  HERE;
+  units->mbarriers.wait(barrier, parity);
+  done = true;
+}
+void fence_mbarrier_init_release_cluster() { HERE, units->mbarriers.fence_init(); }
+void bar_sync(int id, int threads) { HERE, units->named.sync(id, threads); }
+void bar_arrive(int id, int threads) { HERE, units->named.arrive(id, threads); }
+
+static Coordinates coordinates(const int* at, int rank) {
+  Coordinates all{};
+  std::copy_n(at, rank, all.begin());
+  return all;
+}
+void load_box(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier) {
+  HERE, units->loads.issue(destination, checked(map, destination, rank), coordinates(at, rank), mbarrier);
+}
+void store_box(const void* map, const int* at, int rank, std::uint32_t source) {
+  HERE, units->stores.issue(checked(map, source, rank), source, coordinates(at, rank), false);
+}
+void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier) {
+  HERE, units->loads.issue(destination, plain(source, destination, bytes), {}, mbarrier);
+}
+void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes) {
+  HERE, units->stores.issue(plain(destination, source, bytes), source, {}, true);
+}
+void cp_async_bulk_commit_group() { HERE, units->stores.commit(); }
+void cp_async_bulk_wait_group_read(int newest) { HERE, units->stores.wait(newest, true); }
+void cp_async_bulk_wait_group(int newest) { HERE, units->stores.wait(newest, false); }
+void fence_proxy_async_shared_cta() { HERE, shared->fence_async_proxy(); }
+
+void wgmma_fence_sync_aligned() { HERE, units->tensor_core().fence(); }
+void wgmma_commit_group_sync_aligned() { HERE, units->tensor_core().commit(); }
+void wgmma_wait_group_sync_aligned(int newest) { HERE, units->tensor_core().wait(newest); }
+void wgmma(const Operation& operation, float* d, const std::uint32_t* a) { HERE, units->tensor_core().issue(operation, d, a); }
+void setmaxnreg_dec_sync_aligned_u32(int count) { HERE, units->registers.decrease(count); }
+void setmaxnreg_inc_sync_aligned_u32(int count) { HERE, units->registers.increase(count); }
+
+void copy_async(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
+  HERE, units->copies.issue(destination, source, bytes, source_bytes, past_l1);
+}
+void cp_async_commit_group() { HERE, units->copies.commit(); }
+void cp_async_wait_group(int newest) { HERE, units->copies.wait(newest); }
+void cp_async_wait_all() { HERE, units->copies.wait_all(); }
+
+void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes) {
+  HERE;
+  std::memcpy(shared->write(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), value, bytes);
+}
+void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
+  HERE;
+  std::memcpy(value, shared->read(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), bytes);
+}
+void store_global(void* address, const void* value, std::size_t bytes) {
+  HERE;
+  check_global(address, bytes, bytes);
+  std::memcpy(address, value, bytes);
+}
+void load_global(const void* address, void* value, std::size_t bytes) {
+  HERE;
+  check_global(address, bytes, bytes);
+  std::memcpy(value, address, bytes);
+}
+
+template void load_matrices<1>(References<std::uint32_t, 1>, std::uint32_t, bool);
+template void load_matrices<2>(References<std::uint32_t, 2>, std::uint32_t, bool);
+template void load_matrices<4>(References<std::uint32_t, 4>, std::uint32_t, bool);
+template void store_matrices<1>(std::uint32_t, Values<std::uint32_t, 1>, bool);
+template void store_matrices<2>(std::uint32_t, Values<std::uint32_t, 2>, bool);
+template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
+  HERE, units->products.multiply(d.at, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_bf16(bits); });
+}
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
+  HERE, units->products.multiply(d.at, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_f16(bits); });
+}
+
+}  // namespace ptx
+
+// A block on the multiprocessors, with everything it owns.
+struct Resident {
+  Dim3 index;
+  Block threads;
+  SharedMemory memory;
+  Units of_block;
+
+  Resident(Dim3 at, int number, Dim3 size, std::uint32_t shared_bytes, std::uint64_t seed, bool checks, Stacks& stacks, const void* params)
+      : index(at), threads(number, size, seed, checks, stacks, [params] { cuda_on_host_thread(params); }), memory(shared_bytes), of_block(threads) {}
+
+  bool step() {
+    builtins::blockIdx = index;
+    block = &threads, shared = &memory, units = &of_block;
+    return threads.step();
+  }
+};
+
+struct Launch {                                        // machine.py fills these two
+  unsigned grid[3], block[3];
+  std::uint32_t shared_bytes;
+  int checks;
+  std::uint64_t seed;
+  const void* params;
+  const Region* regions;
+  const Array* arrays;
+  int region_count, array_count;
+};
+struct Report {
+  const char *what, *hint;
+  Place place, other;
+  int block, thread;
+};
+
+// So many blocks at once, taking turns under the seed: an atomic or a fence of the scheduler's random choice ends a turn.
+static void run(const Launch& launch) {
+  static constexpr std::size_t kResident = 4;
+  static std::array<Stacks, kResident> stacks;
+  std::array<std::unique_ptr<Resident>, kResident> slots;
+  std::mt19937_64 random(launch.seed * 69069 + 3);
+  const Dim3 grid = builtins::gridDim;
+  unsigned started = 0, running = 0;
+  const unsigned count = grid.x * grid.y * grid.z;
+  for (std::size_t turn = 0; started < count || running > 0; turn = random() % kResident) {
+    auto& slot = slots[turn];
+    if (!slot) {
+      if (started == count) continue;
+      const Dim3 at{started % grid.x, started / grid.x % grid.y, started / grid.x / grid.y};
+      slot = std::make_unique<Resident>(at, static_cast<int>(started++), builtins::blockDim, launch.shared_bytes, launch.seed, launch.checks != 0, stacks[turn], launch.params);
+      ++running;
+    }
+    bool alive = true;
+    do alive = slot->step();
+    while (alive && !slot->threads.paused() && random() % 32 != 0);
+    if (!alive) slot.reset(), --running;
+  }
+}
+
+}  // namespace cuda_on_host
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED std::size_t cuda_on_host_params() { return cuda_on_host_bytes_of_params(); }
+EXPORTED int cuda_on_host_bank_conflicts() { return std::exchange(cuda_on_host::bank_conflicts, 0); }
+
+// Runs a grid. Returns what went wrong, or null.
+EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Launch* launch) {
+  using namespace cuda_on_host;
+  static Fault fault;
+  static Report report;
+  Dl_info file;
+  dladdr(reinterpret_cast<const void*>(&cuda_on_host_launch), &file);
+  loaded_at = reinterpret_cast<std::uintptr_t>(file.dli_fbase);
+  builtins::gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
+  builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
+  regions.assign(launch->regions, launch->regions + launch->region_count);
+  arrays.assign(launch->arrays, launch->arrays + launch->array_count);
+  try {
+    run(*launch);
+  } catch (const Fault& found) {
+    fault = found;
+    report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
+    return &report;
+  }
+  return nullptr;
+}

@@ -1,0 +1,185 @@
+// One function a PTX instruction, named after it: translate.py turns `asm("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(n))`
+// into `ptx::mbarrier_init_shared_cta_b64(b, n)`. Operands come in PTX order, `{%0, ...}` as one Values, References or Registers.
+// A new instruction is a function here, with its body here or, when it touches the block, in machine.cpp.
+#pragma once
+#include "cuda.hpp"
+
+namespace cuda_on_host {
+
+// What the threads of a warpgroup must agree on when they issue a wgmma.
+struct Operation {
+  enum class Element { bf16, f16 } element;
+  int n;
+  bool accumulate, a_in_registers, a_mn_major, b_mn_major;
+  std::uint64_t a, b;                                  // descriptors
+  bool operator==(const Operation&) const = default;
+};
+
+namespace ptx {
+
+template <class T, int N> struct Values { T v[N]; };        // {%0, %1, ...}
+template <class T, int N> struct References { T* at[N]; };  // the same as the outputs of a load
+template <class T, int N> struct Registers {                // the same when they are neighbours in one array: wgmma keeps them
+  T* first;
+  operator References<T, N>() const { References<T, N> r; for (int i = 0; i < N; ++i) r.at[i] = first + i; return r; }
+  operator Values<std::remove_const_t<T>, N>() const { Values<std::remove_const_t<T>, N> v; for (int i = 0; i < N; ++i) v.v[i] = first[i]; return v; }
+};
+template <int N, class T> INLINED Registers<T, N> neighbours(T* first) { return {first}; }
+template <class T, class... More> INLINED References<T, 1 + sizeof...(More)> references(T& first, More&... more) { return {{&first, &more...}}; }
+template <class T, class... More> INLINED Values<T, 1 + sizeof...(More)> values(T first, More... more) { return {{first, T(more)...}}; }
+
+INLINED void setp_ne_b32(bool& p, int a, int b) { p = a != b; }
+
+// --- mbarriers and named barriers
+void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count);
+void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier);
+void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes);
+void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity);
+void fence_mbarrier_init_release_cluster();
+void bar_sync(int id, int threads);
+void bar_arrive(int id, int threads);
+
+// --- bulk copies
+void load_box(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier);
+void store_box(const void* map, const int* at, int rank, std::uint32_t source);
+#define BULK_TENSOR(RANK)                                                                                                          \
+  INLINED void cp_async_bulk_tensor_##RANK##d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(                               \
+      std::uint32_t destination, const void* map, Values<int, RANK> at, std::uint32_t mbarrier) {                                  \
+    load_box(destination, map, at.v, RANK, mbarrier);                                                                              \
+  }                                                                                                                                \
+  INLINED void cp_async_bulk_tensor_##RANK##d_global_shared_cta_tile_bulk_group(const void* map, Values<int, RANK> at, std::uint32_t source) { \
+    store_box(map, at.v, RANK, source);                                                                                            \
+  }
+BULK_TENSOR(2)   // cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_2d_global_shared_cta_tile_bulk_group
+BULK_TENSOR(3)   // cp_async_bulk_tensor_3d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_3d_global_shared_cta_tile_bulk_group
+BULK_TENSOR(4)   // cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group
+BULK_TENSOR(5)   // cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group
+#undef BULK_TENSOR
+void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier);
+void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes);
+void cp_async_bulk_commit_group();
+void cp_async_bulk_wait_group_read(int newest);
+void cp_async_bulk_wait_group(int newest);
+void fence_proxy_async_shared_cta();
+INLINED void prefetch_tensormap(const void*) {}
+
+// --- wgmma
+void wgmma_fence_sync_aligned();
+void wgmma_commit_group_sync_aligned();
+void wgmma_wait_group_sync_aligned(int newest);
+void wgmma(const Operation& operation, float* d, const std::uint32_t* a);
+
+template <Operation::Element element, int N>
+INLINED Operation operation(std::uint64_t b, bool accumulate, int scale_a, int scale_b, int b_mn_major) {
+  static_assert(N % 8 == 0 && N >= 8 && N <= 256, "wgmma: n is a multiple of 8 up to 256");
+  if (scale_a != 1 || scale_b != 1) not_modelled("wgmma with a negated operand");
+  return {.element = element, .n = N, .accumulate = accumulate, .a_in_registers = true, .a_mn_major = false, .b_mn_major = b_mn_major != 0, .a = 0, .b = b};
+}
+// The number of accumulators must be N / 2: a wrong list of registers does not compile. First a in shared memory, then in registers.
+#define WGMMA(NAME, ELEMENT)                                                                                                              \
+  template <int N>                                                                                                                        \
+  INLINED void NAME(Registers<float, N / 2> d, std::uint64_t a, std::uint64_t b, bool p, int scale_a, int scale_b, int a_mn, int b_mn) {  \
+    Operation o = operation<ELEMENT, N>(b, p, scale_a, scale_b, b_mn);                                                                    \
+    o.a = a, o.a_in_registers = false, o.a_mn_major = a_mn != 0;                                                                          \
+    wgmma(o, d.first, nullptr);                                                                                                           \
+  }                                                                                                                                       \
+  template <int N>                                                                                                                        \
+  INLINED void NAME(Registers<float, N / 2> d, Registers<const std::uint32_t, 4> a, std::uint64_t b, bool p, int scale_a, int scale_b, int b_mn) { \
+    wgmma(operation<ELEMENT, N>(b, p, scale_a, scale_b, b_mn), d.first, a.first);                                                         \
+  }
+WGMMA(wgmma_mma_async_sync_aligned_m64k16_f32_bf16_bf16, Operation::Element::bf16)
+WGMMA(wgmma_mma_async_sync_aligned_m64k16_f32_f16_f16, Operation::Element::f16)
+#undef WGMMA
+void setmaxnreg_dec_sync_aligned_u32(int count);
+void setmaxnreg_inc_sync_aligned_u32(int count);
+
+// --- cp.async: without its last operand all bytes are read, else the rest is zero
+void copy_async(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1);
+#define CP_ASYNC(NAME, PAST_L1)                                                                                                                            \
+  INLINED void NAME(std::uint32_t to, const void* from, int bytes, int source_bytes) { copy_async(to, from, bytes, source_bytes, PAST_L1); } \
+  INLINED void NAME(std::uint32_t to, const void* from, int bytes) { copy_async(to, from, bytes, bytes, PAST_L1); }
+CP_ASYNC(cp_async_ca_shared_global, false)
+CP_ASYNC(cp_async_ca_shared_global_L2_128B, false)
+CP_ASYNC(cp_async_cg_shared_global, true)
+CP_ASYNC(cp_async_cg_shared_global_L2_128B, true)
+#undef CP_ASYNC
+void cp_async_commit_group();
+void cp_async_wait_group(int newest);
+void cp_async_wait_all();
+
+// --- matrices of a warp
+template <int N> void load_matrices(References<std::uint32_t, N> to, std::uint32_t row_address, bool transposed);
+template <int N> void store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> matrices, bool transposed);
+#define MATRICES(N)                                                                                                                                     \
+  INLINED void ldmatrix_sync_aligned_m8n8_x##N##_shared_b16(References<std::uint32_t, N> to, std::uint32_t at) { load_matrices(to, at, false); }         \
+  INLINED void ldmatrix_sync_aligned_m8n8_x##N##_trans_shared_b16(References<std::uint32_t, N> to, std::uint32_t at) { load_matrices(to, at, true); }    \
+  INLINED void stmatrix_sync_aligned_m8n8_x##N##_shared_b16(std::uint32_t at, Values<std::uint32_t, N> from) { store_matrices(at, from, false); }        \
+  INLINED void stmatrix_sync_aligned_m8n8_x##N##_trans_shared_b16(std::uint32_t at, Values<std::uint32_t, N> from) { store_matrices(at, from, true); }
+MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatrix_...
+MATRICES(2)
+MATRICES(4)
+#undef MATRICES
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
+
+// --- memory
+void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes);
+void load_shared(std::uint32_t address, void* value, std::uint32_t bytes);
+void store_global(void* address, const void* value, std::size_t bytes);
+void load_global(const void* address, void* value, std::size_t bytes);
+template <class T, int N> INLINED void take(References<T, N> to, const Values<T, N>& from) { for (int i = 0; i < N; ++i) *to.at[i] = from.v[i]; }
+#define MEMORY(TYPE, C)                                                                                                                                    \
+  INLINED void st_shared_##TYPE(std::uint32_t at, C x) { store_shared(at, &x, sizeof x); }                                                                 \
+  INLINED void ld_shared_##TYPE(C& x, std::uint32_t at) { load_shared(at, &x, sizeof x); }                                                                 \
+  INLINED void st_shared_v2_##TYPE(std::uint32_t at, Values<C, 2> x) { store_shared(at, &x, sizeof x); }                                                   \
+  INLINED void ld_shared_v2_##TYPE(References<C, 2> to, std::uint32_t at) { Values<C, 2> x; load_shared(at, &x, sizeof x); take(to, x); }                  \
+  INLINED void st_shared_v4_##TYPE(std::uint32_t at, Values<C, 4> x) { store_shared(at, &x, sizeof x); }                                                   \
+  INLINED void ld_shared_v4_##TYPE(References<C, 4> to, std::uint32_t at) { Values<C, 4> x; load_shared(at, &x, sizeof x); take(to, x); }                  \
+  INLINED void st_global_##TYPE(void* at, C x) { store_global(at, &x, sizeof x); }                                                                         \
+  INLINED void st_global_v2_##TYPE(void* at, Values<C, 2> x) { store_global(at, &x, sizeof x); }                                                           \
+  INLINED void st_global_v4_##TYPE(void* at, Values<C, 4> x) { store_global(at, &x, sizeof x); }                                                           \
+  INLINED void ld_global_nc_##TYPE(C& x, const void* at) { load_global(at, &x, sizeof x); }                                                                \
+  INLINED void ld_global_nc_v2_##TYPE(References<C, 2> to, const void* at) { Values<C, 2> x; load_global(at, &x, sizeof x); take(to, x); }                 \
+  INLINED void ld_global_nc_v4_##TYPE(References<C, 4> to, const void* at) { Values<C, 4> x; load_global(at, &x, sizeof x); take(to, x); }
+MEMORY(u16, std::uint16_t)   // st_shared_u16, ld_shared_v4_u16, ld_global_nc_v2_u16 and so on, as for each of these
+MEMORY(b16, std::uint16_t)
+MEMORY(u32, std::uint32_t)
+MEMORY(b32, std::uint32_t)
+MEMORY(s32, std::int32_t)
+MEMORY(f32, float)
+#undef MEMORY
+INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { builtins::atomicAdd(address, value); }
+INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(address + i, values.v[i]); }
+
+// --- numbers
+INLINED void mul_wide_s32(long long& d, int a, int b) { d = static_cast<long long>(a) * b; }
+INLINED void mul_wide_u32(unsigned long long& d, unsigned a, unsigned b) { d = static_cast<unsigned long long>(a) * b; }
+INLINED void tanh_approx_f32(float& y, float x) { y = __builtin_tanhf(x); }
+INLINED void lg2_approx_f32(float& y, float x) { y = __builtin_log2f(x); }
+INLINED void lg2_approx_ftz_f32(float& y, float x) { y = __builtin_log2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x); }
+INLINED void rcp_approx_f32(float& y, float x) { y = 1.0f / x; }
+INLINED void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }
+INLINED void sqrt_approx_f32(float& y, float x) { y = __builtin_sqrtf(x); }
+INLINED void sqrt_approx_ftz_f32(float& y, float x) { y = __builtin_sqrtf(x); }
+INLINED void rsqrt_approx_f32(float& y, float x) { y = 1.0f / __builtin_sqrtf(x); }
+INLINED void ex2_approx_f32(float& y, float x) { y = __builtin_exp2f(x); }
+// 2^x to about one unit in the last place, subnormal results flushed; branch-free so that the compiler may vectorise around it.
+INLINED void ex2_approx_ftz_f32(float& y, float x) {
+  const float clamped = x < -127.0f ? -127.0f : x > 128.0f ? 128.0f : x;
+  const float rounded = clamped + 12582912.0f, f = clamped - (rounded - 12582912.0f);
+  constexpr float coefficients[] = {1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f};
+  float p = 1.5403530e-4f;
+  for (float coefficient : coefficients) p = __builtin_fmaf(p, f, coefficient);
+  const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(int, p) + (__builtin_bit_cast(int, rounded) << 23));
+  y = x != x ? x : x < -126.0f ? 0.0f : x >= 128.0f ? __builtin_inff() : scaled;
+}
+INLINED std::uint32_t bf16(float value) {              // round to nearest even
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  return value != value ? 0x7FFFu : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+INLINED std::uint32_t f16(float value) { return __builtin_bit_cast(std::uint16_t, static_cast<_Float16>(value)); }
+INLINED void cvt_rn_f16x2_f32(std::uint32_t& d, float high, float low) { d = f16(high) << 16 | f16(low); }   // the first source: the high half
+INLINED void cvt_rn_bf16x2_f32(std::uint32_t& d, float high, float low) { d = bf16(high) << 16 | bf16(low); }
+
+}  // namespace ptx
+}  // namespace cuda_on_host

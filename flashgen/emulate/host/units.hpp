@@ -1,0 +1,70 @@
+// What a block has besides threads and memory.
+#pragma once
+#include "async_copies.hpp"
+#include "bulk_copies.hpp"
+#include "tensor_core.hpp"
+#include "warp_matrices.hpp"
+
+namespace cuda_on_host {
+
+class RegisterFile {                                   // setmaxnreg: warps trade registers through the multiprocessor's pool
+ public:
+  static constexpr int kRegisters = 65536;
+  explicit RegisterFile(int threads) : free_(kRegisters - threads * entry(threads)) {}
+  void decrease(int count) {
+    check(count, count <= current());
+    free_ += current() - count;
+    block->thread().registers = count;
+    block->wake_all(waiting_);
+  }
+  void increase(int count) {
+    check(count, count >= current());
+    while (free_ < count - current()) {
+      waiting_.push_back(block->thread().id);
+      block->block_on({"setmaxnreg.inc: too few free registers"});
+    }
+    free_ -= count - current();
+    block->thread().registers = count;
+  }
+
+ private:
+  static int entry(int threads) { return std::min(255, kRegisters / threads / 8 * 8); }   // what __launch_bounds__ lets ptxas take
+  static int current() {
+    int& registers = block->thread().registers;
+    return registers ? registers : registers = entry(block->size());
+  }
+  static void check(int count, bool direction) {
+    if (count < 24 || count > 256 || count % 8 || !direction)
+      block->fault(text("setmaxnreg to %d from %d registers", count, current()), "24 to 256 in steps of 8, .dec downwards and .inc upwards");
+  }
+  int free_;
+  std::vector<int> waiting_;
+};
+
+struct Units {
+  Mbarriers mbarriers;
+  NamedBarriers named;
+  BulkLoads loads{mbarriers};
+  BulkStores stores;
+  AsyncCopies copies;
+  WarpProducts products;
+  RegisterFile registers;
+  std::vector<std::unique_ptr<TensorCore>> tensor_cores;
+
+  explicit Units(Block& owner) : registers(owner.size()) {
+    owner.add(&loads);
+    owner.add(&stores);
+    owner.add(&copies);
+    for (int g = 0; g * 128 < owner.size(); ++g) owner.add(tensor_cores.emplace_back(std::make_unique<TensorCore>(g)).get());
+    owner.describe_with([this](const Wait& wait) {
+      if (!std::strcmp(wait.what, "mbarrier")) return text("parity %d of ", wait.detail) + mbarriers.describe(wait.object);
+      if (!std::strcmp(wait.what, "named barrier")) return named.describe(static_cast<int>(wait.object));
+      return std::string(wait.what);
+    });
+  }
+  TensorCore& tensor_core() { return *tensor_cores[static_cast<std::size_t>(block->thread().id / 128)]; }
+};
+
+inline Units* units = nullptr;
+
+}  // namespace cuda_on_host

@@ -1,0 +1,109 @@
+// ldmatrix, stmatrix and mma.sync (PTX ISA 9.0, 9.7.14): a warp's, done when they return.
+#pragma once
+#include "tensor_core.hpp"
+
+namespace cuda_on_host {
+
+inline int bank_conflicts = 0;                         // rows of ldmatrix and stmatrix that had to wait for another of their matrix
+
+template <int N>
+void count_conflicts(const std::array<std::uint32_t, 32>& rows) {
+  for (int j = 0; j < N; ++j) {
+    unsigned banks = 0;                                // of 16 bytes
+    for (int i = 0; i < 8; ++i) {
+      const unsigned bank = 1u << rows[8 * j + i] / 16 % 8;
+      bank_conflicts += (banks & bank) != 0;
+      banks |= bank;
+    }
+  }
+}
+inline void check_row(std::uint32_t address, const char* what) {
+  if (address % 16) block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
+}
+
+// Lane 8 * j + r says where row r of matrix j lies, 16 bytes. Lane l receives elements 2 * (l % 4) and the next of row l / 4; transposed, of column l / 4.
+template <int N>
+void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_address, bool transposed) {
+  here(__builtin_return_address(0));
+  struct Row { std::array<std::uint16_t, 8> v; std::uint32_t address; } row{{}, row_address};
+  const int lane = block->lane();
+  if (lane < 8 * N) {
+    check_row(row_address, "ldmatrix");
+    std::memcpy(&row.v, shared->read(row_address, 16, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), 16);
+  }
+  const auto rows = block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", row);
+  if (lane == 0) {
+    std::array<std::uint32_t, 32> addresses;
+    for (int i = 0; i < 32; ++i) addresses[i] = rows[i].address;
+    count_conflicts<N>(addresses);
+  }
+  for (int j = 0; j < N; ++j) {
+    auto element = [&](int i) -> std::uint32_t { return transposed ? rows[8 * j + i].v[lane / 4] : rows[8 * j + lane / 4].v[i]; };
+    *to.at[j] = element(lane % 4 * 2) | element(lane % 4 * 2 + 1) << 16;
+  }
+}
+
+// Lane 8 * j + r says where row r of matrix j goes; the lanes hold elements as ldmatrix gives them.
+template <int N>
+void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> matrices, bool transposed) {
+  here(__builtin_return_address(0));
+  const int lane = block->lane(), row = lane / 4, column = lane % 4 * 2;
+  if (lane < 8 * N) check_row(row_address, "stmatrix");
+  if (transposed) {
+    const auto all = block->exchange("stmatrix.trans", matrices);
+    for (int j = 0; j < N; ++j) {                      // what this lane would hold, had the matrix not been transposed
+      auto element = [&](int c) { return all[4 * c + row / 2].v[j] >> (row % 2 * 16) & 0xFFFF; };
+      matrices.v[j] = element(column) | element(column + 1) << 16;
+    }
+  }
+  const auto rows = block->exchange("stmatrix", row_address);
+  if (lane == 0) count_conflicts<N>(rows);
+  for (int j = 0; j < N; ++j) {
+    const std::uint32_t at = rows[8 * j + row] + static_cast<std::uint32_t>(column) * 2;
+    std::memcpy(shared->write(at, 4, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), &matrices.v[j], 4);
+  }
+}
+
+// d[16][8] = a[16][16] * b[16][8] + c. The first lane to leave the rendezvous multiplies for all.
+class WarpProducts {
+ public:
+  template <class Widen>
+  void multiply(float* const* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4], Widen widen) {
+    struct Fragments { std::uint32_t a[4], b[2]; } mine;
+    std::memcpy(mine.a, a, sizeof a);
+    std::memcpy(mine.b, b, sizeof b);
+    const auto all = block->exchange("mma.sync", mine);
+    const Thread& t = block->thread();
+    Product& product = products_[t.id / 32][t.exchanges & 1];
+    if (product.number != t.exchanges) {
+      product.number = t.exchanges;
+      alignas(32) float left[16][16], right[16][8];
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int r = 0; r < 4; ++r)
+          for (int i = 0; i < 2; ++i) left[lane / 4 + 8 * (r & 1)][lane % 4 * 2 + 8 * (r >> 1) + i] = widen(static_cast<std::uint16_t>(all[lane].a[r] >> 16 * i));
+        for (int r = 0; r < 2; ++r)
+          for (int i = 0; i < 2; ++i) right[lane % 4 * 2 + 8 * r + i][lane / 4] = widen(static_cast<std::uint16_t>(all[lane].b[r] >> 16 * i));
+      }
+      for (int row = 0; row < 16; ++row) {
+        Vector sum = {};
+        for (int k = 0; k < 16; ++k) {
+          Vector line;
+          std::memcpy(&line, right[k], sizeof line);
+          sum += left[row][k] * line;
+        }
+        std::memcpy(product.value[row], &sum, sizeof sum);
+      }
+    }
+    const int lane = block->lane();
+    for (int i = 0; i < 4; ++i) *d[i] = product.value[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + c[i];
+  }
+
+ private:
+  struct Product {
+    unsigned number = 0;                               // of the rendezvous it came from; two, as a lane may be one ahead
+    float value[16][8];
+  };
+  std::array<std::array<Product, 2>, 32> products_;
+};
+
+}  // namespace cuda_on_host

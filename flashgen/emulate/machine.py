@@ -1,0 +1,103 @@
+"""A kernel on this CPU: loaded, launched, its findings raised."""
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.emulate import build, report
+from flashgen.emulate.translate import translate
+from flashgen.errors import BackendError
+
+if TYPE_CHECKING:
+    from flashgen.plan.model import Region
+
+ONE_AT_A_TIME = threading.Lock()  # the machine's state is global to a library
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("offset", ctypes.c_uint32), ("bytes", ctypes.c_uint32), ("count", ctypes.c_uint32))
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
+        *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
+        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int)),
+    )
+
+
+class _Report(ctypes.Structure):
+    _fields_ = (
+        *(("what", ctypes.c_char_p), ("hint", ctypes.c_char_p), ("place", ctypes.c_uint32), ("other", ctypes.c_uint32)),
+        *(("block", ctypes.c_int), ("thread", ctypes.c_int)),
+    )
+
+
+class HostKernel:
+    """A kernel of a self-contained CUDA text, compiled for this CPU. Raises MissingTwin, CompileError, BackendError.
+
+    >>> text = 'struct Params { int* x; }; extern "C" __global__ void f(const __grid_constant__ Params p) { atomicAdd(p.x, 2); }'
+    >>> x = np.zeros(1, np.int32)
+    >>> HostKernel(text, "f").launch(grid=3, block=32, shared_bytes=0, params=np.array(x.ctypes.data, np.uint64))
+    >>> int(x[0])
+    192
+    """
+
+    def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu"):
+        self.text, self.name = text, name
+        self._path = build.library(translate(text, entry, name), name)
+        self._library = ctypes.CDLL(str(self._path))
+        self._library.cuda_on_host_params.restype = ctypes.c_size_t
+        self._library.cuda_on_host_launch.restype = ctypes.POINTER(_Report)
+
+    def launch(
+        self,
+        grid: int | tuple[int, ...],
+        block: int,
+        shared_bytes: int,
+        params: NDArray[Any],
+        seed: int = 0,
+        checks: bool = True,
+        regions: "Sequence[Region]" = (),
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Runs a grid of blocks of `block` threads. `params` is the kernel's one parameter, a record passed by value. Raises EmulationFault.
+
+        Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
+        looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports; when `arrays` are given, accesses
+        to global memory through instructions must stay inside them.
+        """
+        expected = self._library.cuda_on_host_params()
+        if params.nbytes != expected:
+            raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")
+        sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
+        named = [_Region(r.name.encode(), r.offset, r.bytes, r.count) for r in regions]
+        bounds = [_Array(name.encode(), *extent(array)) for name, array in (arrays or {}).items()]
+        launch = _Launch(
+            *(sizes, (block, 1, 1), shared_bytes, checks, seed, params.ctypes.data),
+            *((_Region * len(named))(*named), (_Array * len(bounds))(*bounds), len(named), len(bounds)),
+        )
+        with ONE_AT_A_TIME:
+            found = self._library.cuda_on_host_launch(ctypes.byref(launch))
+            if found:
+                r = found.contents
+                finding = report.Finding(r.what.decode(), r.hint.decode(), r.place, r.other, r.block, r.thread, seed)
+                raise report.fault(finding, self._path, self.name, self.text)
+
+    def bank_conflicts(self) -> int:
+        """Rows of ldmatrix and stmatrix, since the last call, in the same banks as another row of their 8 x 8 matrix: a cycle lost each."""
+        return int(self._library.cuda_on_host_bank_conflicts())
+
+
+def extent(array: NDArray[Any]) -> tuple[int, int]:
+    """Where an array lies: its first byte and how many bytes it spans."""
+    begin, end = np.lib.array_utils.byte_bounds(array)
+    return begin, end - begin if array.size else 0
