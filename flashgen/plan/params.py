@@ -1,16 +1,61 @@
-"""The emitted `struct Params` as a NumPy record: what the runtime and the emulator fill in."""
+"""What a launch is given besides arrays, and the emitted `struct Params` as a NumPy record: the runtime and the emulator fill it in."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from flashgen.plan.model import Argument
+from flashgen.errors import CallError
+from flashgen.expr import evaluate
+from flashgen.plan.model import Argument, Plan
 
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
+_SECTION_BYTES = 32 << 20  # of keys and values that stay in the L2 together
+_MOST_TILES = 2**31 - 1  # the kernel counts them in an int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The lengths of a call."""
+
+    batch: int
+    q_len: int
+    kv_len: int
+    heads: int  # of q
+    kv_heads: int
+
+    @property
+    def group(self) -> int:
+        """Query heads a key/value head."""
+        return self.heads // self.kv_heads
+
+
+def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
+    """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
+    row_bytes = (plan.spec.head_dim.qk + plan.spec.head_dim.v) * plan.dtype.bytes
+    heads_in_l2 = _SECTION_BYTES // max(1, sizes.kv_len * row_bytes) * sizes.group
+    return {
+        **params,
+        "softmax_scale": float(evaluate(plan.expressions.scale, params)),
+        "q_len": sizes.q_len,
+        "kv_len": sizes.kv_len,
+        "heads": sizes.heads,
+        "batch": sizes.batch,
+        "group": sizes.group,
+        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2)),
+    }
+
+
+def grid(plan: Plan, sizes: Sizes, multiprocessors: int) -> int:
+    """Blocks of a launch. Raises CallError for more query tiles than the kernel can count."""
+    tiles = -(-sizes.q_len // plan.tile.block_m) * sizes.heads * sizes.batch
+    if tiles > _MOST_TILES:
+        raise CallError(f"{tiles} query tiles of {plan.tile.block_m} rows: a launch takes {_MOST_TILES}. Split the batch")
+    return min(tiles, multiprocessors * plan.launch.blocks_per_multiprocessor) if plan.launch.persistent else tiles
 
 
 def record_dtype(arguments: Iterable[Argument]) -> np.dtype[Any]:
