@@ -66,7 +66,8 @@ class SmemPlan:
     def __post_init__(self) -> None:
         assert self.bytes <= self.capacity, f"{self.bytes} of {self.capacity} bytes"
         ends = [r.offset + r.bytes * r.count for r in self.regions]
-        assert max(ends) <= self.bytes, f"regions end at {max(ends)} of {self.bytes} bytes"
+        used = max(ends, default=0)
+        assert used <= self.bytes, f"regions end at {used} of {self.bytes} bytes"
 
 
 @dataclass(frozen=True)
