@@ -6,6 +6,7 @@ from typing import Any
 
 from flashgen.expr.nodes import Call, Const, Node, Type, rebuild
 
+LIMITS = {"int": 2**31 - 1, "float": 3.4028234e38, "bool": 1}  # of int32 and float32
 TRUE, FALSE = Const(True, "bool"), Const(False, "bool")
 
 _EVALUATE: dict[str, Callable[..., Any]] = {
@@ -85,9 +86,7 @@ def _evaluate(node: Call, values: list[int | float | bool]) -> Node:
         value = _EVALUATE[node.op](*values)
     except (ZeroDivisionError, OverflowError, ValueError):
         return node  # infinite or undefined: left to the arithmetic of whoever runs it
-    if node.type == "float" and not math.isfinite(value):
-        return node
-    return Const(value, node.type)
+    return Const(value, node.type) if abs(value) <= LIMITS[node.type] else node
 
 
 def _fold_logic(node: Call) -> Node:
@@ -116,6 +115,8 @@ def _fold_neutral(node: Call) -> Node:
             return x
         case "-", (Const(0), x) if x.type == "int":
             return call("neg", x)
+        case "neg", (Call("-", (a, b)),) if a.type == "int":
+            return call("-", b, a)
         case "*" | "/", (x, Const(1)):
             return x
         case "*", (Const(1), x):

@@ -3,22 +3,18 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.expr.bind import ELEMENT, LOG2_E, UNIFORM, Binder, S, level
+from flashgen.expr.conditions import visible
+from flashgen.expr.fold import call
+from flashgen.expr.hoist import Hoist, Member
+from flashgen.expr.linear import assemble, collect, normal, zero
 from flashgen.expr.lower import Expressions
-from flashgen.expr.nodes import Type
-from flashgen.expr.signs import Requirement
+from flashgen.expr.nodes import Call, Const, Name, Node
+from flashgen.expr.signs import Requirement, Signs
+from flashgen.expr.text import show
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
-
-
-@dataclass(frozen=True)
-class Member:
-    """A member of an emitted struct: its value is CUDA text."""
-
-    type: Type
-    name: str
-    value: str
-    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,5 +37,42 @@ class Holes:
 
 
 def holes(expressions: Expressions, spec: "Spec") -> Holes:
-    """The holes of a spec's expressions."""
-    raise NotImplementedError
+    """The holes of a spec's expressions.
+
+    >>> from flashgen.expr import lower
+    >>> from flashgen.spec import Spec
+    >>> spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", score="softcap * tanh(s / softcap)", params={"softcap": 50.0})
+    >>> found = holes(lower(spec), spec)
+    >>> found.score, found.keep, found.outer
+    (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
+    """
+    params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
+    bind = Binder(spec, params.positive(expressions.scale))
+    factor, rest, proof = _split(bind(expressions.score), bind.signs)
+    hoist = Hoist()
+    outer = hoist.text(call("*", factor, Const(LOG2_E, "float")), "factor", "log2 units of one unit of the score")
+    score = None if rest == S else hoist.statements(rest)
+    keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
+    requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(proof)))}
+    uniform, row = hoist.members()
+    return Holes(uniform, row, score, keep, outer, tuple(requires.values()), show(expressions.score), show(expressions.mask))
+
+
+def _varies(node: Node) -> bool:
+    return level(node) == ELEMENT
+
+
+def _split(score: Node, signs: Signs) -> tuple[Node, Node, frozenset[str]]:
+    """The score as a positive uniform factor times the rest, and the params that the sign of the factor rests on."""
+    total = collect(score, _varies)
+    if len(total.terms) == 1 and total.const == zero("float"):
+        core, factor = total.terms[0]
+        proof = signs.positive(factor)
+        if proof is not None and level(factor) <= UNIFORM:
+            return factor, core, proof
+    return Const(1.0, "float"), assemble(total), frozenset()
+
+
+def _positive(param: str) -> Requirement:
+    node = Call(">", (Name(param, "float"), Const(0.0, "float")), "bool")
+    return Requirement(f"{param} > 0", node, f"{param} must be positive: the sign of the score rests on it")

@@ -1,0 +1,99 @@
+"""Names of the language to names of a kernel, and operations to what the machine has."""
+
+from collections.abc import Mapping
+from math import log
+from typing import TYPE_CHECKING
+
+from flashgen.expr.fold import call
+from flashgen.expr.linear import COLUMN
+from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, names
+from flashgen.expr.signs import NOTHING, Signs
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec, Tensor
+
+LOG2_E, LN_2 = 1 / log(2.0), log(2.0)
+S, KV_BEGIN = Name("s", "float"), Name("kv_begin", "int")
+SCALE = Name("p.softmax_scale", "float")
+RENAMED: Mapping[str, Node] = {
+    "s": Call("*", (SCALE, S), "float"),
+    "b": Name("batch", "int"),
+    "h": Name("head", "int"),
+    "hk": Name("kv_head", "int"),
+    "q_idx": Name("q_idx", "int"),
+    "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
+    "q_len": Name("p.q_len", "int"),
+    "kv_len": Name("p.kv_len", "int"),
+}
+EXTENTS: Mapping[str | int, Node] = {  # of tensors
+    "b": Name("p.batch", "int"),
+    "hq": Name("p.heads", "int"),
+    "hk": Call("quotient", (Name("p.heads", "int"), Name("p.group", "int")), "int"),
+    "q_len": RENAMED["q_len"],
+    "kv_len": RENAMED["kv_len"],
+}
+# Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
+INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
+LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+UNIFORM, ROW, ELEMENT = 1, 2, 3
+
+
+def level(node: Node) -> int:
+    """Where it varies: over elements, rows or query tiles; 0: nowhere."""
+    if isinstance(node, Const):
+        return 0
+    return max((LEVELS.get(name, 2 if name.startswith("row.") else UNIFORM) for name in names(node)), default=UNIFORM)
+
+
+class Binder:
+    """Takes nodes of one spec's language to nodes of its kernel."""
+
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None):
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive."""
+        self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
+        positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
+        positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
+
+    def __call__(self, node: Node) -> Node:
+        """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit."""
+        match node:
+            case Name(name, type):
+                return RENAMED.get(name) or Name(f"p.arg_{name}", type)
+            case Load(tensor, indices, type):
+                bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
+                return Load(f"p.arg_{tensor}", tuple(self._clamped(index, extent) for index, extent in bound), type)
+            case Call(op, args):
+                return self._machine(op, tuple(map(self, args)), node.type)
+        return node
+
+    def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
+        x = args[0]
+        match op:
+            case "//" | "%" if self._nonnegative(x):
+                return Call("quotient" if op == "//" else "remainder", args, "int")
+            case "sigmoid" if level(x) <= UNIFORM:
+                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), call("exp", call("neg", x))))
+            case "sigmoid":
+                half = Const(0.5, "float")
+                return call("+", call("*", half, Call("ptx::tanh", (call("*", half, x),), "float")), half)
+            case "exp" if level(x) > UNIFORM:
+                return Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), x),), "float")
+            case "log" if level(x) > UNIFORM:
+                return call("*", Const(LN_2, "float"), Call("ptx::log2", (x,), "float"))
+            case "exp2" | "tanh" | "sqrt" if level(x) > UNIFORM:
+                return Call(f"ptx::{op}", args, "float")
+        return Call(op, args, type)
+
+    def _clamped(self, index: Node, extent: str | int) -> Node:
+        match index:
+            case Const(int(value)) if isinstance(extent, int):
+                return Const(min(max(value, 0), extent - 1), "int")
+            case Name(name) if (name, extent) in INSIDE:
+                return index
+        size = Const(extent, "int") if isinstance(extent, int) else EXTENTS[extent]
+        below = call("min", index, call("-", size, Const(1, "int")))
+        return below if self._nonnegative(index) else call("max", below, Const(0, "int"))
+
+    def _nonnegative(self, node: Node) -> bool:
+        return self.signs.nonnegative(node) == NOTHING

@@ -1,0 +1,85 @@
+"""Attention as its definition says, in float64, through sympy: it shares the spec's expressions with a kernel, not the lowering."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.lower import read
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+Array = NDArray[Any]
+ELEMENTS = 1 << 21  # of a chunk of scores
+
+NAMES = ("s", "b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")
+
+
+def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tuple[Array, Array]:
+    """Outputs o, of the layout of q, and lse [B, Hq, Sq], natural logarithm; both float64.
+
+    >>> from flashgen.spec import Spec
+    >>> q = k = v = np.ones((1, 3, 1, 8), np.float32)
+    >>> o, lse = reference(Spec(head_dim=8, dtype="float32", mask="causal"), q, k, v)
+    >>> o.shape, (np.exp(lse - 8**0.5)).round(9).tolist()
+    ((1, 3, 1, 8), [[[1.0, 2.0, 3.0]]])
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv]; with layout bhsd, axes 1 and 2 swapped. `values`: the params that
+    differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf. What a row
+    does not see never matters; an infinite or undefined score that it sees does, as in the formula.
+    """
+    given = {p.name: p.default for p in spec.params} | values
+    score, mask, scale = compiled(spec)
+    names = [p.name for p in spec.params]
+    tensors = [np.asarray(given[t.name]) for t in spec.tensors]
+    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
+    group = heads // kv_heads if kv_heads else 1
+    o, lse = np.zeros((batch, heads, q_len, v.shape[-1])), np.full((batch, heads, q_len), -np.inf)
+    params = [given[name] for name in names]
+    factor = float(scale(*[0] * len(NAMES), *params, *tensors))
+    rows = max(1, ELEMENTS // max(1, kv_len))
+    kv_idx = np.arange(kv_len)[None, :]
+    with np.errstate(all="ignore"):
+        for b, h, begin in np.ndindex(batch, heads, -(-q_len // rows)):
+            part = slice(begin * rows, (begin + 1) * rows)
+            keys, vectors = (np.asarray(x[b, h // group], np.float64) for x in (k, v))
+            s = np.asarray(q[b, h, part], np.float64) @ keys.T * factor
+            q_idx = np.arange(q_len)[part, None]
+            place = (b, h, h // group, q_idx, kv_idx, q_len, kv_len, *params, *tensors)
+            seen = np.broadcast_to(mask(s, *place), s.shape)
+            o[b, h, part], lse[b, h, part] = attend(np.broadcast_to(score(s, *place), s.shape), seen, vectors)
+    return _bhsd(o, spec.layout), lse
+
+
+def attend(score: Array, seen: Array, v: Array) -> tuple[Array, Array]:
+    """Softmax over the keys seen, times v: o [rows, Dv], lse [rows]."""
+    x = np.where(seen, score, -np.inf)
+    top = x.max(-1, keepdims=True, initial=-np.inf)
+    empty = top == -np.inf
+    p = np.where(seen & ~empty, np.exp(x - np.where(empty, 0.0, top)), 0.0)
+    total = p.sum(-1, keepdims=True)
+    lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
+    p = p / np.where(empty, 1.0, total)
+    finite = np.isfinite(v)
+    o = p @ np.where(finite, v, 0.0)
+    for key in np.flatnonzero(~finite.all(-1)):  # an unseen vector never matters, whatever it holds
+        o += np.where(seen[:, [key]] & ~empty & ~finite[key], p[:, [key]] * v[key], 0.0)
+    return o, lse
+
+
+def _bhsd(x: Array, layout: str) -> Array:
+    return x if layout == "bhsd" else x.swapaxes(1, 2)
+
+
+@lru_cache(maxsize=64)
+def compiled(spec: "Spec") -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Score, mask and scale as functions of NAMES, then the params, then the tensors, of the spec."""
+    from flashgen.expr.symbolic import to_numpy
+
+    parsed = read(spec)
+    names = [*NAMES, *(p.name for p in spec.params), *(t.name for t in spec.tensors)]
+    return to_numpy(parsed.score, names), to_numpy(parsed.mask, names), to_numpy(parsed.scale, names)
