@@ -1,6 +1,6 @@
 """Runs the emitted CUDA on the CPU: all its threads, barriers and asynchronous copies, under a race checker.
 
->>> from flashgen.emulate import HostKernel
+>>> o, lse = emulate(plan, render(plan), q, k, v, seed=3)
 """
 
 from flashgen.emulate.machine import HostKernel

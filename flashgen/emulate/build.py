@@ -32,7 +32,8 @@ def compiler() -> str:
         if path := shutil.which(name):
             return path
     raise BackendError(
-        f"the emulator compiles kernels with {wanted or 'g++ or clang++'}, which is not on PATH: install g++ 11 or later (Debian: apt install g++), or set CXX"
+        f"the emulator compiles kernels with {wanted or 'g++ or clang++'}, which is not on PATH: "
+        "install g++ 11 or later (Debian: apt install g++), or set CXX"
     )
 
 

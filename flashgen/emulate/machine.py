@@ -69,7 +69,7 @@ class HostKernel:
         regions: "Sequence[Region]" = (),
         arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Runs a grid of blocks of `block` threads. `params` is the kernel's one parameter, a record passed by value. Raises EmulationFault.
+        """Runs a grid of blocks of `block` threads; `params` is the kernel's one parameter, passed by value. Raises EmulationFault.
 
         Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
         looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports; when `arrays` are given, accesses

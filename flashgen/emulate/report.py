@@ -9,8 +9,11 @@ from pathlib import Path
 
 from flashgen.errors import FlashgenError
 
+KERNEL = "cuda_on_host::builtins::kernel::"  # where translate.py puts the text
+WIDTH = 130  # of a line shown
 
-class EmulationFault(FlashgenError):
+
+class EmulationFault(FlashgenError):  # noqa: N818
     """What the emulator found while a kernel ran: a race, a deadlock, a broken rule.
 
     `what` is the finding, `line` the line of the kernel (0: unknown), `block` and `thread` who met it (thread -1: an asynchronous unit).
@@ -75,7 +78,8 @@ def excerpt(chain: list[Frame], source: str) -> Iterable[str]:
         return
     lines = source.splitlines()
     gutter = len(str(chain[0].line))
-    yield f"  {chain[0].line} | {lines[chain[0].line - 1].strip()}"
+    text = lines[chain[0].line - 1].strip()
+    yield f"  {chain[0].line} | {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}"
     callers = [f"{f.function}:{f.line}" for f in chain[1:]]
     yield f"  {' ' * gutter} | in {chain[0].function}" + (f", called from {', '.join(callers)}" if callers else "")
 
@@ -100,7 +104,7 @@ def frames_of(kernel: Path, places: list[int], name: str) -> dict[int, list[Fram
         for function, place in zip(rest[::2], rest[1::2], strict=True):
             file, _, line = place.split(" ")[0].rpartition(":")
             if Path(file).name == name and line.isdecimal():
-                chain.append(Frame(int(line), function.partition("(")[0].removeprefix("cuda_on_host::builtins::kernel::")))
+                chain.append(Frame(int(line), function.partition("(")[0].rpartition(KERNEL)[2]))
         outside = [frame for frame in chain if not frame.function.startswith("ptx::")]
         frames[int(address, 16) + 1] = outside or chain
     return frames

@@ -1,4 +1,4 @@
-"""CUDA text to C++ for this machine: every asm statement becomes a call of that instruction's twin in host/ptx.hpp, nothing else changes."""
+"""CUDA text to C++ for this machine: every asm statement becomes a call of that instruction's twin in host/ptx.hpp."""
 
 import re
 from collections.abc import Iterator

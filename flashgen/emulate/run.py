@@ -1,0 +1,124 @@
+"""A plan's kernel on NumPy arrays: the record filled as the runtime fills it, the outputs watched."""
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.emulate.machine import HostKernel
+from flashgen.emulate.report import EmulationFault
+from flashgen.emulate.tensor_map import tensor_map
+from flashgen.plan.model import Argument, Plan
+from flashgen.plan.params import Sizes, grid, record_dtype, scalars
+from flashgen.render import Source
+
+Array = NDArray[Any]
+
+GUARD = 4096  # bytes around an output that a kernel must not touch
+POISON = {
+    2: np.uint16(0x7DA5),
+    4: np.uint32(0x7FA5A5A5),
+}  # by element size: signalling NaNs, which no instruction makes
+
+
+def emulate(
+    plan: Plan,
+    source: Source,
+    q: Array,
+    k: Array,
+    v: Array,
+    values: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    seed: int = 0,
+    checks: bool = True,
+    blocks: int = 3,
+) -> tuple[Array, Array]:
+    """Runs the emitted kernel on the CPU: o like q with the columns of v, and lse, float32 [B, Hq, Sq], natural log.
+
+    >>> o, lse = emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
+    spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
+    races and is a third faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries or
+    keys.
+    Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
+    """
+    rows_first = (0, 1, 2, 3) if plan.spec.layout == "bshd" else (0, 2, 1, 3)
+    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
+    sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
+    o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), q.dtype)
+    lse_memory, lse = guarded((batch, heads, q_len), np.dtype(np.float32))
+    if not o.size or not kv_len:
+        o[...], lse[...] = 0, -np.inf
+        return o, lse
+    params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
+    tensors = {t.name: np.asarray(values[t.name]) for t in plan.spec.tensors}
+    rows = {name: x.transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v), ("o", o))}
+    counter = np.zeros(2, np.int32)
+    arrays = {**rows, "lse": lse, "counter": counter, **tensors}
+    record = fill(plan, arrays, scalars(plan, sizes, params))
+    watched = {**arrays, "o": o, "lse": lse}
+    kernel = compiled(source.text, source.entry, f"{source.name}.cu")
+    kernel.launch(grid(plan, sizes, blocks), plan.launch.threads, plan.smem.bytes, record, seed, checks, plan.smem.regions, watched)
+    judge(rows["o"], o_memory, "o [batch, row, head, column]")
+    judge(lse, lse_memory, "lse [batch, head, row]")
+    if counter.any():
+        raise EmulationFault(
+            f"the kernel leaves its counter at {counter.tolist()}, the next launch needs zeros\n  look at: the reset by the last block"
+        )
+    return o, lse
+
+
+@functools.lru_cache(64)
+def compiled(text: str, entry: str, name: str) -> HostKernel:
+    """The kernel of a text, kept: sources come again with other arrays and seeds."""
+    return HostKernel(text, entry, name)
+
+
+def fill(plan: Plan, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:
+    """The kernel's Params. `arrays`: q, k, v, o as [B, S, H, D], the others as they are; `known`: scalars by what they are `of`."""
+    record = np.zeros((), record_dtype(plan.launch.arguments))
+    for argument in plan.launch.arguments:
+        record[argument.name] = known[argument.of] if argument.kind == "scalar" else member(argument, arrays[argument.of])
+    return record
+
+
+def member(argument: Argument, x: Array) -> Any:
+    strides = tuple(s // x.itemsize for s in x.strides)
+    match argument.kind:
+        case "tensor_map":
+            columns, rows = argument.box
+            return tensor_map(x.swapaxes(1, 2), (1, 1, rows, columns), swizzle=columns * x.itemsize)
+        case "strides":
+            batch, row, head, column = strides
+            return (batch, head, row, column)
+        case "array":
+            return (x.ctypes.data, strides)
+    return x.ctypes.data
+
+
+def guarded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """The memory of an output, full of poison, and the output in the middle of it, 16-byte aligned."""
+    poison, guard = POISON[dtype.itemsize], GUARD // dtype.itemsize
+    size = int(np.prod(shape))
+    memory = np.full(size + 2 * guard + 16, poison)
+    start = guard + -(memory.ctypes.data // dtype.itemsize + guard) % (16 // dtype.itemsize)
+    return memory, memory[start : start + size].view(dtype).reshape(shape)
+
+
+def judge(x: Array, memory: Array, axes: str) -> None:
+    """Raises EmulationFault where an output was not written, or something around it was."""
+    poison = POISON[x.itemsize]
+    missing = np.argwhere(x.view(poison.dtype) == poison)
+    if len(missing):
+        raise EmulationFault(
+            f"{len(missing)} of {x.size} elements of the output {axes} were never written, the first at {missing[0].tolist()}\n"
+            "  look at: the tiles that exist, the rows and columns a tile stores, and the tests against the lengths"
+        )
+    written = memory != poison
+    begin = (x.ctypes.data - memory.ctypes.data) // x.itemsize
+    if written[:begin].any() or written[begin + x.size :].any():
+        raise EmulationFault(f"the kernel wrote outside the output {axes}\n  look at: the test of the row against q_len, and the strides")
