@@ -11,7 +11,7 @@ inline std::vector<Array> arrays;
 void check_global(const void* address, std::size_t bytes, std::size_t alignment) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   if (at % alignment) block->fault(text("%zu bytes at global address %p: not %zu-byte aligned", bytes, address, alignment), "the strides and the start of the array, and the width of the access");
-  if (arrays.empty()) return;
+  if (arrays.empty() || bytes == 0) return;            // cp.async that reads nothing may name any place
   const Array* nearest = nullptr;                      // the last that begins at or before it
   for (const Array& a : arrays) {
     if (at >= a.begin && at + bytes <= a.begin + a.bytes) return;
