@@ -10,7 +10,7 @@ from flashgen.expr.linear import COLUMN, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
 
 # What a member or a local may not be called: what is in scope of the holes.
-TAKEN = ("p", "s", "row", "column", "batch", "head", "kv_head", "q_idx", "kv_begin", "outer", "score", "keep", "min", "max", "abs")
+TAKEN = ("p", "s", "row", "column", "batch", "head", "kv_head", "q_idx", "kv_begin", "to_log2", "score", "keep", "min", "max", "abs")
 LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "bool": "c"}

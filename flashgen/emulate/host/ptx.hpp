@@ -162,6 +162,8 @@ INLINED void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }
 INLINED void sqrt_approx_f32(float& y, float x) { y = __builtin_sqrtf(x); }
 INLINED void sqrt_approx_ftz_f32(float& y, float x) { y = __builtin_sqrtf(x); }
 INLINED void rsqrt_approx_f32(float& y, float x) { y = 1.0f / __builtin_sqrtf(x); }
+INLINED void min_NaN_f32(float& z, float x, float y) { z = x != x || y != y ? __builtin_nanf("") : __builtin_fminf(x, y); }
+INLINED void max_NaN_f32(float& z, float x, float y) { z = x != x || y != y ? __builtin_nanf("") : __builtin_fmaxf(x, y); }
 INLINED void ex2_approx_f32(float& y, float x) { y = __builtin_exp2f(x); }
 // 2^x to about one unit in the last place, subnormal results flushed; branch-free so that the compiler may vectorise around it.
 INLINED void ex2_approx_ftz_f32(float& y, float x) {
