@@ -8,8 +8,7 @@ __device__ __forceinline__ float tanh(float x) { float y; asm("tanh.approx.f32 %
 
 __device__ __forceinline__ float sqrt(float x) { float y; asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
-// NaN if an argument is, as in the formula (9.7.3.12 and 9.7.3.13); fminf and fmaxf would hide it.
-
+// NaN if an argument is, as in the formula; fminf and fmaxf would hide it.
 __device__ __forceinline__ float minimum(float x, float y) { float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
 
 __device__ __forceinline__ float maximum(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
