@@ -7,6 +7,7 @@ from flashgen.expr.language import Scope
 from flashgen.expr.lower import Expressions, lower
 from flashgen.expr.numpy import evaluate
 from flashgen.expr.parse import parse
+from flashgen.expr.ranges import KeyRanges, analyse
 from flashgen.expr.reference import reference
 from flashgen.expr.signs import Requirement
 from flashgen.expr.text import show
@@ -14,9 +15,11 @@ from flashgen.expr.text import show
 __all__ = [
     "Expressions",
     "Holes",
+    "KeyRanges",
     "Member",
     "Requirement",
     "Scope",
+    "analyse",
     "evaluate",
     "fold",
     "holes",

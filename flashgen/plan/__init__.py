@@ -1,0 +1,8 @@
+"""From a spec to a Plan: search for tiles and pipelines, schedules, and a NumPy interpreter of every plan."""
+
+from flashgen.plan.interpret import interpret
+from flashgen.plan.model import Plan
+from flashgen.plan.schedule import merge_states
+from flashgen.plan.search import plan
+
+__all__ = ["Plan", "interpret", "merge_states", "plan"]

@@ -13,7 +13,7 @@ from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, Plan, Reject
 from flashgen.plan.schedule import resolve
 from flashgen.spec import Spec
 
-TYPICAL_LENGTH = 16384  # queries and keys for which candidates are scored
+TYPICAL_LENGTH = 4096  # queries and keys for which candidates are scored
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Planning for Hopper: warpgroups multiply (wgmma), one loads (TMA), query tiles are dealt to persistent blocks."""
 
+import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -16,10 +17,13 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that a score which is not linear needs besides
 
-# Clocks, measured on an H100; see benchmarks/NOTES.md.
-STEP_LATENCY = 200  # of a key step, that nothing hides
-QUERY_TILE = 2500  # start and end of a query tile
+# Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
+STEP_LATENCY = 250  # of a key step, that nothing hides
+QUERY_TILE = 1500  # start and end of 128 query rows,
+QUERY_TILE_STEPS = 1.5  # and as many steps whose products or exponentials nothing overlaps
 SHARED_OUTPUT = 4000  # more, when q's place cannot be loaded before o has left it
+COLLISIONS = 1.05  # on products of warpgroups that do not take turns
+LONE_WARP = 2.5  # clocks an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
 def _up(x: int, to: int) -> int:
@@ -104,17 +108,18 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
     score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
     instructions = n / 2 * (4.2 + score) + n / 4 + tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2) + 100  # of a warp
+    products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
     step = {
-        "tensor cores": 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops,
+        "tensor cores": products * (1 if pipe.turns else COLLISIONS),
         "exponentials": m * n / arch.exp2,
         "instructions": instructions * pipe.warps / 4,
         "shared memory": (groups * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128,
+        "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
     }
-    # Warpgroups overlap each other's products and exponentials, the better the more there are.
-    clocks = max(step.values()) + min(step["tensor cores"], step["instructions"]) / (4 * groups) + (STEP_LATENCY if pipe.stages > 1 else 2 * STEP_LATENCY) - pipe.stages
+    clocks = max(step.values()) + (STEP_LATENCY if pipe.stages > 1 else 2 * STEP_LATENCY) - pipe.stages
     keys = TYPICAL_LENGTH * problem.visible
-    steps = keys / n + problem.boundaries * (m / n + 1) / 4 + 0.5
-    total = steps * clocks + QUERY_TILE + (0 if pipe.separate_output else SHARED_OUTPUT)
+    steps = math.ceil(keys / n + problem.boundaries * (m / n + 1) / 2) + QUERY_TILE_STEPS
+    total = steps * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
     return {**step, "step": clocks, "total": 1000 * total / (m * keys)}
 
 
