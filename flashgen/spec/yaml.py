@@ -153,7 +153,10 @@ class _Reader:
             self._fail(f"a tag: {event.tag}", event, "remove it; in expressions, not is ~")
         match event:
             case ScalarEvent():
-                value = self._scalar(event, path)
+                value = self._scalar(event)
+                if isinstance(value, str):
+                    start = event.start_mark.index + (len(event.anchor) + 1 if event.anchor else 0)
+                    self.positions[path] = self.source.value(start, event.end_mark.index, value)
             case SequenceStartEvent():
                 value = self._list(path)
             case _:
@@ -200,12 +203,12 @@ class _Reader:
         return {**merged, **items}
 
     def _key(self, event: Event) -> str:
-        key = self._scalar(event, ()) if isinstance(event, ScalarEvent) and not event.tag and not event.anchor else None
+        key = self._scalar(event) if isinstance(event, ScalarEvent) and not event.tag and not event.anchor else None
         if not isinstance(key, str):
             self._fail("expected a name as key", event, "a key is one word: mask: causal")
         return key
 
-    def _scalar(self, event: ScalarEvent, path: Path) -> Any:
+    def _scalar(self, event: ScalarEvent) -> Any:
         """The value by the rules of YAML 1.2 for plain scalars; dates stay text."""
         text: str = event.value
         if event.style is None:
@@ -215,6 +218,4 @@ class _Reader:
                     return getattr(self.yaml.constructor, f"construct_yaml_{tag}")(ScalarNode(tag, text))
                 except ValueError:
                     self._fail(f"not a number: {text[:40]}", event)
-        start = event.start_mark.index + (len(event.anchor) + 1 if event.anchor else 0)
-        self.positions[path] = self.source.value(start, event.end_mark.index, text)
         return text

@@ -118,6 +118,7 @@ def test_anchors_and_merge_keys() -> None:
         ("# nothing\n", 1, 1, "the file is empty", "at least two lines"),
         ("- dtype: float16\n", 1, 1, "expected keys and values", "at least two lines"),
         ("dtype: float16\n", 1, 1, "missing key 'head_dim'", "for example head_dim: 128"),
+        ("# one\nname: x\nmask: full\n", 2, 1, "missing key 'dtype'", "for example dtype: bfloat16"),
         ("dtype: float16\nhead_dim: {qk: 64}\n", 2, 11, "missing key 'head_dim.v'", "for example v: 128"),
         (HEAD + "msk: causal\n", 3, 1, "unknown key 'msk'", "did you mean 'mask'?"),
         ("head_dims: 64\n", 1, 1, "unknown key 'head_dims'", "did you mean 'head_dim'?"),
