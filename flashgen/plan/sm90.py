@@ -23,6 +23,7 @@ QUERY_TILE = 1500  # start and end of 128 query rows,
 QUERY_TILE_STEPS = 1.5  # and as many steps whose products or exponentials nothing overlaps
 SHARED_OUTPUT = 4000  # more, when q's place cannot be loaded before o has left it
 COLLISIONS = 1.05  # on products of warpgroups that do not take turns
+CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 LONE_WARP = 2.5  # clocks an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
@@ -113,13 +114,13 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "tensor cores": products * (1 if pipe.turns else COLLISIONS),
         "exponentials": m * n / arch.exp2,
         "instructions": instructions * pipe.warps / 4,
-        "shared memory": (groups * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128,
+        "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,
         "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
     }
     clocks = max(step.values()) + (STEP_LATENCY if pipe.stages > 1 else 2 * STEP_LATENCY) - pipe.stages
     keys = TYPICAL_LENGTH * problem.visible
-    steps = math.ceil(keys / n + problem.boundaries * (m / n + 1) / 2) + QUERY_TILE_STEPS
-    total = steps * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
+    steps = math.ceil(keys / n) if problem.uniform else keys / n + problem.boundaries * (m / n + 1) / 2
+    total = (steps + QUERY_TILE_STEPS) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
     return {**step, "step": clocks, "total": 1000 * total / (m * keys)}
 
 
