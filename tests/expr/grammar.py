@@ -1,0 +1,76 @@
+"""Random expressions of the language, as text."""
+
+from hypothesis import strategies as st
+
+from flashgen.expr import Scope
+from flashgen.expr.language import INDICES
+from flashgen.spec import Param, Tensor
+
+PARAMS = (Param("n", 3), Param("m", -2), Param("c", 2.5), Param("e", -0.25))
+TENSORS = (
+    Tensor("slopes", ("hq",), "float32"),
+    Tensor("lens", ("b",), "int32"),
+    Tensor("ids", ("b", "kv_len"), "int32"),
+    Tensor("bias", ("hk", "q_len", "kv_len"), "float32"),
+    Tensor("table", (5, "hq"), "float32"),
+    Tensor("flags", ("hq", "kv_len"), "bool"),
+)
+TYPES = {"int32": "int", "float32": "float", "bool": "bool"}
+SCOPE = Scope({p.name: p.type for p in PARAMS}, {t.name: (TYPES[t.dtype], len(t.shape)) for t in TENSORS}, {**INDICES, "s": "float"})
+
+INT_NAMES = ["b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len", "n", "m"]
+MASKS = ["causal", "causal_top_left", "window(n, 0)", "window(2, -1)", "prefix(n)", "chunk(3)", "chunk(n)", "document(ids)"]
+
+
+def ints(depth: int) -> st.SearchStrategy[str]:
+    leaves = st.one_of(st.sampled_from(INT_NAMES), st.sampled_from(["kv_idx", "q_idx"]), st.integers(0, 5).map(str))
+    if depth == 0:
+        return leaves
+    x = ints(depth - 1)
+    return st.one_of(
+        leaves,
+        st.builds("({} {} {})".format, x, st.sampled_from("+-"), x),
+        st.builds("({} * {})".format, leaves, st.sampled_from(["2", "3", "h", "n", "kv_idx", "(0-1)"])),
+        st.builds("({} {} {})".format, x, st.sampled_from(["//", "%"]), st.sampled_from(["1", "2", "3", "n", "kv_len", "max(1, m)"])),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
+        st.builds("abs({})".format, x),
+        st.builds("(-{})".format, x),
+        st.builds("where({}, {}, {})".format, conditions(depth - 1, s=False), x, x),
+        st.builds("ids[{}, {}]".format, st.sampled_from(["b", "h"]), x),
+        st.just("lens[b]"),
+    )
+
+
+def floats(depth: int, s: bool = True) -> st.SearchStrategy[str]:
+    leaves = st.sampled_from([*(["s"] * 4 if s else []), "c", "e", "0.5", "-1.5", "slopes[h]", "bias[hk, q_idx, kv_idx]", "2", "kv_idx"])
+    if depth == 0:
+        return leaves
+    x = floats(depth - 1, s)
+    return st.one_of(
+        leaves,
+        st.builds("({} {} {})".format, x, st.sampled_from("+-*"), x),
+        st.builds("({} / {})".format, x, st.sampled_from(["c", "e", "4", "kv_len", "(1 + abs(s))" if s else "2"])),
+        st.builds("(e * ({}))".format, ints(depth - 1)),
+        st.builds("{}({})".format, st.sampled_from(["tanh", "sigmoid", "floor", "abs", "-"]), x),
+        st.builds("{}(-abs({}))".format, st.sampled_from(["exp", "exp2"]), x),
+        st.builds("{}(1 + abs({}))".format, st.sampled_from(["log", "sqrt"]), x),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
+        st.builds("where({}, {}, {})".format, conditions(depth - 1, s), x, x),
+        st.builds("table[{}, h]".format, ints(depth - 1)),
+    )
+
+
+def conditions(depth: int, s: bool = False) -> st.SearchStrategy[str]:
+    compared = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
+    leaves = st.one_of(st.builds("({} {} {})".format, ints(0), compared, ints(0)), st.sampled_from(["True", "flags[h, kv_idx]", *MASKS]))
+    if depth == 0:
+        return leaves
+    x = conditions(depth - 1, s)
+    return st.one_of(
+        leaves,
+        st.builds("({} {} {})".format, ints(depth - 1), compared, ints(depth - 1)),
+        st.builds("({} {} {})".format, x, st.sampled_from("&|"), x),
+        st.builds("(~{})".format, x),
+        st.builds("where({}, {}, {})".format, x, x, x),
+        *([st.builds("({} > {})".format, floats(0), st.sampled_from(["0.25", "c"]))] if s else []),
+    )
