@@ -1,0 +1,50 @@
+"""Planning for the CPU: the interpreter runs the plan in NumPy, any schedule, any head dim, float32 too."""
+
+from collections.abc import Iterator
+
+from flashgen.errors import PlanError
+from flashgen.plan.model import LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.search import Draft, Problem
+
+SKELETON = "interpreter"
+RESCALE = ("always", 0.0)  # a branch a row costs NumPy more than it saves
+
+BLOCK = 128  # rows and keys, where the spec pins none
+
+
+def check(problem: Problem) -> None:
+    """Head dims of at least one column."""
+    for label, d in (("qk", problem.spec.head_dim.qk), ("v", problem.spec.head_dim.v)):
+        if d < 1:
+            raise PlanError(f"head_dim {label} is {d}: at least 1")
+
+
+def drafts(problem: Problem) -> Iterator[Draft]:
+    """The pinned tile, or the usual one."""
+    spec = problem.spec
+    m, n, stages, warps = (usual if pinned is None else pinned for pinned, usual in (
+        (spec.block.m, BLOCK), (spec.block.n, BLOCK), (spec.stages, 1), (spec.warps, 1)
+    ))  # fmt: skip
+    tile = TilePlan(m, n, spec.head_dim.qk, spec.head_dim.v, spec.head_dim.qk, spec.head_dim.v)
+    yield Draft(tile, PipelinePlan(stages, warps), SmemPlan((), 0, problem.arch.shared_bytes))
+
+
+def objection(problem: Problem, draft: Draft) -> str | None:  # noqa: ARG001
+    """Sizes below one."""
+    tile, pipe = draft.tile, draft.pipeline
+    sizes = {"block m": tile.block_m, "block n": tile.block_n, "stages": pipe.stages, "warps": pipe.warps}
+    return next((f"{name} is {size}: at least 1" for name, size in sizes.items() if size < 1), None)
+
+
+def cost(problem: Problem, draft: Draft) -> dict[str, float]:
+    """Products and exponentials follow each other."""
+    tile, arch = draft.tile, problem.arch
+    pairs = tile.block_m * tile.block_n
+    step = {"products": 2 * pairs * (tile.qk_columns + tile.v_columns) / arch.mma_flops, "exponentials": pairs / arch.exp2}
+    clocks = sum(step.values())
+    return {**step, "step": clocks, "total": 1000 * clocks / pairs}
+
+
+def launch(problem: Problem, draft: Draft) -> LaunchPlan:  # noqa: ARG001
+    """Nothing is launched."""
+    return LaunchPlan(1, 1, persistent=False, dealt=False, longest_first=False, arguments=())

@@ -1,0 +1,170 @@
+"""Runs a Plan in NumPy, tile by tile: what its kernel computes, with the same tiles, key ranges, rescale schedule and roundings.
+
+So a plan is proved without a GPU; and NumPy arrays run this way where there is none.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr import evaluate
+from flashgen.expr.nodes import Name, names
+from flashgen.plan.model import Plan
+from flashgen.plan.schedule import Product, State, finish, passes
+
+LOG2_E = math.log2(math.e)
+TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
+
+Array = NDArray[Any]
+Tile = tuple[slice, slice, bool]  # query rows, keys, masked
+
+
+class Heads(NamedTuple):
+    """Query heads that run at once: batch, query head and key/value head of each, [n]."""
+
+    b: Array
+    h: Array
+    hk: Array
+
+
+def interpret(plan: Plan, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> tuple[Array, Array]:
+    """Attention as the plan has it: o like q with the columns of v, and lse, float32 [B, Hq, Sq], natural log.
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd; any strides. `values` holds
+    tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
+    """
+    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    q, k, v, o = (x if plan.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
+    lse = np.empty(q.shape[:-1], np.float32)
+    known = _values(plan, q.shape[2], k.shape[2], values)
+    run = _Run(plan, q, k, v, known, float(evaluate(plan.expressions.scale, known)))
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
+        for heads, begin, end in run.heads():
+            o[heads.b, heads.h], lse[heads.b, heads.h] = run.attend(heads, begin, end)
+    return out, lse
+
+
+def _values(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What expressions may read and is the same everywhere. Float params are float32, as in a kernel."""
+    params = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in plan.spec.params}
+    tensors = {t.name: np.asarray(values[t.name]) for t in plan.spec.tensors}
+    return {**params, **tensors, "q_len": q_len, "kv_len": kv_len}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
+
+    plan: Plan
+    q: Array
+    k: Array
+    v: Array
+    values: dict[str, Any]
+    scale: float
+
+    @property
+    def q_len(self) -> int:
+        return int(self.q.shape[2])
+
+    @property
+    def kv_len(self) -> int:
+        return int(self.k.shape[2])
+
+    def heads(self) -> Iterator[tuple[Heads, Array, Array]]:
+        """All query heads, as many together as have the same key ranges and fit a cache; with begin and end of the ranges."""
+        batch, query_heads = self.q.shape[:2]
+        b, h = (x.ravel() for x in np.indices((batch, query_heads)))
+        every = Heads(b, h, h * self.k.shape[1] // max(1, query_heads))
+        together = self._together()
+        for members, begin, end in self._by_ranges(every):
+            for first in range(0, len(members), together):
+                yield Heads(*(x[members[first : first + together]] for x in every)), begin, end
+
+    def _by_ranges(self, every: Heads) -> Iterator[tuple[Array, Array, Array]]:
+        @cache
+        def ranges(*head: int) -> tuple[Array, Array]:
+            return self.plan.ranges.evaluate(self.q_len, self.kv_len, {**self.values, **dict(zip(Heads._fields, head, strict=True))})
+
+        read = names(self.plan.expressions.mask)
+        seen = [x.tolist() if name in read else [0] * len(x) for name, x in every._asdict().items()]
+        groups: dict[bytes, tuple[list[int], Array, Array]] = {}
+        for i, head in enumerate(zip(*seen, strict=True)):
+            begin, end = ranges(*head)
+            groups.setdefault(begin.tobytes() + end.tobytes(), ([], begin, end))[0].append(i)
+        for members, begin, end in groups.values():
+            yield np.array(members), begin, end
+
+    def _together(self) -> int:
+        rows, keys = self.q_len, self.kv_len
+        if not self.plan.softmax.materialize:
+            rows, keys = min(self.plan.tile.block_m, rows), min(self.plan.tile.block_n, keys)
+        columns = int(self.q.shape[-1] + self.v.shape[-1])
+        return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
+
+    def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array]:
+        """o: [n, Sq, Dv], lse: [n, Sq]."""
+        shape = (len(heads.b), self.q_len)
+        state = State(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32), np.zeros((*shape, self.v.shape[-1]), np.float32))
+        for step in passes(self.plan.softmax):
+            for rows, keys, masked in self._tiles(begin, end):
+                before = State(*(x[:, rows] for x in state))
+                after = step(before, self._scores(heads, rows, keys, masked), self._product(heads, keys))
+                for whole, part in zip(state, after, strict=True):
+                    whole[:, rows] = part
+        o, lse = finish(self.plan.softmax, state)
+        return o, lse * np.float32(math.log(2))
+
+    def _tiles(self, begin: Array, end: Array) -> Iterator[Tile]:
+        """The tiles of a pass, in the order of the schedule."""
+        softmax = self.plan.softmax
+        if softmax.materialize:
+            yield slice(0, self.q_len), slice(0, self.kv_len), True
+        elif softmax.outer == "q":
+            for i in range(begin.shape[1]):
+                for loop, first, last in zip(self.plan.ranges.loops, begin[:, i], end[:, i], strict=True):
+                    for j in range(first, last):
+                        yield self._tile(i, j, loop.masked)
+        else:
+            for j in range(end.max(initial=0)):
+                for i in range(begin.shape[1]):
+                    for loop, first, last in zip(self.plan.ranges.loops, begin[:, i], end[:, i], strict=True):
+                        if first <= j < last:
+                            yield self._tile(i, j, loop.masked)
+
+    def _tile(self, i: int, j: int, masked: bool) -> Tile:
+        m, n = self.plan.tile.block_m, self.plan.tile.block_n
+        assert 0 <= j * n < self.kv_len, f"key tile {j} lies outside {self.kv_len} keys"
+        assert masked or (j + 1) * n <= self.kv_len, f"key tile {j} is not masked and passes {self.kv_len} keys"
+        return slice(i * m, min((i + 1) * m, self.q_len)), slice(j * n, min((j + 1) * n, self.kv_len)), masked
+
+    def _scores(self, heads: Heads, rows: slice, keys: slice, masked: bool) -> Array:
+        """Scores in log2 units, -inf where the mask hides the key: [n, rows, keys]."""
+        expressions, known = self.plan.expressions, self._known(heads, rows, keys)
+        raw = _load(self.q, heads.b, heads.h, rows) @ _load(self.k, heads.b, heads.hk, keys).swapaxes(1, 2)
+        if expressions.score == Name("s", "float"):
+            scores = raw * np.float32(self.scale * LOG2_E)
+        else:
+            score = evaluate(expressions.score, known | {"s": raw * np.float32(self.scale)})
+            scores = np.broadcast_to(score * np.float32(LOG2_E), raw.shape)
+        return np.where(evaluate(expressions.mask, known), scores, np.float32(-np.inf)) if masked else scores
+
+    def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
+        """What expressions read in a tile; all of it broadcasts to [n, rows, keys]."""
+        head = {name: x[:, None, None] for name, x in heads._asdict().items()}
+        return {**self.values, **head, "q_idx": np.arange(rows.start, rows.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
+
+    def _product(self, heads: Heads, keys: slice) -> Product:
+        """p to p v, with p in the type of v as tensor cores take it."""
+        dtype = self.plan.dtype.numpy
+        return lambda p: p.astype(dtype, copy=False).astype(np.float32, copy=False) @ _load(self.v, heads.b, heads.hk, keys)
+
+
+def _load(x: Array, b: Array, h: Array, rows: slice) -> Array:
+    """Rows of some heads: [n, rows, D], float32, contiguous."""
+    return x[b, h, rows].astype(np.float32, order="C")
