@@ -1,1 +1,36 @@
-"""Attention kernels from a few lines of YAML."""
+"""Attention kernels from a few lines of YAML.
+
+>>> import flashgen
+>>> attn = flashgen.compile("specs/causal.yaml")
+>>> o = attn(q, k, v)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flashgen.api import Attention, attention, compile  # noqa: A004
+    from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
+    from flashgen.spec import Spec, load, loads
+
+_HOMES = {
+    "flashgen.api": ("Attention", "attention", "compile"),
+    "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
+    "flashgen.spec": ("Spec", "load", "loads"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Attention", "BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "Spec", "SpecError",
+    "attention", "compile", "load", "loads",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'flashgen' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -46,7 +46,7 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,
-        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2)),
+        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2)) if plan.launch.longest_first else 1,
     }
 
 

@@ -1,0 +1,249 @@
+"""From a spec to a call on arrays: the verbs, and `attention` that says them all at once."""
+
+import functools
+import math
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from flashgen import arch as arches
+from flashgen.arch import Arch
+from flashgen.dtypes import ATTENTION_DTYPES
+from flashgen.errors import BackendError, CallError, did_you_mean
+from flashgen.plan import interpret, plan
+from flashgen.plan.params import Sizes
+from flashgen.render import Source, render
+from flashgen.runtime import arrays, device
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, output_shapes, rows_first
+from flashgen.runtime.gpu import Gpu
+from flashgen.runtime.kernel import Kernel
+from flashgen.spec import Spec, load
+
+__all__ = ["Attention", "attention", "compile", "load", "plan", "render"]
+
+Backend = Literal["gpu", "interpreter", "emulate"]
+_BACKENDS = ("gpu", "interpreter", "emulate")
+
+
+def compile(
+    spec: Spec | str | os.PathLike[str] | Mapping[str, Any], arch: str | None = None, backend: Backend | None = None
+) -> "Attention":
+    """Compiles a spec, the path of one, or a mapping with its keys, to something callable on arrays.
+
+    >>> attn = compile({"head_dim": 64, "dtype": "float32", "mask": "causal"})
+    >>> q = k = v = np.ones((1, 256, 8, 64), np.float32)
+    >>> attn(q, k, v).shape
+    (1, 256, 8, 64)
+
+    `arch`: as sm_90a; by default that of the current GPU. `backend`: where NumPy arrays run; by default on the GPU, or in the interpreter
+    where there is none or it has no kernel for the dtype. Raises SpecError, PlanError, CompileError, BackendError.
+    """
+    if isinstance(spec, Mapping):
+        spec = Spec(**spec)
+    elif not isinstance(spec, Spec):
+        spec = load(spec)
+    return Attention(spec, arch, backend)
+
+
+class Attention:
+    """A compiled spec, callable on arrays.
+
+    >>> o = attn(q, k, v)                                # all of NumPy, CuPy, PyTorch, JAX or DLPack; the result is of the same library
+    >>> attn(q, k, v, out=o, softcap=30.0, slopes=slopes)
+
+    Runs in the caller's stream on the arrays' device. `spec`, `plan` and `source` are what it was made from.
+    """
+
+    def __init__(self, spec: Spec, arch: str | None = None, backend: Backend | None = None):
+        if backend not in (None, *_BACKENDS):
+            raise BackendError(f"unknown backend {backend!r}: {did_you_mean(str(backend), _BACKENDS)}")
+        if backend == "gpu" and (reason := device.missing()):
+            raise BackendError(reason)
+        self.spec, self.backend = spec, backend
+        self.arch = arches.by_name(arch) if arch else _default_arch(spec, backend)
+        self._gpu = Gpu(spec, self.arch if arch else None)
+        self.plan = plan(spec, self.arch.name)
+        if self.arch.name != "host" and backend in (None, "gpu"):
+            self._gpu.kernel(self.arch)
+
+    @cached_property
+    def source(self) -> Source:
+        """The CUDA text of the plan. Raises BackendError for the interpreter, which has none."""
+        if self.arch.name == "host":
+            raise BackendError("the interpreter runs the plan itself, there is no text: compile(spec, arch='sm_90a') has one")
+        return render(self.plan)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """What was compiled so far, the first for the plan itself."""
+        return tuple(self._gpu.kernels.values())
+
+    def explain(self) -> str:
+        """The plan and its reasons, what was compiled, and why some calls did not run the plan's kernel."""
+        tile, pipe = self.plan.tile, self.plan.pipeline
+        shape = f"tile {tile.text}, {pipe.warps} warps, {pipe.stages} stages, plan {self.plan.digest}"
+        lines = [f"{self.spec.name} on {self.arch.name}: {self.plan.skeleton}, {shape}"]
+        lines += [f"  {field}: {reason}" for field, reason in self.plan.reasons]
+        for kernel in self.kernels:
+            made, shared = kernel.binary, kernel.plan.smem.bytes
+            report = f"{made.registers} registers, {made.spill_bytes} bytes spilled, {shared} bytes of shared memory"
+            lines.append(f"  compiled: {kernel.plan.skeleton} for {kernel.source.arch} by {made.compiler}, {report}")
+        return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.reasons)])
+
+    def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
+        """o, or what the spec's outputs say, as (o, lse).
+
+        q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
+        float32, natural log. A row without keys has o = 0 and lse = -inf. `out`: written to and returned. `values`: params and tensors of
+        the spec, by name. Raises CallError when the arguments do not fit, PlanError, CompileError, BackendError.
+        """
+        if values or self.spec.tensors:
+            check_names(self.spec, values)
+        given = {"q": arrays.adopt(q, "q"), "k": arrays.adopt(k, "k"), "v": arrays.adopt(v, "v")}
+        for tensor in self.spec.tensors:
+            given[tensor.name] = arrays.adopt(values.pop(tensor.name), tensor.name)
+        outputs = self._provided(out)
+        if arrays.view(given["q"], "q").layout.device is None:
+            results = self._on_host(given, outputs, values)
+        elif self.backend in (None, "gpu"):
+            results = self._gpu(given, outputs, values)
+        else:
+            raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
+        chosen = [results[name] if given["q"] is q else arrays.give_back(results[name], q) for name in self.spec.outputs]
+        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+
+    def _provided(self, out: Any) -> dict[str, Any]:
+        """The outputs that the caller gives, by name."""
+        if out is None:
+            return {}
+        names = self.spec.outputs
+        parts = out if isinstance(out, tuple | list) else (out,)
+        if len(parts) != len(names):
+            raise CallError(f"out holds {len(parts)} arrays: expected {len(names)}, {', '.join(names)}")
+        for name, part in zip(names, parts, strict=True):
+            if arrays.family(type(part)) is None:
+                raise CallError(
+                    f"out is a {type(part).__name__} for {name}: expected a NumPy, CuPy or PyTorch array, which can be written to"
+                )
+        return dict(zip(names, parts, strict=True))
+
+    def _on_host(self, given: Mapping[str, Any], outputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
+        sizes = check_arrays(self.spec, {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()})
+        params = check_values(self.plan, values)
+        family = arrays.family_of(given["q"])
+        inputs = {name: arrays.family_of(x).to_numpy(x) for name, x in given.items()}
+        results = {}
+        for name, result in self._run(sizes, inputs, params).items():
+            if name in outputs:
+                arrays.family_of(outputs[name]).to_numpy(outputs[name])[...] = result
+            results[name] = outputs[name] if name in outputs else family.from_numpy(result)
+        return results
+
+    def _run(
+        self, sizes: Sizes, inputs: Mapping[str, np.ndarray[Any, Any]], params: Mapping[str, int | float]
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        if not sizes.batch * sizes.q_len * sizes.kv_len:
+            shapes = output_shapes(self.spec, sizes)
+            return {"o": np.zeros(shapes["o"], self.spec.element.numpy), "lse": np.full(shapes["lse"], -math.inf, np.float32)}
+        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
+            family = arrays.cupy_family()
+            made = self._gpu({name: family.from_numpy(x) for name, x in inputs.items()}, {}, params)
+            return {name: family.to_numpy(x) for name, x in made.items()}
+        q, k, v = (inputs[name] for name in "qkv")
+        values = {**params, **{t.name: inputs[t.name] for t in self.spec.tensors}}
+        if self.backend == "emulate":
+            from flashgen.emulate import emulate
+
+            o, lse = emulate(self.plan, self.source, q, k, v, values)
+        else:
+            o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
+        return {"o": o, "lse": lse}
+
+
+def _default_arch(spec: Spec, backend: Backend | None) -> Arch:
+    if backend == "emulate":
+        return arches.by_name(arches.DEFAULT)
+    if backend != "gpu" and (backend == "interpreter" or spec.element.mma is None or device.missing()):
+        return arches.by_name("host")
+    return device.current().arch
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: str = "causal",
+    *,
+    score: str = "s",
+    scale: str | float | None = None,
+    layout: Literal["bshd", "bhsd"] = "bshd",
+    lse: bool = False,
+    out: Any = None,
+    **values: Any,
+) -> Any:
+    """o = softmax(score(scale * q k^T) where mask) v, compiled at the first call with these head dims, dtype and expressions.
+
+    >>> attention(q, k, v, "causal & window(255, 0)")
+    >>> attention(q, k, v, score="softcap * tanh(s / softcap)", softcap=50.0)
+    >>> o, lse = attention(q, k, v, score="s + slopes[h] * (kv_idx - q_idx)", slopes=slopes, lse=True)
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
+    float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
+    """
+    layouts = {name: arrays.view(arrays.adopt(x, name), name).layout for name, x in (("q", q), ("k", k), ("v", v))}
+    dtype = layouts["q"].dtype
+    for name, found in layouts.items():
+        if len(found.shape) != 4:
+            raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
+    if dtype not in ATTENTION_DTYPES:
+        raise CallError(f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, as q.astype('float32')")
+    b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
+    _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
+    axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
+    declared = tuple((name, _declare(name, value, axes)) for name, value in sorted(values.items()))
+    outputs = ("o", "lse") if lse else ("o",)
+    attn = _compiled(dtype, (qk, v_columns), mask, score, None if scale is None else str(scale), layout, outputs, declared)
+    return attn(q, k, v, out=out, **values)
+
+
+def _declare(name: str, value: Any, axes: Mapping[str, int]) -> tuple[Any, ...]:
+    """A keyword as a spec declares it: (default, type) of a param, (shape, dtype) of a tensor. A default has the value's type and sign."""
+    if isinstance(value, int | float | np.number):
+        sign = int(value > 0) - int(value < 0)
+        return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
+    layout = arrays.view(arrays.adopt(value, name), name).layout
+    words = {n: word for word, n in reversed(list(axes.items()))}
+    kinds = {"f": "float32", "b": "bool" if layout.dtype == "bool" else "float32"}
+    return tuple(words.get(n, n) for n in layout.shape), kinds.get(layout.dtype[0], "int32")
+
+
+@functools.lru_cache(256)
+def _compiled(
+    dtype: str,
+    dims: tuple[int, int],
+    mask: str,
+    score: str,
+    scale: str | None,
+    layout: str,
+    outputs: tuple[str, ...],
+    declared: tuple[tuple[str, Any], ...],
+) -> Attention:
+    params = {name: kind[0] for name, kind in declared if not isinstance(kind[0], tuple)}
+    tensors = {name: {"shape": list(kind[0]), "dtype": kind[1]} for name, kind in declared if isinstance(kind[0], tuple)}
+    head_dim = {"qk": dims[0], "v": dims[1]}
+    spec = Spec(
+        dtype=dtype,
+        head_dim=head_dim,
+        mask=mask,
+        score=score,
+        scale=scale,
+        layout=layout,
+        outputs=list(outputs),
+        params=params,
+        tensors=tensors,
+    )
+    return Attention(spec)

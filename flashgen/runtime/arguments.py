@@ -1,0 +1,145 @@
+"""What a call is given, checked against the spec before anything runs."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flashgen.errors import CallError, did_you_mean
+from flashgen.expr import Requirement, evaluate
+from flashgen.plan.model import Plan
+from flashgen.plan.params import Sizes
+from flashgen.runtime.arrays import Layout
+from flashgen.spec import Spec
+
+_ORDER = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3)}  # positions of batch, sequence, head, column
+
+
+def rows_first(layout: Layout, order: str) -> Layout:
+    """The layout with axes [B, S, H, D], whatever the spec's `layout` is."""
+    at = _ORDER[order]
+    return layout._replace(shape=tuple(layout.shape[i] for i in at), strides=tuple(layout.strides[i] for i in at))
+
+
+def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Of the outputs: o as q but with v's columns, lse [B, Hq, Sq]."""
+    o = (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.v)
+    return {"o": tuple(o[i] for i in _ORDER[spec.layout]), "lse": (sizes.batch, sizes.heads, sizes.q_len)}
+
+
+def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
+    """The sizes of a call. `layouts`: of q, k, v, the spec's tensors, and of outputs that the caller gives (o, lse), by name.
+
+    Raises CallError that names the argument, what it is and what it has to be.
+    """
+    for name in ("q", "k", "v"):
+        if len(layouts[name].shape) != 4:
+            raise CallError(
+                f"{name} has {len(layouts[name].shape)} axes, shape {_text(layouts[name].shape)}: expected 4, {_expected(spec, name)}"
+            )
+    q, k = (rows_first(layouts[name], spec.layout).shape for name in "qk")
+    sizes = Sizes(batch=q[0], q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+    wanted: dict[str, tuple[int, ...]] = {
+        "q": (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.qk),
+        "k": (sizes.batch, sizes.kv_len, sizes.kv_heads, spec.head_dim.qk),
+        "v": (sizes.batch, sizes.kv_len, sizes.kv_heads, spec.head_dim.v),
+    }
+    for name, by_rows in wanted.items():
+        shape = tuple(by_rows[i] for i in _ORDER[spec.layout])
+        if layouts[name].shape != shape:
+            beside = (
+                ""
+                if name == "q"
+                else f", beside q {_text(layouts['q'].shape)}" + (f" and k {_text(layouts['k'].shape)}" if name == "v" else "")
+            )
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
+    _check_heads(spec, sizes)
+    axes = {"b": sizes.batch, "hq": sizes.heads, "hk": sizes.kv_heads, "q_len": sizes.q_len, "kv_len": sizes.kv_len}
+    others = {t.name: tuple(axes[n] if isinstance(n, str) else n for n in t.shape) for t in spec.tensors} | output_shapes(spec, sizes)
+    for name, layout in layouts.items():
+        if name in others and layout.shape != others[name]:
+            raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(others[name])}{_axes_text(spec, name)}")
+    _check_types(spec, layouts)
+    return sizes
+
+
+def _check_heads(spec: Spec, sizes: Sizes) -> None:
+    if not sizes.heads or not sizes.kv_heads:
+        raise CallError(f"q has {sizes.heads} heads and k {sizes.kv_heads}: each takes at least 1")
+    if sizes.heads % sizes.kv_heads:
+        raise CallError(f"q has {sizes.heads} heads and k has {sizes.kv_heads}: the heads of k and v have to divide those of q")
+    if spec.group not in (None, sizes.group):
+        raise CallError(f"q has {sizes.heads} heads and k has {sizes.kv_heads}, a group of {sizes.group}: the spec says group {spec.group}")
+
+
+def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
+    dtypes = dict.fromkeys(("q", "k", "v", "o"), spec.dtype) | {"lse": "float32"} | {t.name: t.dtype for t in spec.tensors}
+    for name, layout in layouts.items():
+        if layout.dtype != dtypes[name]:
+            cast = f"{name}.astype('{dtypes[name]}') (PyTorch: {name}.to(torch.{dtypes[name]}))"
+            raise CallError(f"{name} is {layout.dtype}: the spec says {dtypes[name]}. Cast it, {cast}, or change the spec")
+        if layout.device != layouts["q"].device:
+            raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
+
+
+def check_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, int | float]:
+    """The params of a call, defaults filled in. Raises CallError for a value of the wrong type or that the plan does not allow."""
+    values = {p.name: _number(p.name, p.type, given.get(p.name, p.default)) for p in plan.spec.params}
+    for requirement in (*plan.expressions.requires, *plan.holes.requires):
+        if not _holds(requirement, values):
+            read = ", ".join(f"{k} = {v}" for k, v in values.items())
+            raise CallError(f"{requirement.message}: {requirement.text} does not hold for {read}")
+    for name in plan.ranges.requires:
+        if values[name] < 1:
+            raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
+    return values
+
+
+def _holds(requirement: Requirement, values: Mapping[str, int | float]) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(evaluate(requirement.node, values))
+
+
+def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
+    """Raises CallError for a keyword that is neither a param nor a tensor of the spec, and for a tensor that is missing."""
+    tensors = [t.name for t in spec.tensors]
+    known = [p.name for p in spec.params] + tensors
+    for name in given:
+        if name not in known:
+            raise CallError(f"unknown argument {name!r}: {did_you_mean(name, ['out', *known])}")
+    for name in tensors:
+        if name not in given:
+            shape = next(t.shape for t in spec.tensors if t.name == name)
+            raise CallError(f"the tensor {name}, shape {_text(shape)}, is missing: give it as {name}=...")
+
+
+def _number(name: str, type: str, value: Any) -> int | float:
+    if isinstance(value, bool | str) or getattr(value, "shape", ()) != ():
+        raise CallError(f"{name} is {value!r}: expected a number")
+    try:
+        number = operator.index(value) if type == "int" else float(value)
+    except (TypeError, ValueError):
+        raise CallError(f"{name} is {value!r}: expected {'an integer' if type == 'int' else 'a number'}") from None
+    if type == "int" and not -(2**31) <= number < 2**31:
+        raise CallError(f"{name} is {number}: an integer of 32 bits has to hold it")
+    return number
+
+
+def _expected(spec: Spec, name: str) -> str:
+    """The shape in the words of the documentation."""
+    heads, length = ("Hq", "Sq") if name == "q" else ("Hk", "Sk")
+    words = ("B", length, heads, str(spec.head_dim.v if name == "v" else spec.head_dim.qk))
+    return _text(tuple(words[i] for i in _ORDER[spec.layout]))
+
+
+def _axes_text(spec: Spec, name: str) -> str:
+    return next((f", {_text(t.shape)}" for t in spec.tensors if t.name == name), "")
+
+
+def _text(shape: tuple[int | str, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _place(layout: Layout) -> str:
+    return "the host" if layout.device is None else f"GPU {layout.device}"

@@ -1,0 +1,243 @@
+"""Arrays of other libraries: where they lie, and new ones of the same kind.
+
+A family is a library; NumPy, CuPy and PyTorch are read directly, JAX and everything with DLPack or `__cuda_array_interface__` through CuPy
+or NumPy without a copy. A library is imported only when one of its arrays comes in.
+"""
+
+import functools
+import math
+import sys
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from flashgen.dtypes import by_name
+from flashgen.errors import BackendError, CallError
+
+_DLPACK_HOST = 1  # kDLCPU
+
+
+class Layout(NamedTuple):
+    """What a prepared call depends on; the address may change from call to call."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements
+    dtype: str
+    device: int | None  # ordinal of the GPU; None: host memory
+    offset: int  # bytes from the last multiple of 16 to the first element
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether elements lie in order without gaps."""
+        expected, at = [], 1
+        for n in reversed(self.shape):
+            expected.append(at)
+            at *= n
+        return all(n <= 1 or have == want for n, have, want in zip(self.shape, self.strides, reversed(expected), strict=True))
+
+    @property
+    def row_alignment(self) -> int:
+        """Bytes, at most 16, whose multiples all rows along the last axis begin at; the size of an element where that axis has gaps."""
+        size = by_name(self.dtype).bytes
+        if self.shape[-1] > 1 and self.strides[-1] != 1:
+            return size
+        return math.gcd(16, self.offset, *(s * size for n, s in zip(self.shape[:-1], self.strides[:-1], strict=True) if n > 1))
+
+
+class View(NamedTuple):
+    """An array in memory."""
+
+    pointer: int
+    layout: Layout
+
+
+class Family(Protocol):
+    """What flashgen asks of a library of arrays."""
+
+    def view(self, x: Any) -> View: ...
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]: ...
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any: ...
+
+
+class DeviceFamily(Family, Protocol):
+    """And of one whose arrays lie on a GPU."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any: ...
+    def fill(self, x: Any, value: float) -> None: ...
+    def stream(self, device: int) -> int: ...
+
+
+@functools.cache
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
+    if any(s % size for s in strides):
+        raise CallError(f"strides of {strides} bytes are not whole elements of {size} bytes: pass a contiguous copy")
+    return tuple([s // size for s in strides])
+
+
+class NumpyFamily:
+    def view(self, x: Any) -> View:
+        pointer = x.__array_interface__["data"][0]
+        return View(pointer, Layout(x.shape, _elements(x.strides, x.itemsize), _dtype_name(x.dtype), None, pointer & 15))
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(x)
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        return x
+
+
+class CupyFamily:
+    def __init__(self) -> None:
+        self.cupy = cupy()
+
+    def view(self, x: Any) -> View:
+        data = x.data
+        pointer = data.ptr
+        return View(pointer, Layout(x.shape, _elements(x.strides, x.itemsize), _dtype_name(x.dtype), data.device_id, pointer & 15))
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
+        if device == self.cupy.cuda.runtime.getDevice():
+            return self.cupy.empty(shape, by_name(dtype).numpy)
+        with self.cupy.cuda.Device(device):
+            return self.cupy.empty(shape, by_name(dtype).numpy)
+
+    def fill(self, x: Any, value: float) -> None:
+        with self.cupy.cuda.Device(x.data.device_id):
+            if x.dtype.itemsize == 2:  # CuPy has few kernels for bfloat16; of 16-bit arrays only o is filled, and with 0
+                assert value == 0
+                x = x.view(np.uint16)
+            x[...] = value
+
+    def stream(self, device: int) -> int:
+        return int(self.cupy.cuda.get_current_stream(device).ptr)
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(self.cupy.asnumpy(x))
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        return self.cupy.asarray(x)
+
+
+class TorchFamily:
+    def __init__(self) -> None:
+        self.torch = sys.modules["torch"]
+
+    def view(self, x: Any) -> View:
+        if x.requires_grad and self.torch.is_grad_enabled():
+            raise CallError("a tensor requires a gradient and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
+        if x.device.type not in ("cuda", "cpu"):
+            raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
+        pointer = x.data_ptr()
+        device = x.device.index if x.is_cuda else None
+        return View(pointer, Layout(tuple(x.shape), x.stride(), _dtype_name(x.dtype), device, pointer & 15))
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
+        return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=f"cuda:{device}")
+
+    def fill(self, x: Any, value: float) -> None:
+        x.fill_(value)
+
+    def stream(self, device: int) -> int:
+        return int(self.torch.cuda.current_stream(device).cuda_stream)
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        if x.dtype == self.torch.bfloat16:
+            return np.asarray(x.detach().view(self.torch.int16).numpy()).view(by_name("bfloat16").numpy)
+        return np.asarray(x.detach().numpy())
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        if x.dtype.name == "bfloat16":
+            return self.torch.from_numpy(x.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(x)
+
+
+NUMPY = NumpyFamily()
+
+
+@functools.cache
+def cupy() -> Any:
+    """The module. Raises BackendError where it is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise BackendError(
+            f"no CuPy here ({error}): pip install 'flashgen[cuda13]', or 'flashgen[cuda12]' for drivers before 580"
+        ) from None
+    return cupy
+
+
+@functools.cache
+def cupy_family() -> CupyFamily:
+    return CupyFamily()
+
+
+_FAMILIES: dict[type, Family | None] = {}
+
+
+def family(kind: type) -> Family | None:
+    """The family of a type of arrays; None for those that come and go through DLPack."""
+    if kind not in _FAMILIES:
+        _FAMILIES[kind] = _recognise(kind)
+    return _FAMILIES[kind]
+
+
+def _recognise(kind: type) -> Family | None:
+    if issubclass(kind, np.ndarray):
+        return NUMPY
+    if "cupy" in sys.modules and issubclass(kind, cupy().ndarray):
+        return cupy_family()
+    if "torch" in sys.modules and issubclass(kind, sys.modules["torch"].Tensor):
+        return TorchFamily()
+    return None
+
+
+def family_of(x: Any) -> Family:
+    """The family of an array that has one."""
+    found = family(type(x))
+    assert found is not None, type(x)
+    return found
+
+
+def device_family(x: Any) -> DeviceFamily:
+    """The family of an array on a GPU."""
+    return cast(DeviceFamily, family_of(x))
+
+
+def view(x: Any, name: str) -> View:
+    """Where an array lies. Raises CallError for one that a call cannot take, by its name."""
+    try:
+        return family_of(x).view(x)
+    except CallError as error:
+        raise CallError(f"{name}: {error}") from None
+
+
+def adopt(x: Any, name: str) -> Any:
+    """An array of a family that shares the memory of `x`. Raises CallError for what is no array."""
+    if family(type(x)) is not None:
+        return x
+    if hasattr(x, "__cuda_array_interface__"):
+        return cupy().asarray(x)
+    if not hasattr(x, "__dlpack_device__"):
+        known = "NumPy, CuPy, PyTorch and JAX arrays are, and whatever has __dlpack__ or __cuda_array_interface__"
+        raise CallError(f"{name} is a {type(x).__name__}, not an array: {known}")
+    kind, _ = x.__dlpack_device__()
+    if kind != _DLPACK_HOST:
+        return cupy().from_dlpack(x)
+    return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)  # from_dlpack has no bfloat16
+
+
+def give_back(result: Any, like: Any) -> Any:
+    """The result as an array of the library of `like`, which had to be adopted: JAX's; others get what CuPy or NumPy has.
+
+    Such libraries do not share the stream, so this waits until the result is there.
+    """
+    if not isinstance(result, np.ndarray):
+        cupy().cuda.get_current_stream(result.data.device_id).synchronize()
+    if type(like).__module__.partition(".")[0] not in ("jax", "jaxlib"):
+        return result
+    jax = sys.modules["jax"]
+    return jax.numpy.asarray(result) if isinstance(result, np.ndarray) else jax.dlpack.from_dlpack(result)

@@ -1,0 +1,97 @@
+"""The GPUs of this machine, and whether a kernel can run on one."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flashgen.arch import Arch, of_capability
+from flashgen.errors import BackendError, PlanError
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU and its primary context, which CuPy, PyTorch and JAX share."""
+
+    ordinal: int
+    name: str
+    arch: Arch
+    multiprocessors: int
+    context: Any  # CUcontext
+    handle: int  # the same
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Makes the device current for the driver; afterwards the caller's is current again."""
+        if int(check(*_driver().cuCtxGetCurrent())) == self.handle:
+            yield
+            return
+        check(*_driver().cuCtxPushCurrent(self.context))
+        try:
+            yield
+        finally:
+            check(*_driver().cuCtxPopCurrent())
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why no kernel can run on this machine, or None."""
+    try:
+        driver = _driver()
+        count = check(*driver.cuDeviceGetCount())
+        if not count:
+            return "the driver finds no GPU"
+        device(0)
+    except (BackendError, PlanError) as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def device(ordinal: int) -> Device:
+    """A GPU by the number that the driver gives it. Raises BackendError, PlanError for a GPU too old."""
+    driver = _driver()
+    handle = check(*driver.cuDeviceGet(ordinal))
+    attribute = driver.CUdevice_attribute
+    major, minor, multiprocessors = (
+        check(*driver.cuDeviceGetAttribute(a, handle))
+        for a in (
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        )
+    )
+    name = check(*driver.cuDeviceGetName(128, handle)).rstrip(b"\0").decode()
+    context = check(*driver.cuDevicePrimaryCtxRetain(handle))
+    return Device(ordinal, name, of_capability(major, minor), multiprocessors, context, int(context))
+
+
+def current() -> Device:
+    """The GPU that is current for the driver; the first where none is."""
+    if int(check(*_driver().cuCtxGetCurrent())):
+        return device(int(check(*_driver().cuCtxGetDevice())))
+    return device(0)
+
+
+def check(status: Any, *values: Any) -> Any:
+    """The values of a driver call. Raises BackendError where it failed."""
+    if int(status):
+        raise BackendError(f"the CUDA driver says {status.name}")
+    return values[0] if len(values) == 1 else values
+
+
+@functools.cache
+def _driver() -> Any:
+    """The bindings, initialised."""
+    try:
+        from cuda.bindings import driver
+
+        check(*driver.cuInit(0))
+    except ImportError as error:
+        raise BackendError(
+            f"no CUDA bindings here ({error}): pip install 'flashgen[cuda13]', or 'flashgen[cuda12]' for drivers before 580"
+        ) from None
+    except RuntimeError as error:
+        raise BackendError(f"no CUDA driver here: {str(error).strip().splitlines()[0]}") from None
+    return driver

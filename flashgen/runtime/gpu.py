@@ -1,0 +1,110 @@
+"""Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashgen.arch import Arch
+from flashgen.errors import CallError
+from flashgen.plan import plan
+from flashgen.plan.model import Plan
+from flashgen.render import render
+from flashgen.runtime import arrays, cache, tma
+from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
+from flashgen.runtime.arrays import Layout
+from flashgen.runtime.device import device
+from flashgen.runtime.kernel import Kernel, Launch
+from flashgen.spec import Spec
+
+_CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
+_OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
+
+
+@functools.lru_cache(256)
+def _kernel(spec: Spec, arch: str, copy_bytes: int) -> Kernel:
+    chosen = plan(spec, arch, copy_bytes)
+    source = render(chosen)
+    return Kernel(chosen, source, cache.binary(chosen, source))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What calls on arrays of the same layouts share."""
+
+    ordinal: int
+    missing: tuple[tuple[str, tuple[int, ...], str], ...]  # outputs to make: name, shape, dtype
+    launch: Launch | None  # None: there is no query or no key
+
+
+class Gpu:
+    """The kernels of a spec, made as calls need them. `reasons` tells why a call does not run the first plan of its device."""
+
+    def __init__(self, spec: Spec, arch: Arch | None):
+        self.spec, self.kernels = spec, dict[tuple[str, int], Kernel]()
+        self.reasons: dict[str, None] = {}
+        self._arch = arch  # None: that of the arrays' device
+        self._prepared = functools.lru_cache(_CALLS_KEPT)(self._prepare)
+
+    def kernel(self, arch: Arch, copy_bytes: int = 0) -> Kernel:
+        """The kernel for arrays whose rows are aligned to `copy_bytes`; 0: as the architecture likes them best."""
+        key = (arch.name, copy_bytes)
+        if key not in self.kernels:
+            self.kernels[key] = _kernel(self.spec, *key)
+        return self.kernels[key]
+
+    def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+        """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
+        views = [(name, arrays.view(x, name)) for group in (given, outputs) for name, x in group.items()]
+        prepared = self._prepared(tuple([(name, view.layout) for name, view in views]), tuple(params.items()))
+        addresses = {name: view.pointer for name, view in views}
+        family = arrays.device_family(given["q"])
+        results = dict(outputs)
+        for name, shape, dtype in prepared.missing:
+            results[name] = made = family.empty(shape, dtype, prepared.ordinal)
+            addresses[name] = family.view(made).pointer
+        if prepared.launch:
+            prepared.launch(addresses, family.stream(prepared.ordinal))
+        else:
+            arrays.device_family(results["o"]).fill(results["o"], 0)
+            arrays.device_family(results["lse"]).fill(results["lse"], -math.inf)
+        return results
+
+    def _prepare(self, layouts: tuple[tuple[str, Layout], ...], params: tuple[tuple[str, Any], ...]) -> _Prepared:
+        by_name = dict(layouts)
+        sizes = check_arrays(self.spec, by_name)
+        ordinal = by_name["q"].device
+        assert ordinal is not None
+        dtypes = {"o": self.spec.dtype, "lse": "float32"}
+        missing = tuple((name, shape, dtypes[name]) for name, shape in output_shapes(self.spec, sizes).items() if name not in by_name)
+        if "lse" in by_name and not by_name["lse"].contiguous:
+            raise CallError(f"lse has strides {by_name['lse'].strides}: it has to be contiguous")
+        by_name |= {name: Layout(shape, _contiguous(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in missing}
+        arch = self._arch or device(ordinal).arch
+        kernel = self.kernel(arch, self._copy_bytes(plan(self.spec, arch.name), by_name))
+        values = check_values(kernel.plan, dict(params))
+        empty = not sizes.batch * sizes.q_len * sizes.kv_len
+        return _Prepared(ordinal, missing, None if empty else kernel.prepare(by_name, values, sizes))
+
+    def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
+        """0 where the first plan serves these arrays, else what all their rows are aligned to."""
+        by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o")}
+        aligned = min(layout.row_alignment for layout in by_rows.values())
+        if any(argument.kind == "tensor_map" for argument in first.launch.arguments):
+            faults = {name: tma.addressable(layout) for name, layout in by_rows.items()}
+        else:
+            least = first.pipeline.copy_bytes
+            faults = {
+                n: f"rows are aligned to {x.row_alignment} bytes, not {least}" if x.row_alignment < least else None
+                for n, x in by_rows.items()
+            }
+        if not any(faults.values()):
+            return 0
+        why = "; ".join(f"{name}: {fault}" for name, fault in faults.items() if fault)
+        self.reasons[f"{why}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
+        return aligned
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

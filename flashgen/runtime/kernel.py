@@ -1,0 +1,160 @@
+"""A compiled kernel on the GPUs of this machine: loaded once a device, launched from a record that is filled once a shape."""
+
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flashgen.errors import BackendError
+from flashgen.plan.model import Argument, Plan
+from flashgen.plan.params import Sizes, grid, record_dtype, scalars
+from flashgen.render import Source
+from flashgen.runtime import tma
+from flashgen.runtime.arguments import rows_first
+from flashgen.runtime.arrays import Layout, cupy
+from flashgen.runtime.device import Device, check, device
+from flashgen.runtime.nvrtc import Binary
+
+_ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
+_POINTER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A plan, its text, and its cubin; loaded when first launched on a device."""
+
+    plan: Plan
+    source: Source
+    binary: Binary
+    _loaded: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def on(self, target: Device) -> Any:
+        """The CUfunction on a device. Raises BackendError when the device cannot run the cubin."""
+        if target.ordinal not in self._loaded:
+            self._loaded[target.ordinal] = _load(self, target)
+        return self._loaded[target.ordinal]
+
+    def prepare(self, layouts: Mapping[str, Layout], values: Mapping[str, int | float], sizes: Sizes) -> "Launch":
+        """A launch on arrays of these layouts; `values` holds the params by name. Nothing is empty.
+
+        `layouts`: q, k, v, o in the order of the spec, lse, tensors; all on one GPU.
+        """
+        ordinal = layouts["q"].device
+        assert ordinal is not None
+        target = device(ordinal)
+        by_rows = {name: rows_first(layout, self.plan.spec.layout) if name in _ROLES else layout for name, layout in layouts.items()}
+        record, addresses = fill(self.plan, by_rows, scalars(self.plan, sizes, values))
+        return Launch(self.on(target), target, record, addresses, grid(self.plan, sizes, target.multiprocessors), self.plan)
+
+
+Write = Callable[[memoryview, Mapping[str, int]], None]
+
+
+def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
+    """The record of Params with all but addresses filled in, and what writes those into it."""
+    dtype = record_dtype(plan.launch.arguments)
+    record = np.zeros((), dtype)
+    writes = []
+    for argument in plan.launch.arguments:
+        assert dtype.fields is not None
+        offset = dtype.fields[argument.name][1]
+        if argument.kind == "scalar":
+            record[argument.name] = known[argument.of]
+        elif argument.kind == "strides":
+            batch, row, head, column = layouts[argument.of].strides
+            record[argument.name] = (batch, head, row, column)
+        else:
+            if argument.kind == "array":
+                record[argument.name]["strides"] = layouts[argument.of].strides
+            writes.append(_write(argument, offset, layouts))
+    return record, writes
+
+
+def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Write:
+    name = argument.of
+    if argument.kind == "tensor_map":
+        encode, end = tma.encoder(layouts[name], argument.box), offset + 128
+
+        def write_map(record: memoryview, addresses: Mapping[str, int]) -> None:
+            record[offset:end] = encode(addresses[name])
+
+        return write_map
+
+    def write_pointer(record: memoryview, addresses: Mapping[str, int]) -> None:
+        _POINTER.pack_into(record, offset, addresses[name])
+
+    return write_pointer
+
+
+class Launch:
+    """A launch that lacks only addresses and a stream. Threads may share it."""
+
+    def __init__(self, function: Any, target: Device, record: np.ndarray[Any, Any], writes: list[Write], blocks: int, plan: Plan):
+        from cuda.bindings import driver
+
+        self._function, self._target, self._writes = function, target, writes
+        self._driver, self._lock, self._stream = driver, threading.Lock(), -1
+        held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
+        start = -held.ctypes.data % 64
+        aligned = held[start : start + record.nbytes]
+        aligned[:] = np.frombuffer(record.tobytes(), np.uint8)
+        self._record = memoryview(aligned)  # type: ignore[arg-type]  # NumPy's stubs know no buffers before Python 3.12
+        self._arguments = np.array([aligned.ctypes.data], np.uint64)
+        self._arguments_at = int(self._arguments.ctypes.data)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = plan.launch.threads, 1, 1
+        config.sharedMemBytes, config.numAttrs = plan.smem.bytes, 0
+        self._config = config
+
+    def __call__(self, addresses: dict[str, int], stream: int) -> None:
+        """Launches on the arrays at these addresses, by name, in a stream of the device. Raises BackendError."""
+        addresses["counter"] = _counter(self._target.ordinal, stream)
+        driver = self._driver
+        with self._lock:
+            for write in self._writes:
+                write(self._record, addresses)
+            if stream != self._stream:
+                self._config.hStream, self._stream = driver.CUstream(stream), stream
+            if int(driver.cuCtxGetCurrent()[1]) == self._target.handle:
+                (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._arguments_at, 0)
+            else:
+                with self._target.active():
+                    (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._arguments_at, 0)
+        if status:
+            check(status)
+
+
+_COUNTERS: dict[tuple[int, int], Any] = {}  # by device and stream
+
+
+def _counter(ordinal: int, stream: int) -> int:
+    """Two zeros in memory for the kernels of a stream, which leave them zero."""
+    if (ordinal, stream) not in _COUNTERS:
+        module = cupy()
+        with module.cuda.Device(ordinal), module.cuda.ExternalStream(stream, ordinal):
+            _COUNTERS.setdefault((ordinal, stream), module.zeros(2, np.int32))
+    return int(_COUNTERS[ordinal, stream].data.ptr)
+
+
+def _load(kernel: Kernel, target: Device) -> Any:
+    from cuda.bindings import driver
+
+    with target.active():
+        status, module = driver.cuModuleLoadData(kernel.binary.cubin)
+        if int(status):
+            raise BackendError(f"{target.name} ({target.arch.name}) does not load a cubin for {kernel.source.arch}: {status.name}")
+        function = check(*driver.cuModuleGetFunction(module, kernel.source.entry.encode()))
+        wanted, limit = (
+            kernel.plan.smem.bytes + kernel.binary.shared_bytes,
+            driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        )
+        (status,) = driver.cuFuncSetAttribute(function, limit, kernel.plan.smem.bytes)
+        if int(status):
+            raise BackendError(
+                f"{kernel.source.name} takes {wanted} bytes of shared memory, more than {target.name} gives a block ({status.name})"
+            )
+    return function
