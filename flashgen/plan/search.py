@@ -148,8 +148,10 @@ def _unpinned(spec: Spec) -> Spec:
 
 
 def _distance(draft: Draft, spec: Spec) -> int:
-    pairs = ((draft.tile.block_m, spec.block.m), (draft.tile.block_n, spec.block.n), (32 * draft.pipeline.stages, spec.stages and 32 * spec.stages), (16 * draft.pipeline.warps, spec.warps and 16 * spec.warps))
-    return sum(abs(a - b) for a, b in pairs if b is not None)
+    """How far a draft is from what the spec pins, in rows, keys and their like."""
+    tile, pipe = draft.tile, draft.pipeline
+    pairs = ((tile.block_m, spec.block.m, 1), (tile.block_n, spec.block.n, 1), (pipe.stages, spec.stages, 32), (pipe.warps, spec.warps, 16))
+    return sum(abs(have - want) * unit for have, want, unit in pairs if want is not None)
 
 
 def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: KeyRanges, legal: int, rejected: int) -> Iterator[tuple[str, str]]:

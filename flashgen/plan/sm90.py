@@ -55,9 +55,10 @@ def check_kernel(problem: Problem) -> None:
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, stages, and whether o has a place of its own."""
     spec = problem.spec
-    rows = [spec.block.m] if spec.block.m else [spec.warps * 16] if spec.warps else [64, 128, 192]
-    keys = [spec.block.n] if spec.block.n else list(range(32, 257, 16))
-    stages = [spec.stages] if spec.stages else [2, 3, 4]
+    by_warps = [64, 128, 192] if spec.warps is None else [spec.warps * 16]
+    rows = by_warps if spec.block.m is None else [spec.block.m]
+    keys = range(32, 257, 16) if spec.block.n is None else [spec.block.n]
+    stages = [2, 3, 4] if spec.stages is None else [spec.stages]
     for block_m, block_n, n, apart in product(rows, keys, stages, (True, False)):
         yield _draft(problem, block_m, block_n, n, apart)
 
@@ -95,7 +96,7 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"block n is {tile.block_n}: a product takes multiples of 16 keys from 16 to 256"
     if not 1 <= pipe.stages <= 8:
         return f"stages is {pipe.stages}: 1 to 8"
-    if spec.warps and spec.warps * 16 != tile.block_m:
+    if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
     needed = tile.block_n * 3 // 4 + tile.v_columns // 2 + (SCORE_REGISTERS if problem.holes.score else 0)
     if needed > ACCUMULATORS[groups]:
