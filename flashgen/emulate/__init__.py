@@ -5,7 +5,8 @@
 
 from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.report import EmulationFault
+from flashgen.emulate.run import emulate
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.emulate.translate import MissingTwin
 
-__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "tensor_map"]
+__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "emulate", "tensor_map"]

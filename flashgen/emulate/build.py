@@ -21,7 +21,10 @@ OPTIONS = (
     *("-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing"),  # as device code is compiled
 )
 MACHINE_OPTIONS = ("-O3", "-c")
-KERNEL_OPTIONS = ("-O2", "-g", "-shared", "-Wl,-Bsymbolic")  # -g: reports name lines of the kernel
+KERNEL_OPTIONS = (
+    *("-O2", "-shared", "-Wl,-Bsymbolic"),
+    *("-g", "-fno-optimize-sibling-calls"),  # reports name lines of the kernel, from return addresses
+)
 
 
 @functools.cache

@@ -1,0 +1,52 @@
+"""Small kernels for these tests, with the wrappers of templates/device as their vocabulary."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DEVICE = Path(__file__).parents[2] / "templates" / "device"
+VOCABULARY = (
+    "using u16 = unsigned short;\nusing u32 = unsigned int;\nusing u64 = unsigned long long;\n"
+    "struct __align__(64) TensorMap { unsigned char bytes[128]; };\n"
+    "namespace ptx {\n" + "\n".join(path.read_text() for path in sorted(DEVICE.glob("*.cuh"))) + "}\n"
+)
+PARAMS = {
+    "TensorMap": (np.dtype((np.uint8, 128)), 64),
+    "u64": (np.dtype(np.uint64), 8),
+    "int": (np.dtype(np.int32), 4),
+    "float": (np.dtype(np.float32), 4),
+}
+
+
+def kernel_text(params: str, body: str, before: str = "") -> str:
+    """A kernel `forward(p)` whose Params has these members; `shared` is the address of its shared memory."""
+    return (
+        f"{VOCABULARY}struct Params {{ {params} }};\n{before}\n"
+        'extern "C" __global__ void __launch_bounds__(1024, 1) forward(const __grid_constant__ Params p) {\n'
+        "  extern __shared__ __align__(1024) unsigned char memory[];\n"
+        f"  const u32 shared = __cvta_generic_to_shared(memory);\n{body}\n}}\n"
+    )
+
+
+def record(params: str, **values: Any) -> np.ndarray[Any, Any]:
+    """The Params of such a kernel; arrays stand for their addresses."""
+    names, formats, offsets, end, alignment = [], [], [], 0, 1
+    for member in params.split(";")[:-1]:
+        cuda, _, members = member.strip().removeprefix("const ").partition(" ")
+        for name in members.split(","):
+            dtype, align = PARAMS.get(cuda, PARAMS["u64"])
+            end = -(-end // align) * align
+            names.append(name.strip())
+            formats.append(dtype)
+            offsets.append(end)
+            end, alignment = end + dtype.itemsize, max(alignment, align)
+    one = np.zeros((), np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": -(-end // alignment) * alignment}))
+    for name, value in values.items():
+        one[name] = value.ctypes.data if isinstance(value, np.ndarray) and value.dtype != np.uint8 else value
+    return one
+
+
+def bits(x: np.ndarray[Any, Any], element: str) -> np.ndarray[Any, Any]:
+    """Numbers that the element type holds exactly, as 16-bit words."""
+    return x.astype(np.float16).view(np.uint16) if element == "f16" else (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
