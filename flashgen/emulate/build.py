@@ -92,10 +92,10 @@ def library(kernel: HostText, name: str) -> Path:
             raise MissingTwin(instruction, name)
     output = cache_folder() / f"kernel-{digest(identity(), kernel.text)}.so"
     if not output.exists():
-        source = output.with_suffix(f".{os.getpid()}.cpp")
-        source.write_text(kernel.text)
-        compile_to(output, *KERNEL_OPTIONS, f"-I{HOST}", str(source), str(machine()))
-        source.unlink()
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+            source = Path(folder) / name  # the name that line tables give
+            source.write_text(kernel.text)
+            compile_to(output, *KERNEL_OPTIONS, f"-I{HOST}", "-x", "c++", str(source), "-x", "none", str(machine()))
     return output
 
 

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from tests.emulate.kernels import kernel_text, record
+
 
 from flashgen.emulate import EmulationFault, HostKernel, MissingTwin
 from flashgen.errors import BackendError, CompileError
 from flashgen.plan.model import Region
+from tests.emulate.kernels import kernel_text, record
 
 TRANSPOSE_PARAMS = "const float* in; float* out; int shift, missing;"
 TRANSPOSE = kernel_text(

@@ -176,7 +176,8 @@ class BulkStores : public Engine {
 
   static void read(Store& s) {
     const int agent = agent::bulk_store(s.thread / 32);
-    for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t address, unsigned char*, int) {
+    for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t address, unsigned char*, int valid) {
+      if (valid <= 0) return;                          // outside the tensor: dropped, so whatever lies there may
       const unsigned char* chunk = shared->read(address, 16, agent, s.clock, SharedMemory::Proxy::async);
       s.data.insert(s.data.end(), chunk, chunk + 16);
     });
@@ -185,9 +186,10 @@ class BulkStores : public Engine {
   static void write(Store& s) {
     const unsigned char* chunk = s.data.data();
     for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t, unsigned char* global, int valid) {
+      if (valid <= 0) return;
       if (s.add)
         for (int i = 0; i < valid / 4; ++i) reinterpret_cast<float*>(global)[i] += reinterpret_cast<const float*>(chunk)[i];
-      else if (valid > 0) std::memcpy(global, chunk, static_cast<std::size_t>(valid));   // outside the tensor: dropped
+      else std::memcpy(global, chunk, static_cast<std::size_t>(valid));
       chunk += 16;
     });
     s.data.clear();
