@@ -1,0 +1,28 @@
+"""What the kernels for tensor cores serve, whatever the architecture."""
+
+from flashgen.errors import PlanError
+from flashgen.plan.search import Problem
+
+MAX_HEAD_DIM = 256  # what a thread's registers hold of o
+
+
+def check(problem: Problem) -> None:
+    """Raises PlanError for head dims, dtypes and schedules that no kernel has."""
+    spec, arch, softmax = problem.spec, problem.arch.name, problem.softmax
+    for label, d in (("qk", spec.head_dim.qk), ("v", spec.head_dim.v)):
+        if d % 8 or not 8 <= d <= MAX_HEAD_DIM:
+            nearest = min(max(8, round(d / 8) * 8), MAX_HEAD_DIM)
+            raise PlanError(f"head_dim {label} is {d}: {arch} takes multiples of 8 from 8 to {MAX_HEAD_DIM}; the nearest is {nearest}")
+    if spec.element.mma is None:
+        raise PlanError(f"dtype {spec.dtype} has no kernel on {arch}: float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)")
+    if softmax.materialize or softmax.passes != 1 or softmax.normalize != "end" or softmax.outer != "q":
+        raise PlanError("kernels run the schedule {passes: 1, normalize: end, outer: q} with rescale always or lazy; every other schedule runs on the CPU (arch host)")
+
+
+def up(x: int, to: int) -> int:
+    """The next multiple.
+
+    >>> up(72, 16)
+    80
+    """
+    return -(-x // to) * to
