@@ -1,0 +1,16 @@
+"""The command line: build, explain, show, check, schema, doctor. Exit codes: 0, 1 (a check failed), 2 (bad input)."""
+
+import sys
+
+from flashgen.errors import FlashgenError
+
+
+def main() -> None:
+    """Runs the command line; what flashgen raises on purpose becomes one message and exit code 2."""
+    from flashgen.cli.commands import app
+
+    try:
+        app()
+    except FlashgenError as error:
+        print(f"flashgen: {error}", file=sys.stderr)
+        sys.exit(2)

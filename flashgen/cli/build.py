@@ -1,0 +1,87 @@
+"""`flashgen build`: a folder an architecture with text, cubin, header and plan."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from flashgen.cli.errors import CommandError
+from flashgen.cli.terminal import console, plain, table
+from flashgen.plan import Plan, plan
+from flashgen.render import Source, render
+from flashgen.render.header import header
+from flashgen.runtime import nvrtc
+from flashgen.runtime.nvrtc import Binary
+from flashgen.spec import Spec
+
+
+@dataclass(frozen=True)
+class Built:
+    """One kernel that was written."""
+
+    arch: str
+    cubin: Path
+    registers: int  # a thread
+    spill_bytes: int  # a thread
+    shared_bytes: int  # a block
+    seconds: float  # of compilation
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**vars(self), "cubin": str(self.cubin)}
+
+
+def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
+    """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h and plan.json for each architecture.
+
+    All plans are made before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
+    """
+    plans = [kernel_plan(spec, arch) for arch in archs]
+    errors = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    built = []
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        for chosen in plans:
+            task = progress.add_task(f"{spec.name} for {chosen.arch.name}", total=1)
+            source = render(chosen)
+            binary = nvrtc.compile(source)
+            built.append(_write(chosen, source, binary, out / spec.name / chosen.arch.name))
+            progress.advance(task)
+    return built
+
+
+def kernel_plan(spec: Spec, arch: str) -> Plan:
+    """The plan of a spec for an architecture that has kernels. Raises CommandError for the interpreter, PlanError."""
+    chosen = plan(spec, arch)
+    if not chosen.launch.arguments:
+        raise CommandError(f"{arch} is the interpreter, which runs the plan itself: there is no kernel. Give another --arch, as sm_90a")
+    return chosen
+
+
+def _write(chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
+    files = {
+        "kernel.cu": source.text.encode(),
+        "kernel.cubin": binary.cubin,
+        "kernel.h": header(chosen, source).encode(),
+        "plan.json": json.dumps(chosen.to_json(), indent=2).encode(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
+    shared = chosen.smem.bytes + binary.shared_bytes
+    return Built(chosen.arch.name, folder / "kernel.cubin", binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3))
+
+
+def report(built: Sequence[Built]) -> None:
+    """A table of what was written."""
+    rows = table("arch", "registers", "spilled", "shared", "seconds", "folder", right="registers spilled shared seconds")
+    for made in built:
+        rows.add_row(*plain((made.arch, made.registers, made.spill_bytes, made.shared_bytes, f"{made.seconds:.1f}", made.cubin.parent)))
+    console().print(rows)

@@ -1,0 +1,203 @@
+"""`flashgen check`: a kernel against the float64 reference, over a spread of shapes."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from flashgen.api import Attention
+from flashgen.arch import DEFAULT
+from flashgen.cli.terminal import console, plain
+from flashgen.cli.terminal import table as lines
+from flashgen.emulate import EmulationFault
+from flashgen.emulate.run import emulate as run_emulated
+from flashgen.expr import reference
+from flashgen.plan import interpret, plan
+from flashgen.render import render
+from flashgen.runtime import arrays, device
+from flashgen.spec import Spec
+
+Array = NDArray[Any]
+Run = Callable[[Array, Array, Array, Mapping[str, Any], int], tuple[Array, Array]]  # q, k, v, values, seed
+
+FLOOR = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 1e-5}  # that an error of o may have whatever standard attention has
+LSE_LIMIT = 1e-3  # absolute, natural log
+
+# batch, queries, keys, key/value heads: one query, tails, tiles to the row, more queries than keys and fewer, several tiles.
+SHAPES = ((2, 1, 129, 2), (1, 64, 64, 1), (1, 128, 256, 2), (2, 200, 200, 1), (1, 300, 77, 1), (1, 77, 300, 2), (1, 517, 517, 1))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One shape: the largest errors, and what they may be."""
+
+    batch: int
+    q_len: int
+    kv_len: int
+    heads: int
+    kv_heads: int
+    o_error: float
+    o_limit: float  # twice that of standard attention in the same dtype, and a floor
+    lse_error: float
+    fault: str = ""  # what the emulator found
+
+    @property
+    def passed(self) -> bool:
+        return not self.fault and self.o_error <= self.o_limit and self.lse_error <= LSE_LIMIT
+
+
+@dataclass(frozen=True)
+class Report:
+    """All shapes. `backend` is what ran: a kernel on a GPU, under the emulator, or a plan in the interpreter."""
+
+    spec: str
+    backend: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(outcome.passed for outcome in self.outcomes)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        shapes = [_finite(asdict(outcome)) | {"passed": outcome.passed} for outcome in self.outcomes]
+        return {"spec": self.spec, "backend": self.backend, "passed": self.passed, "lse_limit": LSE_LIMIT, "shapes": shapes}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """None for what JSON cannot hold."""
+    return {k: None if v == math.inf else v for k, v in values.items()}
+
+
+def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
+    """Runs every shape, under every seed. Raises SpecError, PlanError, CompileError, BackendError."""
+    backend, run = _emulator(spec, arch) if emulated else _here(spec, arch)
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(f"{spec.name}, {backend}", total=len(SHAPES) * seeds)
+        outcomes = tuple(_outcome(spec, run, shape, seeds, lambda: progress.advance(task)) for shape in SHAPES)
+    return Report(spec.name, backend, outcomes)
+
+
+def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
+    chosen = plan(spec, arch or DEFAULT)
+    source = render(chosen)
+
+    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:
+        return run_emulated(chosen, source, q, k, v, values, seed=seed)
+
+    return f"{chosen.skeleton} for {chosen.arch.name} under the emulator", run
+
+
+def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
+    """The kernel where there is a GPU that has one, else the interpreter."""
+    attention = None if device.missing() else Attention(_with_lse(spec), arch)
+    if attention is None or attention.arch.name == "host":
+        chosen = plan(spec, arch or "host")
+        return f"plan for {chosen.arch.name} in the interpreter", lambda q, k, v, values, _: interpret(chosen, q, k, v, values)
+    family = arrays.cupy_family()
+
+    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
+        out = [family.from_numpy(x) for x in _poisoned(spec, q, v)]
+        given = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
+        o, lse = attention(*map(family.from_numpy, (q, k, v)), out=out, **given)
+        return family.to_numpy(o), family.to_numpy(lse)
+
+    return f"{attention.plan.skeleton} for {attention.arch.name} on {device.current().name}", run
+
+
+def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:
+    """Outputs full of NaN."""
+    batch, heads, q_len = (q.shape[0], q.shape[2], q.shape[1]) if spec.layout == "bshd" else q.shape[:3]
+    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, q.dtype), np.full((batch, heads, q_len), np.nan, np.float32)
+
+
+def _with_lse(spec: Spec) -> Spec:
+    return Spec(**(spec.to_json() | {"outputs": ["o", "lse"]}))
+
+
+def _standard(spec: Spec) -> Spec:
+    """The spec as standard attention: s and p as a whole."""
+    return Spec(**{k: v for k, v in spec.to_json().items() if k not in ("block", "stages", "warps")} | {"schedule": "standard"})
+
+
+def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int, advance: Callable[[], None]) -> Outcome:
+    batch, q_len, kv_len, kv_heads = shape
+    heads = kv_heads * (spec.group or 2)
+    q, k, v, values = _inputs(spec, batch, q_len, kv_len, heads, kv_heads)
+    exact = reference(spec, q, k, v, **values)
+    plain_error = _errors(interpret(plan(_standard(spec), "host"), q, k, v, values), exact)[0]
+    o_error, lse_error, fault = 0.0, 0.0, ""
+    for seed in range(seeds):
+        try:
+            found = _errors(run(q, k, v, values, seed), exact)
+        except EmulationFault as error:
+            fault = str(error)
+            break
+        o_error, lse_error = max(o_error, found[0]), max(lse_error, found[1])
+        advance()
+    return Outcome(batch, q_len, kv_len, heads, kv_heads, o_error, 2 * plain_error + FLOOR[spec.dtype], lse_error, fault)
+
+
+def _inputs(spec: Spec, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int) -> tuple[Array, Array, Array, dict[str, Array]]:
+    """Normal q, k, v; tensors of integers between 0 and the number of keys, of floats normal, of bools either."""
+    random = np.random.default_rng([batch, q_len, kv_len])
+
+    def draw(length: int, count: int, columns: int) -> Array:
+        shape = (batch, length, count, columns) if spec.layout == "bshd" else (batch, count, length, columns)
+        return random.standard_normal(shape, np.float32).astype(spec.element.numpy)
+
+    axes = {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
+    values = {}
+    for tensor in spec.tensors:
+        size = tuple(axes[n] if isinstance(n, str) else n for n in tensor.shape)
+        drawn = (
+            random.standard_normal(size)
+            if tensor.dtype == "float32"
+            else random.integers(0, kv_len + 1 if tensor.dtype == "int32" else 2, size)
+        )
+        values[tensor.name] = np.asarray(drawn).astype(tensor.dtype)
+    columns = spec.head_dim
+    return draw(q_len, heads, columns.qk), draw(kv_len, kv_heads, columns.qk), draw(kv_len, kv_heads, columns.v), values
+
+
+def _errors(found: tuple[Array, Array], exact: tuple[Array, Array]) -> tuple[float, float]:
+    """The largest absolute errors of o and lse; infinite where one is not finite and the other differs."""
+    return _error(found[0], exact[0]), _error(found[1], exact[1])
+
+
+def _error(found: Array, exact: Array) -> float:
+    found = found.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.where((found == exact) | (np.isnan(found) & np.isnan(exact)), 0.0, np.abs(found - exact))
+    return float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0))
+
+
+def table(report: Report) -> None:
+    """A line a shape, and the verdict."""
+    out = console()
+    out.print(f"{report.spec}: {report.backend}, against the float64 reference")
+    rows = lines("", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right="B Sq Sk Hq Hk")
+    for outcome in report.outcomes:
+        rows.add_row(*_cells(outcome))
+    out.print(rows)
+    for fault in _faults(report):
+        out.print(*plain([fault]))
+    failed = sum(not outcome.passed for outcome in report.outcomes)
+    out.print(f"{failed} of {len(report.outcomes)} shapes failed" if failed else "all within the error of standard attention")
+
+
+def _cells(outcome: Outcome) -> Iterator[str]:
+    yield "ok" if outcome.passed else "FAILED"
+    yield from map(str, (outcome.batch, outcome.q_len, outcome.kv_len, outcome.heads, outcome.kv_heads))
+    yield from (f"{x:.2e}" for x in (outcome.o_error, outcome.o_limit, outcome.lse_error, LSE_LIMIT))
+
+
+def _faults(report: Report) -> Iterator[str]:
+    return (outcome.fault for outcome in report.outcomes if outcome.fault)

@@ -1,0 +1,128 @@
+"""The commands and their options; what they do is in the modules beside this one."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flashgen import arch as arches
+from flashgen.cli import build as building
+from flashgen.cli import check as checking
+from flashgen.cli import doctor as examining
+from flashgen.cli import explain as explaining
+from flashgen.cli import show as showing
+from flashgen.cli.picture import save
+from flashgen.cli.shipped import find
+from flashgen.spec import json_schema
+
+app = typer.Typer(
+    name="flashgen",
+    help="A compiler for attention kernels: a few lines of YAML become one readable CUDA file.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+SpecName = Annotated[str, typer.Argument(metavar="SPEC", help="path of a YAML spec, or the name of a shipped one, as causal")]
+ArchName = Annotated[str, typer.Option("--arch", help=f"one of {', '.join(arches.ARCHES)}")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+class Stage(StrEnum):
+    """What `show` prints."""
+
+    spec = "spec"
+    expr = "expr"
+    plan = "plan"
+    source = "source"
+    ptx = "ptx"
+    sass = "sass"
+
+
+@app.command()
+def build(
+    spec: SpecName,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where <name>/<arch>/ is written")],
+    arch: Annotated[list[str] | None, typer.Option("--arch", help="may be repeated")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a spec to kernel.cu, kernel.cubin, kernel.h and plan.json. Needs no GPU."""
+    found = find(spec)
+    built = building.build(found, list(dict.fromkeys(arch or [arches.DEFAULT])), out)
+    if as_json:
+        _print_json([made.to_json() for made in built])
+    else:
+        building.report(built)
+
+
+@app.command()
+def explain(
+    spec: SpecName,
+    arch: ArchName = arches.DEFAULT,
+    as_json: AsJson = False,
+    q_len: Annotated[int, typer.Option(min=1, help="queries, for the tiles and the work")] = 4096,
+    kv_len: Annotated[int | None, typer.Option(min=1, help="keys; by default as many as queries")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="a param, b, h, hk, or a tensor (all its elements)")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="save the picture of the mask")] = None,
+) -> None:
+    """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
+    explanation = explaining.explain(find(spec), arch, q_len, kv_len or q_len, param or [])
+    if png:
+        save(explanation.plan, explanation.work, png)
+    if as_json:
+        _print_json(explanation.to_json())
+    else:
+        explaining.page(explanation)
+
+
+@app.command()
+def show(
+    spec: SpecName,
+    stage: Annotated[Stage, typer.Option(help="which form of the spec")] = Stage.source,
+    arch: ArchName = arches.DEFAULT,
+) -> None:
+    """Print one form of a spec on its way to machine code; spec is YAML, plan is JSON."""
+    showing.show(find(spec), stage.value, arch)
+
+
+@app.command()
+def check(
+    spec: SpecName,
+    arch: Annotated[str | None, typer.Option(help="by default that of the GPU, else host, the interpreter")] = None,
+    emulate: Annotated[bool, typer.Option("--emulate", help="run the emitted kernel on the CPU, under the race checker")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="with --emulate: in how many orders of events")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Run the kernel over a spread of shapes and compare with the float64 reference; exit code 1 when it is off."""
+    report = checking.check(find(spec), arch, emulate, seeds)
+    if as_json:
+        _print_json(report.to_json())
+    else:
+        checking.table(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of specs, for editors."""
+    _print_json(json_schema())
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what of flashgen works on this machine, and what to install for the rest."""
+    findings = examining.examine()
+    if as_json:
+        _print_json([finding.to_json() for finding in findings])
+    else:
+        examining.table(findings)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2))

@@ -1,0 +1,99 @@
+"""`flashgen doctor`: what of flashgen works on this machine."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from flashgen.cli.terminal import console, plain
+from flashgen.cli.terminal import table as lines
+from flashgen.errors import BackendError
+from flashgen.render import template_root
+from flashgen.runtime import arrays, cache, device, nvrtc
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. What is not there says what it is for and what to do."""
+
+    name: str
+    works: bool
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return vars(self)
+
+
+def examine() -> list[Finding]:
+    """Looks at everything; nothing is raised for what is missing."""
+    return [
+        Finding("flashgen", True, f"{_version('flashgen')}, templates in {template_root()}"),
+        Finding("Python", True, f"{platform.python_version()} on {platform.machine()}, {sys.executable}"),
+        *(Finding(name, True, _version(name)) for name in ("numpy", "ml-dtypes", "sympy")),
+        _tried("NVRTC", nvrtc.compiler, "compiles kernels"),
+        _driver(),
+        _tried("CuPy", lambda: str(arrays.cupy().__version__), "GPU memory and streams"),
+        *(_tool(name, purpose) for name, purpose in _TOOLS),
+        _cache(),
+    ]
+
+
+_TOOLS = (("g++", "runs kernels on the CPU: apt-get install g++"), ("nvdisasm", "show --stage sass: pip install nvidia-cuda-nvdisasm"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed, run from a checkout"
+
+
+def _tried(name: str, look: Callable[[], str], purpose: str) -> Finding:
+    try:
+        return Finding(name, True, look())
+    except BackendError as error:
+        return Finding(name, False, f"{error} ({purpose})")
+
+
+def _driver() -> Finding:
+    if reason := device.missing():
+        return Finding("GPU", False, f"{reason}; NumPy arrays run in the interpreter")
+    found = device.current()
+    return Finding("GPU", True, f"{found.name}, {found.multiprocessors} multiprocessors, kernels for {found.arch.name}")
+
+
+def _tool(name: str, purpose: str) -> Finding:
+    beside = [str(Path(folder, "nvidia", "cu13", "bin")) for folder in sys.path]
+    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(beside))
+    return Finding(name, bool(found), found or f"not found; {purpose}")
+
+
+def _cache() -> Finding:
+    root = cache.root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        sizes = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
+    except OSError as error:
+        return Finding("cache", False, f"{root}: {error.strerror}; set FLASHGEN_CACHE_DIR")
+    if not os.access(root, os.W_OK):
+        return Finding("cache", False, f"{root} cannot be written; set FLASHGEN_CACHE_DIR")
+    return Finding("cache", True, f"{root}: {sum(1 for _ in _kernels(root))} kernels, {sum(sizes) / 2**20:.1f} MiB")
+
+
+def _kernels(root: Path) -> Iterator[Path]:
+    return root.glob("*/kernel.cubin")
+
+
+def table(findings: list[Finding]) -> None:
+    """A line each."""
+    rows = lines("", "", "")
+    rows.show_header = False
+    for finding in findings:
+        rows.add_row(*plain(("ok" if finding.works else "--", finding.name, finding.detail)))
+    console().print(rows)

@@ -1,0 +1,7 @@
+"""What the command line itself refuses."""
+
+from flashgen.errors import FlashgenError
+
+
+class CommandError(FlashgenError):
+    """An option that cannot be used: what was given, what is allowed."""

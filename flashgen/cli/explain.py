@@ -1,0 +1,116 @@
+"""`flashgen explain`: the plan and why, as data and as a page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from flashgen.arch import Arch
+from flashgen.cli.picture import in_characters
+from flashgen.cli.terminal import console, plain, table
+from flashgen.cli.work import Work, measure, read_values
+from flashgen.plan import Plan, plan
+from flashgen.render.describe import describe
+from flashgen.spec import Spec
+
+_REJECTED_SHOWN = 12
+_BAR = 72  # characters of the memory map
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A plan and the work that it does for some lengths."""
+
+    plan: Plan
+    work: Work
+
+    def to_json(self) -> dict[str, Any]:
+        """Plan, rejected candidates, FLOPs and bytes, tiles by class."""
+        return {**self.plan.to_json(), "digest": self.plan.digest, "work": self.work.to_json() | roofline(self.work, self.plan.arch)}
+
+
+def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
+    """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
+    chosen = plan(spec, arch)
+    return Explanation(chosen, measure(chosen, q_len, kv_len, read_values(spec, given, kv_len)))
+
+
+def roofline(work: Work, arch: Arch) -> dict[str, Any]:
+    """What the architecture's common card needs at least, if memory and tensor cores reach their peaks and do not wait for each other."""
+    peak = arch.mma_flops * arch.multiprocessors * arch.clock_ghz * 1e9
+    return {
+        "intensity": work.flops / work.bytes,  # FLOP a byte
+        "ridge": peak / (arch.dram_gbytes * 1e9),
+        "compute_seconds": work.executed_flops / peak,
+        "memory_seconds": work.bytes / (arch.dram_gbytes * 1e9),
+    }
+
+
+def page(found: Explanation) -> None:
+    """Prints everything, a section a question."""
+    out, chosen = console(), found.plan
+    out.print(Text(f"{chosen.spec.name} for {chosen.arch.name}: {chosen.skeleton}, plan {chosen.digest}", style="bold"))
+    _section("plan", describe(chosen) if chosen.launch.arguments else [("tile", f"{chosen.tile.text}, in NumPy")])
+    _section("why", chosen.reasons)
+    if chosen.cost:
+        _section("clocks of a key step", [(k, f"{v:.0f}") for k, v in chosen.cost if k != "total"])
+    _rejected(chosen)
+    if chosen.smem.regions:
+        _memory(chosen)
+    _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {_heads(found.work)}", _work(found))
+    _mask(found)
+
+
+def _heads(work: Work) -> str:
+    return "one head" if work.heads == 1 else f"{work.heads} query heads on one key/value head"
+
+
+def _section(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    out = console()
+    out.print()
+    out.print(Text(title, style="bold cyan"))
+    grid = table("", "")
+    grid.show_header = False
+    for label, text in rows:
+        grid.add_row(*plain((f"  {label}", text)))
+    out.print(grid)
+
+
+def _rejected(chosen: Plan) -> None:
+    shown = chosen.rejected[:_REJECTED_SHOWN]
+    more = len(chosen.rejected) - len(shown)
+    rows = [(r.candidate, r.reason) for r in shown] + ([(f"and {more} more", "all in --json")] if more else [])
+    _section("rejected", rows or [("nothing", "there was one candidate")])
+
+
+def _memory(chosen: Plan) -> None:
+    smem, marks = chosen.smem, "█▓▒░"
+    pieces = [r for r in smem.regions if not r.barrier]
+    bar = "".join(marks[i % len(marks)] * round(_BAR * r.bytes * r.count / smem.capacity) for i, r in enumerate(pieces))[:_BAR].ljust(
+        _BAR, "·"
+    )
+    rows = [(f"{marks[i % len(marks)]} {r.name}", f"{r.count} x {r.bytes:<8} at {r.offset}") for i, r in enumerate(pieces)]
+    barriers = [r for r in smem.regions if r.barrier]
+    if barriers:
+        rows.append(("  barriers", f"{sum(r.count for r in barriers)} x 8        from {min(r.offset for r in barriers)}"))
+    _section(f"shared memory, {smem.bytes} of {smem.capacity} bytes", [("", bar), *rows])
+
+
+def _work(found: Explanation) -> list[tuple[str, str]]:
+    work, roof = found.work, roofline(found.work, found.plan.arch)
+    count = sum(work.tiles.values())
+    shares = ", ".join(f"{n} {name} ({n / count:.1%})" for name, n in work.tiles.items())
+    bound = "tensor cores" if roof["compute_seconds"] > roof["memory_seconds"] else "memory"
+    return [
+        ("tiles", shares),
+        ("visible", f"{work.visible:.1%} of the pairs of a query and a key"),
+        ("FLOPs", f"{work.flops:.3e} of visible pairs, {work.executed_flops:.3e} executed"),
+        ("bytes", f"{work.bytes:.3e} of arrays, {work.loaded_bytes:.3e} of key and value tiles into shared memory"),
+        ("roofline", f"{roof['intensity']:.0f} FLOP a byte; memory and tensor cores balance at {roof['ridge']:.0f}: bound by {bound}"),
+    ]
+
+
+def _mask(found: Explanation) -> None:
+    lines = in_characters(found.work.classes)
+    _section("mask: █ no mask code, ▒ mask tested, · never loaded; queries downwards, keys to the right", [("", line) for line in lines])

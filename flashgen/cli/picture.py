@@ -1,0 +1,49 @@
+"""The mask as a picture of tiles: empty, partial, full."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.cli.errors import CommandError
+from flashgen.cli.work import Work
+from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
+from flashgen.plan import Plan
+
+SYMBOLS = {EMPTY: "·", PARTIAL: "▒", FULL: "█"}
+
+
+def in_characters(classes: NDArray[np.int8], height: int = 32, width: int = 64) -> list[str]:
+    """A line a row of tiles, one character a tile; where there are more, a character stands for several, partial unless all are alike.
+
+    >>> in_characters(np.array([[1, 0], [2, 1]], np.int8))
+    ['▒·', '█▒']
+    """
+    rows, columns = (max(1, -(-n // limit)) for n, limit in zip(classes.shape, (height, width), strict=True))
+    lines = []
+    for top in range(0, classes.shape[0], rows):
+        cells = (classes[top : top + rows, left : left + columns] for left in range(0, classes.shape[1], columns))
+        lines.append("".join(SYMBOLS[int(cell.min()) if cell.min() == cell.max() else PARTIAL] for cell in cells))
+    return lines
+
+
+def save(plan: Plan, work: Work, path: Path) -> None:
+    """Saves the picture, in the format of the suffix (PNG, SVG, PDF); axes in keys and queries."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    colors = {"never loaded": "#eceff4", "mask tested": "#88c0d0", "no mask code": "#2e5f8a"}
+    figure = Figure(figsize=(7, 6.2), layout="constrained")
+    axes = figure.subplots()
+    extent = (0, work.classes.shape[1] * plan.tile.block_n, work.classes.shape[0] * plan.tile.block_m, 0)
+    axes.imshow(
+        work.classes, cmap=ListedColormap(list(colors.values())), vmin=EMPTY, vmax=FULL, extent=extent, interpolation="none", aspect="auto"
+    )
+    axes.set(xlim=(0, work.kv_len), ylim=(work.q_len, 0), xlabel="key", ylabel="query")
+    axes.set_title(f"{plan.spec.name} on {plan.arch.name}: tiles of {plan.tile.block_m} queries x {plan.tile.block_n} keys", fontsize=11)
+    figure.legend(handles=[Patch(color=c, label=label) for label, c in colors.items()], loc="outside lower center", ncols=3, frameon=False)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib does not know
+        raise CommandError(f"cannot write {path}: {error}") from None

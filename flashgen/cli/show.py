@@ -1,0 +1,74 @@
+"""`flashgen show`: one form of a spec on its way to machine code."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.syntax import Syntax
+from ruamel.yaml import YAML
+
+from flashgen.cli.build import kernel_plan
+from flashgen.expr import lower
+from flashgen.expr import show as as_text
+from flashgen.plan import Plan, plan
+from flashgen.render import render
+from flashgen.runtime import nvrtc
+from flashgen.spec import Spec
+
+_LANGUAGES = {"spec": "yaml", "expr": "cuda", "plan": "json", "source": "cuda", "ptx": "text", "sass": "text"}
+
+
+def show(spec: Spec, stage: str, arch: str) -> None:
+    """Prints a stage, in colour on a terminal. Raises PlanError, CompileError, BackendError."""
+    text = form(spec, stage, arch)
+    if sys.stdout.isatty():
+        Console().print(Syntax(text, _LANGUAGES[stage], background_color="default", word_wrap=True))
+    else:
+        sys.stdout.write(text)
+
+
+def form(spec: Spec, stage: str, arch: str) -> str:
+    """The text of a stage: spec, expr, plan, source, ptx or sass."""
+    match stage:
+        case "spec":
+            return _yaml(spec)
+        case "expr":
+            return "\n".join(_expressions(spec, plan(spec, arch))) + "\n"
+        case "plan":
+            return json.dumps(plan(spec, arch).to_json(), indent=2) + "\n"
+    source = render(kernel_plan(spec, arch))
+    match stage:
+        case "ptx":
+            return nvrtc.to_ptx(source)
+        case "sass":
+            return nvrtc.disassemble(nvrtc.compile(source))
+    return source.text
+
+
+def _yaml(spec: Spec) -> str:
+    out = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = None
+    yaml.dump(spec.to_json(), out)
+    return out.getvalue()
+
+
+def _expressions(spec: Spec, chosen: Plan) -> Iterator[str]:
+    """What was read, and what fills the holes of a skeleton."""
+    read, holes = lower(spec), chosen.holes
+    for name in ("scale", "score", "mask"):
+        yield f"// {name}: {as_text(getattr(read, name))}"
+    for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):
+        yield f"\n// {title}"
+        yield from (f"const {m.type} {m.name} = {m.value};" for m in members)
+    yield "\n// score, in units of `outer` log2, from the raw product s"
+    yield from holes.score or ("return s;",)
+    yield f"// outer: {holes.outer}"
+    yield "\n// whether row and column see each other"
+    yield from holes.keep
+    keys = chosen.ranges.cuda()
+    yield "\n// key tiles of a query tile"
+    yield from keys.lines
+    yield from (f"[{begin}, {end}){' masked' if masked else ''}" for begin, end, masked in keys.loops)

@@ -1,0 +1,30 @@
+"""Standard output for people: as wide as the terminal, or wide enough for any table where it is a file."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_FILE_WIDTH = 160
+
+
+def console() -> Console:
+    """A console on standard output."""
+    found = Console(highlight=False, emoji=False)
+    if not found.is_terminal:
+        found.width = _FILE_WIDTH
+    return found
+
+
+def table(*columns: str, right: str = "") -> Table:
+    """An empty table without lines; `right`: the columns, by name, whose cells are numbers."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right.split() else "left")
+    return made
+
+
+def plain(cells: Any) -> list[Text]:
+    """Cells as text that rich prints as it is, without markup."""
+    return [Text(str(cell)) for cell in cells]

@@ -1,0 +1,98 @@
+"""What a kernel has to do for given lengths: the tiles by class, FLOPs, bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.cli.errors import CommandError
+from flashgen.errors import did_you_mean
+from flashgen.expr import evaluate
+from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
+from flashgen.plan import Plan
+from flashgen.spec import Spec
+
+_ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of the query heads on one key/value head, one sequence."""
+
+    q_len: int
+    kv_len: int
+    heads: int
+    tiles: Mapping[str, int]  # empty, partial, full
+    visible: float  # share of the pairs of a query and a key
+    flops: int  # of the products of visible pairs
+    executed_flops: int  # of the products of loaded tiles
+    bytes: int  # of q, k, v, o and lse, each once
+    loaded_bytes: int  # of key and value tiles into shared memory
+    classes: NDArray[np.int8] = field(compare=False, repr=False)  # [q_tiles, kv_tiles]
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`, without the picture."""
+        return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k != "classes"}
+
+
+def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> Work:
+    """The work of a plan; `values` holds what the mask may read besides indices: b, h, hk, params, tensors."""
+    spec, tile = plan.spec, plan.tile
+    heads, columns = spec.group or 1, spec.head_dim.qk + spec.head_dim.v
+    classes = plan.ranges.classes(q_len, kv_len, values)
+    counts = {name: int((classes == kind).sum()) for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))}
+    pairs, loaded = _pairs(plan, classes, q_len, kv_len, values), counts["partial"] + counts["full"]
+    lse = 4 * heads * q_len if "lse" in spec.outputs else 0
+    return Work(
+        q_len=q_len,
+        kv_len=kv_len,
+        heads=heads,
+        tiles=counts,
+        visible=pairs / (q_len * kv_len),
+        flops=2 * heads * pairs * columns,
+        executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns),
+        bytes=(heads * q_len + kv_len) * columns * plan.dtype.bytes + lse,
+        loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
+        classes=classes,
+    )
+
+
+def _pairs(plan: Plan, classes: NDArray[np.int8], q_len: int, kv_len: int, values: Mapping[str, Any]) -> int:
+    """Pairs of a query and a key that it sees: all of a full tile, of a partial one as the mask says."""
+    m, n = plan.tile.block_m, plan.tile.block_n
+    rows, _ = np.nonzero(classes == FULL)
+    pairs = int((np.minimum((rows + 1) * m, q_len) - rows * m).sum()) * n
+    rows, columns = np.nonzero(classes == PARTIAL)
+    together = max(1, _ELEMENTS_AT_ONCE // (m * n))
+    for first in range(0, len(rows), together):
+        q_idx = rows[first : first + together, None, None] * m + np.arange(m)[:, None]
+        kv_idx = columns[first : first + together, None, None] * n + np.arange(n)
+        known = {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len}
+        seen = evaluate(plan.expressions.mask, known) & (q_idx < q_len) & (kv_idx < kv_len)
+        pairs += int(seen.sum())
+    return pairs
+
+
+def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]:
+    """What `--param NAME=VALUE` says, over the defaults: b, h and hk are 0, tensors of integers hold kv_len, of floats 0, of bool true.
+
+    Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
+    """
+    values: dict[str, Any] = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
+    values |= {t.name: {"int32": kv_len, "float32": 0.0, "bool": True}[t.dtype] for t in spec.tensors}
+    for item in given:
+        name, _, text = item.partition("=")
+        if name not in values:
+            raise CommandError(f"--param {item}: nothing is called {name!r}; {did_you_mean(name, values)}")
+        kind = type(values[name])
+        try:
+            values[name] = bool(int(text)) if kind is bool else kind(text)
+        except ValueError:
+            raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
+    axes = {"b": values["b"] + 1, "hq": values["h"] + 1, "hk": values["hk"] + 1, "kv_len": kv_len, "q_len": kv_len}
+    for tensor in spec.tensors:
+        shape = [axes[n] if isinstance(n, str) else n for n in tensor.shape]
+        values[tensor.name] = np.full(shape, values[tensor.name], tensor.dtype)
+    return values

@@ -1,0 +1,72 @@
+"""The launch contract of a compiled kernel as a C header, for hosts that are not Python."""
+
+from dataclasses import dataclass
+
+from flashgen.plan.model import Argument, Plan
+from flashgen.render.describe import describe
+from flashgen.render.environment import environment
+from flashgen.render.source import Source
+
+_SCALARS = {
+    "q_len": "queries of a sequence, Sq",
+    "kv_len": "keys of a sequence, Sk",
+    "heads": "query heads, Hq",
+    "batch": "sequences, B",
+    "group": "query heads a key/value head",
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the struct: its declaration in C, and what it holds."""
+
+    text: str
+    meaning: str
+
+
+def header(plan: Plan, source: Source) -> str:
+    """kernel.h: constants of the launch, and the struct that the kernel takes by value, member by member.
+
+    >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
+    >>> header(plan, render(plan)).splitlines()[-1]
+    '#endif'
+    """
+    members = [_member(plan, argument) for argument in plan.launch.arguments]
+    banner, arrays = source.text.partition("\n")[0], dict(describe(plan))["arrays"]
+    template = environment().get_template("kernel.h.j2")
+    return template.render(plan=plan, source=source, banner=banner, arrays=arrays, grid=_grid(plan), members=members)
+
+
+def _grid(plan: Plan) -> str:
+    tiles = f"ceil(q_len / {plan.tile.block_m}) * heads * batch"
+    if not plan.launch.persistent:
+        return f"{tiles} blocks"
+    return f"the lesser of {tiles} and {plan.launch.blocks_per_multiprocessor} x the multiprocessors of the device"
+
+
+def _member(plan: Plan, argument: Argument) -> Member:
+    match argument.kind:
+        case "tensor_map":
+            columns, rows = argument.box
+            swizzle = f"CU_TENSOR_MAP_SWIZZLE_{columns * plan.dtype.bytes}B"
+            text = f"CUtensorMap {argument.name}"
+            return Member(
+                text, f"of {argument.of}: dimensions column, row, head, batch; box {columns}, {rows}, 1, 1; {swizzle}; zero outside"
+            )
+        case "pointer":
+            return Member(f"CUdeviceptr {argument.name}", argument.comment or f"the first element of {argument.of}")
+        case "strides":
+            return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
+        case "array":
+            tensor = next(t for t in plan.spec.tensors if t.name == argument.of)
+            text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
+            return Member(text, f"{tensor.name}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
+        case "scalar":
+            return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(plan, argument))
+
+
+def _scalar(plan: Plan, argument: Argument) -> str:
+    if argument.of == "softmax_scale":
+        return f"factor of q.k: {plan.spec.scale or f'1/sqrt({plan.spec.head_dim.qk})'}"
+    defaults = {p.name: f"{p.name}, {p.default} by default" for p in plan.spec.params}
+    return (_SCALARS | defaults)[argument.of]
