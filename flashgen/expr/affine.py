@@ -128,6 +128,11 @@ def named(name: str) -> Int:
     return of(Atom("name", name=name))
 
 
+def param(name: str) -> str:
+    """How a parameter or tensor is called here: as in a kernel."""
+    return f"p.arg_{name}"
+
+
 def number(x: Int | int) -> Int:
     return x if isinstance(x, Int) else Int(x)
 

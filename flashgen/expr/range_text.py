@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashgen.expr.affine import INT32, Atom, Int, alone, grouped, named, of
+from flashgen.expr.affine import INT32, Atom, Int, alone, grouped, named, of, param
 from flashgen.expr.facts import KV_LEN, Q_LEN, ZERO, Facts
-from flashgen.spec import Tensor
+
+if TYPE_CHECKING:
+    from flashgen.spec import Tensor
 
 SYMBOLS = {"q_len": "p.q_len", "kv_len": "p.kv_len", "b": "batch", "h": "head", "hk": "kv_head"}
 AXES = {"b": named("p.batch"), "hq": named("p.heads"), "hk": named("p.heads") // named("p.group"), "q_len": Q_LEN, "kv_len": KV_LEN}
@@ -27,8 +29,9 @@ class RangeText:
 class Printer:
     """Text of 32-bit values: plain int wherever no partial result can leave 32 bits, else long long inside."""
 
-    def __init__(self, facts: Facts, tensors: Sequence[Tensor]):
-        self.facts, self.tensors = facts, {tensor.name: tensor for tensor in tensors}
+    def __init__(self, facts: Facts, tensors: "Sequence[Tensor]"):
+        self.facts, self.tensors = facts, {param(tensor.name): tensor for tensor in tensors}
+        self.texts: dict[Atom, tuple[str, bool]] = {}
 
     def narrow(self, x: Int) -> str:
         text, wide = self.sum(x)
@@ -83,12 +86,17 @@ class Printer:
         return low >= -INT32 - bool(x.terms) and high <= INT32
 
     def atom(self, atom: Atom) -> tuple[str, bool]:
+        if atom not in self.texts:
+            self.texts[atom] = self.written(atom)
+        return self.texts[atom]
+
+    def written(self, atom: Atom) -> tuple[str, bool]:
         if atom.op == "name":
             return SYMBOLS.get(atom.name, atom.name), False
         if atom.op == "read":
             shape = self.tensors[atom.name].shape
             indices = [self.clamp(index, axis) for index, axis in zip(atom.args, shape, strict=True)]
-            return f"p.arg_{atom.name}({', '.join(map(self.narrow, indices))})", False
+            return f"{atom.name}({', '.join(map(self.narrow, indices))})", False
         if atom.op == "select":
             text, wide = self.select(*atom.args)
         else:

@@ -6,18 +6,20 @@ No table and no pass over memory: a few integers, computed for each query tile, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.affine import MAX_LENGTH, Int, parts, select, smallest
+from flashgen.expr.affine import MAX_LENGTH, Int, param, parts, select, smallest
 from flashgen.expr.facts import BLOCK_M, BLOCK_N, KV_LEN, Q_BEGIN, Q_LEN, ZERO, Facts
 from flashgen.expr.nodes import INDEX_NAMES, Call, Name, Node, walk
 from flashgen.expr.range_text import Printer, RangeText, number
-from flashgen.expr.solve import Solver, param
+from flashgen.expr.solve import Solver
 from flashgen.expr.strips import MAX_STRIPS, Combiner, Span, Strip
-from flashgen.spec import Tensor
+
+if TYPE_CHECKING:
+    from flashgen.spec import Tensor
 
 Q_LAST_STEP = ("q_last", smallest(Q_BEGIN + BLOCK_M, Q_LEN) - 1)
 EMPTY, PARTIAL, FULL = range(3)
@@ -34,7 +36,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Straight-line code (`steps`, in order) and the loops over key tiles that it bounds, ascending and disjoint; all other tiles are empty.
+    """Straight-line code (`steps`, in order) and the loops over key tiles that it bounds, ascending and disjoint; other tiles are empty.
 
     In a loop that is not masked all keys are below kv_len and visible to every row below q_len.
     """
@@ -45,7 +47,7 @@ class KeyRanges:
     loops: tuple[Loop, ...]
     reasons: tuple[str, ...]  # what was lost, and why
     requires: tuple[str, ...]  # params that the host must check to be at least 1
-    tensors: tuple[Tensor, ...]
+    tensors: "tuple[Tensor, ...]"
 
     @property
     def uniform(self) -> bool:
@@ -103,11 +105,16 @@ class KeyRanges:
         return {"steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
 
 
-def analyse(mask: Node, block_m: int, block_n: int, tensors: Sequence[Tensor] = ()) -> KeyRanges:
+def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> KeyRanges:
     """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read.
 
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
     >>> print(*analyse(causal, 128, 64).cuda().lines, sep="\\n")
+    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    const int keys_end = min(p.kv_len, q_last + 1);
+    const int full_end = min(p.kv_len, q_begin + 1);
+    const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
+    const int tail = full_end / BLOCK_N;
     """
     divisors = [node.args[1] for node in walk(mask) if isinstance(node, Call) and node.op in ("//", "%")]
     requires = tuple(dict.fromkeys(n.name for n in divisors if isinstance(n, Name) and n.name not in INDEX_NAMES))
@@ -133,7 +140,7 @@ def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[
 def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
     """Of every strip, from left to right: a masked head, an unmasked body, a masked tail. Each begins where the one before it stopped."""
     loops, cursor = [], ZERO
-    for i, (begin, end, full_begin, full_end, regular) in enumerate(_keys(facts, strips, in_order)):
+    for i, ((begin, end, full_begin, full_end), regular) in enumerate(_keys(facts, strips, in_order)):
         suffix = f"_{i}" if len(strips) > 1 else ""
         first = facts.let(f"first{suffix}", facts.largest(cursor, begin // BLOCK_N))
         # Rounding begin down and end up would make a tile of an empty span.
@@ -154,8 +161,8 @@ def _tiles(keys: Int) -> Int:
     return ZERO if keys == ZERO else (keys + BLOCK_N - 1) // BLOCK_N
 
 
-def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[Int, Int, Int, Int, bool]]:
-    """Of every strip, in the order of their begins: begin and end of its keys and of the certain ones; whether begin < end or both are 0."""
+def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
+    """Of every strip, by begin: begin and end of its keys and of the certain ones, and whether begin < end or both are 0."""
     labels = ("keys_begin", "keys_end", "full_begin", "full_end")
     rows: list[list[Int]] = []
     for i, strip in enumerate(strips):
@@ -173,8 +180,9 @@ def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[Int, 
         end, next_begin, next_end = rows[i][3], *rows[j][2:]
         if ZERO not in (end, next_end):  # a tile across two strips is full when their certain keys meet in it
             rows[i][3] = facts.let(f"full_end_{i}{j}", select(next_begin - end, facts.largest(end, next_end), end))
-    regular = [all(facts.nonnegative(s.may.end - x - 1) for x in parts("max", s.may.begin) if x != ZERO) for s in strips]
-    return [(*row, known if in_order else all(regular)) for row, known in zip(rows, regular, strict=True)]
+    spans = [strip.may for strip in strips]
+    regular = [all(facts.nonnegative(span.end - x - 1) for x in parts("max", span.begin) if x != ZERO) for span in spans]
+    return list(zip(rows, regular if in_order else [all(regular)] * len(rows), strict=True))
 
 
 def _clip(facts: Facts, span: Span) -> tuple[Int, Int]:

@@ -7,10 +7,11 @@ may hold everywhere and must hold nowhere, so the rest of a conjunction still li
 
 from functools import reduce
 
-from flashgen.expr.affine import Atom, Int, named, of, select
+from flashgen.expr.affine import Atom, Int, named, of, param, select
 from flashgen.expr.facts import KV_LEN, Q_BEGIN, Q_LAST, ZERO
 from flashgen.expr.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, rebuild, walk
 from flashgen.expr.strips import ALL, MAX_TEXT, NONE, Combiner, Span, Strip
+from flashgen.expr.text import show
 
 MAX_CASES = 200  # comparisons solved, those that where, min and max split included
 ROW, KEY = "q_idx", "kv_idx"
@@ -19,11 +20,6 @@ OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 class NoRuleError(Exception):
     """Why a comparison gives no range."""
-
-
-def param(name: str) -> str:
-    """How a parameter is called from here on: as in a kernel."""
-    return f"p.arg_{name}"
 
 
 class Solver:
@@ -51,7 +47,7 @@ class Solver:
             bit = self.number(node)
             return self.at_most_zero(1 - bit if want else bit)
         except NoRuleError as error:
-            self.combiner.lose(str(error))
+            self.combiner.lose(f"{show(node)}: {error}")
             return [Strip(ALL, NONE)]
 
     # Comparisons
@@ -76,7 +72,7 @@ class Solver:
             case Name(name):
                 return named(name if name in INDEX_NAMES else param(name))
             case Load(tensor, indices):
-                read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), tensor)))
+                read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
                 if index := next((name for name in (KEY, ROW) if name in read.names), None):
                     raise NoRuleError(f"{tensor} is read at {index}, so its values are not known when the ranges are computed")
                 taken = sum(name.startswith("read_") for name in self.facts.meanings)

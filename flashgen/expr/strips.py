@@ -9,8 +9,8 @@ from flashgen.expr.affine import Int, alone, select
 from flashgen.expr.facts import KV_LEN, ZERO, Facts
 
 MAX_STRIPS = 3  # of a mask: each is up to three loops of the kernel
-MAX_HELD = 6  # while combining
-MAX_TEXT = 400  # characters of a bound
+MAX_HELD = 4  # while combining
+MAX_TEXT = 300  # characters of a bound
 
 
 @dataclass(frozen=True)
