@@ -97,7 +97,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Plan:
     total, best, cost = legal[0]
     slower = [Rejected(d.text, f"{c / total:.2f} times the clocks of {best.tile.text}") for c, d, _ in legal[1:]]
     assert isinstance(best.smem, SmemPlan)
-    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n)
+    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     return Plan(
         spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges, best.tile, best.pipeline, best.smem, problem.softmax,
         strategy.launch(problem, best), tuple(cost.items()), tuple(_reasons(problem, best, cost, ranges, len(legal), len(rejected))), (*slower, *rejected),
