@@ -15,6 +15,7 @@ STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
 _SECTION_BYTES = 32 << 20  # of keys and values that stay in the L2 together
+_SECTION_HEADS = 32  # more, and the loads of short sequences spread too far: measured
 _MOST_TILES = 2**31 - 1  # the kernel counts them in an int
 
 
@@ -46,7 +47,7 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,
-        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2)) if plan.launch.longest_first else 1,
+        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2, _SECTION_HEADS)) if plan.launch.longest_first else 1,
     }
 
 

@@ -50,7 +50,9 @@ class Strategy(Protocol):
     """What a module of flashgen.plan offers to plan for an architecture."""
 
     SKELETON: str
-    RESCALE: tuple[str, float]  # the default, and its threshold in log2 units
+
+    def rescale(self, spec: Spec) -> tuple[str, float]:
+        """The default, and its threshold in log2 units."""
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError where no candidate can help."""
@@ -111,8 +113,7 @@ def _strategy(arch: Arch, copy_bytes: int) -> Strategy:
 
 def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int) -> Problem:
     expressions = lower(spec)
-    rescale, threshold = strategy.RESCALE
-    softmax = resolve(spec.schedule, rescale, threshold)
+    softmax = resolve(spec.schedule, *strategy.rescale(spec))
     shares = _shares(spec, analyse(expressions.mask, 128, 128))
     uniform = analyse(expressions.mask, 128, 128).uniform
     tiles = TYPICAL_LENGTH // 128

@@ -8,22 +8,22 @@ from flashgen.plan.limits import check, up
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, expression_arguments
 from flashgen.plan.smem import lay_out
+from flashgen.spec import Spec
 
-__all__ = ["RESCALE", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
 
 SKELETON = "forward_sm80"
 # A step with no rescale executes 770 instructions of a warp at 128x64 and head dim 128, where `always` executes 880; at head dim 64, 594 against 634.
-RESCALE = ("lazy", 8.0)  # p stays below 2^8: exact in float16 and bfloat16
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
-RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, so that one multiplies while the other computes exponentials
+RESIDENT_WARPS = 8  # of a multiprocessor, with all the registers that a thread can have: two a scheduler, one multiplies while the other computes exponentials
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
-# Registers a thread, fitted to what the compiler reports of tiles with and without spills.
-MAX_REGISTERS = 255
-FRAGMENTS = 232  # that can be q, s, p and o
-SCORE_WEIGHT = 1.5  # of an element of s, which becomes half a register of p
-QUERY_MARGIN = 8  # of 16 rows, when q stays in registers: the compiler loads ahead
+# Registers a thread, fitted to what the compiler spills.
+FRAGMENTS = 208  # of q, s, p and o in a product
+SOFTMAX_FRAGMENTS = 280  # in between, when s counts more: its exponentials and p come to be
+SOFTMAX_SCORES = 2.25
+QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 
 # Clocks.
 LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
@@ -32,6 +32,11 @@ LOAD_LATENCY = 400  # and when its loads have half a step
 STEP = 150  # start and end of two products
 BARRIER = 80  # a barrier of the only block on a multiprocessor
 QUERY_TILE = 1500  # start and end of 128 query rows
+
+
+def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
+    """Lazy: p stays below 2^8, exact in float16 and bfloat16."""
+    return "lazy", 8.0
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
@@ -64,9 +69,12 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
     if not 1 <= pipe.stages <= MAX_STAGES:
         return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
-    needed = _fragments(draft)
-    if needed > FRAGMENTS:
-        return f"q, s, p and o take {needed:.0f} registers a thread, {FRAGMENTS} can be held"
+    rows, s, o = _rows(draft), tile.block_n // 2, tile.v_columns // 2
+    q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
+    if rows * (q + s + o) > FRAGMENTS:
+        return f"q, s and o take {rows * (q + s + o)} registers a thread, {FRAGMENTS} can be held"
+    if rows * (q + SOFTMAX_SCORES * s + o) > SOFTMAX_FRAGMENTS:
+        return f"softmax takes {rows * (q + SOFTMAX_SCORES * s + o):.0f} registers a thread, {SOFTMAX_FRAGMENTS} can be held"
     return None
 
 
@@ -75,19 +83,11 @@ def _rows(draft: Draft) -> int:
     return draft.tile.block_m // (16 * draft.pipeline.warps)
 
 
-def _fragments(draft: Draft) -> float:
-    tile = draft.tile
-    q = tile.qk_columns // 4 + QUERY_MARGIN if draft.pipeline.query_in_registers else 4
-    return _rows(draft) * (q + SCORE_WEIGHT * tile.block_n / 2 + tile.v_columns / 2)
-
-
 def _blocks(problem: Problem, draft: Draft) -> int:
     """Blocks that shall be resident on a multiprocessor: a bound for the compiler's registers."""
     assert isinstance(draft.smem, SmemPlan)
-    arch, warps = problem.arch, draft.pipeline.warps
-    registers = min(MAX_REGISTERS, _fragments(draft) + MAX_REGISTERS - FRAGMENTS)
-    by_registers = int(arch.registers / (32 * warps * registers))
-    return max(1, min(arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES), by_registers, RESIDENT_WARPS // warps))
+    by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
+    return max(1, min(by_shared, RESIDENT_WARPS // draft.pipeline.warps))
 
 
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:

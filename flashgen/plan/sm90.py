@@ -8,14 +8,14 @@ from flashgen.errors import PlanError
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, expression_arguments
 from flashgen.plan.smem import lay_out
+from flashgen.spec import Spec
 
 SKELETON = "forward_sm90"
-RESCALE = ("lazy", 8.0)  # p stays below 2^8: exact in float16 and bfloat16
 
 MAX_HEAD_DIM = 256  # columns of one product
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
-SCORE_REGISTERS = 24  # that a score which is not linear needs besides
+HOLE_REGISTERS = 24  # that a score which is not linear, or a mask that reads tensors, needs besides
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
 STEP_LATENCY = 250  # of a key step, that nothing hides
@@ -29,6 +29,11 @@ LONE_WARP = 2.5  # clocks an instruction, for the one warp of a warpgroup that a
 
 def _up(x: int, to: int) -> int:
     return -(-x // to) * to
+
+
+def rescale(spec: Spec) -> tuple[str, float]:
+    """Lazy where the multiplies saved outweigh the vote; p stays below 2^8, exact in float16 and bfloat16."""
+    return ("lazy", 8.0) if spec.head_dim.v > 64 else ("always", 0.0)
 
 
 def check(problem: Problem) -> None:
@@ -98,7 +103,8 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"stages is {pipe.stages}: 1 to 8"
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
-    needed = tile.block_n * 3 // 4 + tile.v_columns // 2 + (SCORE_REGISTERS if problem.holes.score else 0)
+    costly = problem.holes.score or any("p.arg_" in line for line in problem.holes.keep)
+    needed = tile.block_n * 3 // 4 + tile.v_columns // 2 + (HOLE_REGISTERS if costly else 0)
     if needed > ACCUMULATORS[groups]:
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
     return None

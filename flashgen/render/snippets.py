@@ -5,23 +5,27 @@ from functools import cache
 
 from flashgen.render.environment import template_root
 
-_NAME = re.compile(r"__forceinline__ \S+ (\w+)\(")
-_CALL = re.compile(r"\bptx::(\w+)")
+_NAME = re.compile(r"__forceinline__ [\w ]+? (\w+)\(")
+_CALL = re.compile(r"\b(?:ptx::(\w+)|(floor_\w+)\()")
+_PLAIN = "floor.cuh"  # ordinary functions, outside namespace ptx
 
 
 @cache
-def vocabulary() -> dict[str, str]:
-    """Every static function of templates/device by name, files in alphabetical order."""
-    found: dict[str, str] = {}
+def vocabulary() -> dict[str, dict[str, str]]:
+    """Every static function of templates/device by file and name, files in alphabetical order. Overloads stand together."""
+    files: dict[str, dict[str, str]] = {}
     for path in sorted((template_root() / "device").glob("*.cuh")):
+        items = files[path.name] = {}
         for item in path.read_text(encoding="utf-8").split("\n\n"):
             if name := _NAME.search(item):
-                assert name[1] not in found, f"{path.name}: {name[1]} is defined twice"
-                found[name[1]] = item.strip("\n")
-    return found
+                assert all(name[1] not in other for other in files.values()), f"{path.name}: {name[1]} is defined twice"
+                items[name[1]] = item.strip("\n")
+    return files
 
 
-def used(text: str) -> str:
-    """The functions that the text calls by `ptx::name`, in the vocabulary's order."""
-    called = set(_CALL.findall(text))
-    return "\n".join(item for name, item in vocabulary().items() if name in called)
+def used(text: str) -> dict[str, str]:
+    """The functions that the text calls, in the vocabulary's order: those of namespace `ptx`, and the `plain` ones."""
+    called = {name for match in _CALL.findall(text) for name in match}
+    chosen = {file: [item for name, item in items.items() if name in called] for file, items in vocabulary().items()}
+    plain = chosen.pop(_PLAIN)
+    return {"ptx": "\n".join(item for items in chosen.values() for item in items), "plain": "\n".join(plain)}

@@ -42,7 +42,7 @@ def render(plan: Plan) -> Source:
     context = {"plan": plan, "holes": plan.holes, "keys": plan.ranges.cuda(), "digest": plan.digest, "version": _version()}
     env.filters["description"] = describe
     template = env.get_template(f"{plan.skeleton}.cu.j2")
-    body = template.render(context, vocabulary="")
+    body = template.render(context, vocabulary=used(""))
     text = template.render(context, vocabulary=used(body))
     return Source(plan.spec.name, _tidy(text), plan.arch.name, "forward", OPTIONS)
 
