@@ -1,24 +1,22 @@
 """Nodes as sympy expressions, and those as NumPy functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import sympy
-from sympy.printing.numpy import NumPyPrinter
 
 from flashgen.expr.nodes import Call, Const, Load, Name, Node
 
-_READ = sympy.Function("read")
 
-
-def to_sympy(node: Node) -> Any:
+def to_sympy(node: Node, symbols: Mapping[str, Any] | None = None) -> Any:
     """The node as sympy has it, unevaluated: s - s is not 0 where s is infinite.
 
     >>> to_sympy(Call("*", (Name("s", "float"), Const(0.5, "float")), "float"))
     s*0.5
 
-    Names and tensors are symbols of their names.
+    Names and tensors are symbols of their names, or those given. Reads, choices and logic are functions called as in NumPy: sympy's
+    own simplify whatever they are told.
     """
     match node:
         case Const(value, "bool"):
@@ -28,30 +26,29 @@ def to_sympy(node: Node) -> Any:
         case Const(value):
             return sympy.Float(value, 17)
         case Name(name):
-            return sympy.Symbol(name)
+            return symbols[name] if symbols else sympy.Symbol(name)
         case Load(tensor, indices, type):
-            value = _READ(sympy.Symbol(tensor), *map(to_sympy, indices))
+            array = symbols[tensor] if symbols else sympy.Symbol(tensor)
+            value = sympy.Function("read")(array, *(to_sympy(i, symbols) for i in indices))
             return sympy.Ne(value, 0, evaluate=False) if type == "bool" else value
         case Call("float", (x,)):
-            return to_sympy(x)
-        case Call("where", (c, a, b), "bool"):
-            c, a, b = map(to_sympy, (c, a, b))
-            return sympy.Or(sympy.And(c, a, evaluate=False), sympy.And(sympy.Not(c, evaluate=False), b, evaluate=False), evaluate=False)
-        case Call("where", (c, a, b)):
-            c, a, b = map(to_sympy, (c, a, b))
-            return sympy.Piecewise((a, c), (b, True), evaluate=False)
+            return to_sympy(x, symbols)
         case Call(op, args):
-            return _OPERATIONS[op](*map(to_sympy, args))
+            return _OPERATIONS[op](*(to_sympy(x, symbols) for x in args))
     raise AssertionError(node)
 
 
 def to_numpy(node: Node, names: Sequence[str]) -> Callable[..., Any]:
     """The node as a function of arrays, one for each of `names`, that broadcast. An index outside a tensor is clamped to it."""
-    symbols = [sympy.Symbol(name) for name in names]
-    arguments = [sympy.Dummy(name) for name in names]  # a param may be called as a function of NumPy
-    expression = to_sympy(node).xreplace(dict(zip(symbols, arguments, strict=True)))
-    found: Callable[..., Any] = sympy.lambdify(arguments, expression, modules=[{"read": _read}, "numpy"], printer=_Printer(_SETTINGS))
-    return found
+    symbols = {name: sympy.Dummy(name) for name in names}  # a param may be called as a function of NumPy is
+    expression = to_sympy(node, symbols)
+    function: Callable[..., Any] = sympy.lambdify(list(symbols.values()), expression, modules=[{"read": _read}, "numpy"])
+    return function
+
+
+def _read(tensor: Any, *indices: Any) -> Any:
+    clamped = (np.clip(np.asarray(i, np.int64), 0, size - 1) for i, size in zip(indices, tensor.shape, strict=True))
+    return tensor[tuple(clamped)]
 
 
 def _unevaluated(function: Any) -> Callable[..., Any]:
@@ -75,8 +72,9 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "%": _unevaluated(sympy.Mod),
     "neg": _minus,
     "abs": _unevaluated(sympy.Abs),
-    "min": _unevaluated(sympy.Min),
-    "max": _unevaluated(sympy.Max),
+    "min": sympy.Function("minimum"),
+    "max": sympy.Function("maximum"),
+    "where": sympy.Function("where"),
     "exp": _unevaluated(sympy.exp),
     "exp2": lambda a: sympy.Pow(2.0, a, evaluate=False),
     "log": _unevaluated(sympy.log),
@@ -90,39 +88,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     ">=": _unevaluated(sympy.Ge),
     "==": _unevaluated(sympy.Eq),
     "!=": _unevaluated(sympy.Ne),
-    "&": _unevaluated(sympy.And),
-    "|": _unevaluated(sympy.Or),
-    "~": _unevaluated(sympy.Not),
+    "&": sympy.Function("logical_and"),
+    "|": sympy.Function("logical_or"),
+    "~": sympy.Function("logical_not"),
 }
-_SETTINGS = {"fully_qualified_modules": False, "inline": True, "allow_unknown_functions": True, "user_functions": {"read": "read"}}
-
-
-class _Printer(NumPyPrinter):  # type: ignore[misc]
-    """sympy's stacks the arguments of these, which must then have one shape; here they broadcast."""
-
-    def _nested(self, function: str, args: Sequence[Any]) -> str:
-        first, *rest = map(self._print, args)
-        for other in rest:
-            first = f"{self._module_format('numpy.' + function)}({first}, {other})"
-        return str(first)
-
-    def _print_And(self, e: Any) -> str:  # noqa: N802
-        return self._nested("logical_and", e.args)
-
-    def _print_Or(self, e: Any) -> str:  # noqa: N802
-        return self._nested("logical_or", e.args)
-
-    def _print_Min(self, e: Any) -> str:  # noqa: N802
-        return self._nested("minimum", e.args)
-
-    def _print_Max(self, e: Any) -> str:  # noqa: N802
-        return self._nested("maximum", e.args)
-
-    def _print_Piecewise(self, e: Any) -> str:  # noqa: N802
-        (then, condition), (other, _) = e.args
-        return f"{self._module_format('numpy.where')}({self._print(condition)}, {self._print(then)}, {self._print(other)})"
-
-
-def _read(tensor: Any, *indices: Any) -> Any:
-    clamped = (np.clip(np.asarray(i, np.int64), 0, size - 1) for i, size in zip(indices, tensor.shape, strict=True))
-    return tensor[tuple(clamped)]
