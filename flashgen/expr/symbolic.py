@@ -68,8 +68,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "-": lambda a, b: sympy.Add(a, _minus(b), evaluate=False),
     "*": _unevaluated(sympy.Mul),
     "/": _quotient,
-    "//": lambda a, b: sympy.floor(_quotient(a, b), evaluate=False),
-    "%": _unevaluated(sympy.Mod),
+    "//": sympy.Function("floor_divide"),  # of integers: a quotient of floats would round
+    "%": sympy.Function("remainder"),
     "neg": _minus,
     "abs": _unevaluated(sympy.Abs),
     "min": sympy.Function("minimum"),
