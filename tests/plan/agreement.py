@@ -1,0 +1,85 @@
+"""The interpreter beside the float64 reference: at most twice the error of plain attention in the same dtype, and a bit."""
+
+import numpy as np
+
+from flashgen.expr import evaluate, lower, reference
+from flashgen.plan.interpret import interpret
+from flashgen.plan.search import plan
+from flashgen.spec import Spec
+
+SLACK = {"float32": 1e-5, "float16": 5e-4, "bfloat16": 4e-3}
+SCHEDULES = {
+    "standard": "standard",
+    "three_pass": "three_pass",
+    "three_pass_kv_outer": {"passes": 3, "outer": "kv"},
+    "two_pass": "two_pass",
+    "two_pass_kv_outer": {"passes": 2, "outer": "kv"},
+    "one_pass": "one_pass",
+    "one_pass_kv_outer": {"outer": "kv"},
+    "each_step": {"normalize": "each_step"},
+    "each_step_kv_outer": {"normalize": "each_step", "outer": "kv"},
+    "lazy": {"rescale": "lazy"},
+    "barely_lazy": {"rescale": {"lazy": 0.25}},
+    "lazy_kv_outer": {"rescale": "lazy", "outer": "kv"},
+}
+
+
+def arrays(spec, batch, heads, kv_heads, q_len, kv_len, seed=0, amplitude=1.0):
+    """q, k, v of the spec's layout and dtype, rounded to it."""
+    random = np.random.default_rng(seed)
+    shapes = [(heads, q_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.v)]
+    if spec.layout == "bshd":
+        shapes = [(s, h, d) for h, s, d in shapes]
+    return [(amplitude * random.standard_normal((batch, *shape))).astype(spec.element.numpy) for shape in shapes]
+
+
+def softmax_of(name):
+    return plan(Spec(head_dim=8, dtype="float32", schedule=SCHEDULES[name]), "host").softmax
+
+
+def run(spec, q, k, v, **values):
+    return interpret(plan(spec, "host"), q, k, v, values)
+
+
+def plain(spec, q, k, v, **values):
+    """Attention at once, in the dtype of the spec with float32 sums."""
+    if k.size == 0:
+        return np.zeros((*q.shape[:-1], v.shape[-1]))
+    expressions, swap = lower(spec), spec.layout == "bshd"
+    q, k, v = (x.swapaxes(1, 2) if swap else x for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
+    b, h, q_idx, kv_idx = np.ogrid[: q.shape[0], : q.shape[1], : q.shape[2], : k.shape[2]]
+    known = {p.name: p.default for p in spec.params} | values
+    known |= {"b": b, "h": h, "hk": h // group, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q.shape[2], "kv_len": k.shape[2]}
+    s = (q.astype(np.float32) @ k.swapaxes(2, 3)) * np.float32(evaluate(expressions.scale, known))
+    with np.errstate(all="ignore"):
+        score, seen = evaluate(expressions.score, known | {"s": s}), np.broadcast_to(evaluate(expressions.mask, known), s.shape)
+        s = np.where(seen, np.float32(score), -np.inf)
+        top = s.max(-1, keepdims=True, initial=-np.inf)
+        p = np.where(top == -np.inf, 0, np.exp(s - top))
+        p /= np.maximum(p.sum(-1, keepdims=True), 1e-30)
+    o = (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(q.dtype)
+    return o.swapaxes(1, 2) if swap else o
+
+
+def error(a, b):
+    """The largest difference; NaN and infinities have to be at the same places."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+    np.testing.assert_array_equal(np.where(np.isinf(a), a, 0), np.where(np.isinf(b), b, 0))
+    finite = np.isfinite(a)
+    return np.abs(a[finite] - b[finite]).max(initial=0)
+
+
+def check(spec, q, k, v, lse_tolerance=1e-3, **values):
+    """The error rule; returns what the interpreter gave."""
+    o, lse = run(spec, q, k, v, **values)
+    assert o.dtype == q.dtype
+    assert lse.dtype == np.float32
+    expected_o, expected_lse = reference(spec, q, k, v, **values)
+    assert o.shape == expected_o.shape
+    assert lse.shape == expected_lse.shape
+    assert error(o, expected_o) <= 2 * error(plain(spec, q, k, v, **values), expected_o) + SLACK[spec.dtype]
+    assert error(lse, expected_lse) <= lse_tolerance
+    return o, lse
