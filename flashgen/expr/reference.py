@@ -44,7 +44,7 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     rows = max(1, ELEMENTS // max(1, kv_len))
     kv_idx = np.arange(kv_len)[None, :]
     with np.errstate(all="ignore"):
-        for b, h, begin in np.ndindex(batch, heads, -(-q_len // rows)):
+        for b, h, begin in np.ndindex(batch, heads, -(-q_len // rows) if kv_len else 0):
             part = slice(begin * rows, (begin + 1) * rows)
             keys, vectors = (np.asarray(x[b, h // group], np.float64) for x in (k, v))
             s = np.asarray(q[b, h, part], np.float64) @ keys.T * factor

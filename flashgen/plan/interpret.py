@@ -124,7 +124,8 @@ class _Run:
         """The tiles of a pass, in the order of the schedule."""
         softmax = self.plan.softmax
         if softmax.materialize:
-            yield slice(0, self.q_len), slice(0, self.kv_len), True
+            if self.q_len and self.kv_len:
+                yield slice(0, self.q_len), slice(0, self.kv_len), True
         elif softmax.outer == "q":
             for i in range(begin.shape[1]):
                 for loop, first, last in zip(self.plan.ranges.loops, begin[:, i], end[:, i], strict=True):
