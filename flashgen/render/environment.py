@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jinja2
 
-COMMENT_COLUMN = 41
+COMMENT_COLUMN = 41  # characters before it
 
 
 @cache
@@ -16,13 +16,13 @@ def template_root() -> Path:
     return installed if installed.is_dir() else package.parent / "templates"
 
 
-def remark(comment: str, before: str = "") -> str:
-    """A trailing comment, aligned where the text before it (indentation, blank and semicolon come on top) leaves room.
+def aligned(code: str, comment: str) -> str:
+    """Code with a trailing comment, if there is one, in the column where they all begin.
 
-    >>> remark("of a tile", "int BLOCK_M")
-    '                          // of a tile'
+    >>> aligned("  int BLOCK_M;", "of a tile")
+    '  int BLOCK_M;                           // of a tile'
     """
-    return f"{' ' * max(1, COMMENT_COLUMN - len(before) - 4)}// {comment}" if comment else ""
+    return f"{code}{' ' * max(3, COMMENT_COLUMN - len(code))}// {comment}" if comment else code
 
 
 @cache
@@ -44,5 +44,5 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    env.filters["remark"] = remark
+    env.filters["aligned"] = aligned
     return env
