@@ -14,9 +14,11 @@ def check(problem: Problem) -> None:
             nearest = min(max(8, round(d / 8) * 8), MAX_HEAD_DIM)
             raise PlanError(f"head_dim {label} is {d}: {arch} takes multiples of 8 from 8 to {MAX_HEAD_DIM}; the nearest is {nearest}")
     if spec.element.mma is None:
-        raise PlanError(f"dtype {spec.dtype} has no kernel on {arch}: float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)")
+        served = f"float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)"
+        raise PlanError(f"dtype {spec.dtype} has no kernel on {arch}: {served}")
     if softmax.materialize or softmax.passes != 1 or softmax.normalize != "end" or softmax.outer != "q":
-        raise PlanError("kernels run the schedule {passes: 1, normalize: end, outer: q} with rescale always or lazy; every other schedule runs on the CPU (arch host)")
+        served = "{passes: 1, normalize: end, outer: q} with rescale always or lazy"
+        raise PlanError(f"kernels run the schedule {served}; every other schedule runs on the CPU (arch host)")
 
 
 def up(x: int, to: int) -> int:

@@ -167,9 +167,15 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         yield "ranges", reason
 
 
-def expression_arguments(spec: Spec) -> tuple[list[Argument], list[Argument]]:
-    """The members of Params that the expressions read: arrays, then scalars."""
+def further_arguments(spec: Spec) -> Iterator[Argument]:
+    """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
     words = {"float32": "float", "int32": "int", "bool": "bool"}
-    arrays = [Argument(f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]") for t in spec.tensors]
-    scalars = [Argument(f"arg_{p.name}", p.type, "scalar", p.name) for p in spec.params]
-    return arrays, scalars
+    for t in spec.tensors:
+        yield Argument(f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]")
+    yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
+    for p in spec.params:
+        yield Argument(f"arg_{p.name}", p.type, "scalar", p.name)
+    for name in ("q_len", "kv_len", "heads", "batch"):
+        yield Argument(name, "int", "scalar", name)
+    yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
+    yield Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")

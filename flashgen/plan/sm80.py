@@ -1,22 +1,24 @@
-"""Planning for sm_80 and later, and for arrays that TMA cannot address: a block a query tile, every warp copies (cp.async) and multiplies (mma.sync)."""
+"""Planning for sm_80 and later, and for arrays that TMA cannot address.
+
+A block takes one query tile; each of its warps copies (cp.async) and multiplies (mma.sync).
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from flashgen.plan.limits import check, up
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, expression_arguments
+from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, further_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
 __all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
 
 SKELETON = "forward_sm80"
-# A step with no rescale executes 770 instructions of a warp at 128x64 and head dim 128, where `always` executes 880; at head dim 64, 594 against 634.
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
-RESIDENT_WARPS = 8  # of a multiprocessor, with all the registers that a thread can have: two a scheduler, one multiplies while the other computes exponentials
+RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
@@ -26,6 +28,7 @@ SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 
 # Clocks.
+MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
 LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
 LATENCY = 200  # of a key step of a block that nothing hides,
 LOAD_LATENCY = 400  # and when its loads have half a step
@@ -34,37 +37,45 @@ BARRIER = 80  # a barrier of the only block on a multiprocessor
 QUERY_TILE = 1500  # start and end of 128 query rows
 
 
-def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
-    """Lazy: p stays below 2^8, exact in float16 and bfloat16."""
-    return "lazy", 8.0
+def rescale(spec: Spec) -> tuple[str, float]:
+    """Lazy where it executes fewer instructions; p stays below 2^8, exact in float16 and bfloat16.
+
+    A warp's step of 128x64 executes 770 instead of 880 at head dim 128, 594 instead of 634 at 64, and no fewer at 32.
+    """
+    return ("lazy", 8.0) if spec.head_dim.v > 32 else ("always", 0.0)
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, warps, stages, and whether q stays in registers."""
     spec = problem.spec
-    rows = [spec.block.m] if spec.block.m else [16 * spec.warps, 32 * spec.warps] if spec.warps else [64, 128]
-    keys = [spec.block.n] if spec.block.n else range(16, 129, 16)
-    warps = [spec.warps] if spec.warps else [4, 8]
-    stages = [spec.stages] if spec.stages else [1, 2, 3]
+    rows = _choices(spec.block.m, (64, 128) if spec.warps is None else (16 * spec.warps, 32 * spec.warps))
+    keys = _choices(spec.block.n, (16, 32, 48, 64, 96, 128))
+    warps = _choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
+    stages = _choices(spec.stages, (1, 2, 3))
     for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
         yield _draft(problem, block_m, block_n, w, n, kept)
+
+
+def _choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
+    return usual if pinned is None else (pinned,)
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
     qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v, 16)
     tile = TilePlan(block_m, block_n, qk, v, qk, v)
     pipeline = PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes)
-    pieces = [("Q", "Q", block_m * max(qk, v) * 2, 1, 128), ("K", "K", block_n * qk * 2, stages, 128), ("V", "V", block_n * v * 2, stages, 128)]
+    q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
+    pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     return Draft(tile, pipeline, lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")]))
 
 
-def objection(problem: Problem, draft: Draft) -> str | None:
+def objection(problem: Problem, draft: Draft) -> str | None:  # noqa: ARG001
     """Sizes of products, warps, stages, registers."""
     tile, pipe = draft.tile, draft.pipeline
     if not 1 <= pipe.warps <= MAX_WARPS:
         return f"warps is {pipe.warps}: 1 to {MAX_WARPS}"
     if tile.block_m < 1 or tile.block_m % (16 * pipe.warps):
-        return f"block m is {tile.block_m}: each of {pipe.warps} warps takes 16 query rows or a multiple, so a multiple of {16 * pipe.warps}"
+        return f"block m is {tile.block_m}: each of {pipe.warps} warps takes 16 rows or more, so a multiple of {16 * pipe.warps}"
     if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
         return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
     if not 1 <= pipe.stages <= MAX_STAGES:
@@ -94,15 +105,16 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     """Roofline of a key step, and what surrounds it."""
     tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
     m, n, columns, rows, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, _rows(draft), _blocks(problem, draft)
+    mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
     query = 0 if pipe.query_in_registers else tile.qk_columns
     score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
     rescale = tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
     products = rows * n * columns / 128
     loads = n * columns / 256 + rows * query / 16 + n * columns / (pipe.warps * 8 * problem.copy_bytes)
     others = loads + rows * (n / 2 * (4.75 + score) + rescale) + 70
-    one_warp = products * 4 * 4096 / arch.mma_flops + others * LONE_WARP + LATENCY + (LOAD_LATENCY if pipe.stages == 1 else 0)
+    one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + LATENCY + (LOAD_LATENCY if pipe.stages == 1 else 0)
     step = {
-        "tensor cores": 2 * m * n * columns / arch.mma_flops,
+        "tensor cores": 2 * m * n * columns / mma_flops,
         "exponentials": m * n / arch.exp2,
         "instructions": (products + others) * pipe.warps / 4,
         "shared memory": ((pipe.warps + 1) * n * columns + m * query) * 2 / 128,
@@ -117,17 +129,11 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     """A block a query tile."""
-    arrays, scalars = expression_arguments(problem.spec)
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", "u16*", "pointer", "o"),
         Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
         *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
-        *arrays,
-        Argument("softmax_scale", "float", "scalar", "softmax_scale"),
-        *scalars,
-        *(Argument(x, "int", "scalar", x) for x in ("q_len", "kv_len", "heads", "batch")),
-        Argument("group", "int", "scalar", "group", comment="query heads a key/value head"),
-        Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together"),
+        *further_arguments(problem.spec),
     )
     return LaunchPlan(32 * draft.pipeline.warps, _blocks(problem, draft), False, False, not problem.uniform, arguments)

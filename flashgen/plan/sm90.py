@@ -4,15 +4,16 @@ import math
 from collections.abc import Iterator
 from itertools import product
 
-from flashgen.errors import PlanError
+from flashgen.plan.limits import check, up
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, expression_arguments
+from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, further_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
+__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+
 SKELETON = "forward_sm90"
 
-MAX_HEAD_DIM = 256  # columns of one product
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 HOLE_REGISTERS = 24  # that a score which is not linear, or a mask that reads tensors, needs besides
@@ -27,34 +28,9 @@ CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 LONE_WARP = 2.5  # clocks an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
-def _up(x: int, to: int) -> int:
-    return -(-x // to) * to
-
-
 def rescale(spec: Spec) -> tuple[str, float]:
     """Lazy where the multiplies saved outweigh the vote; p stays below 2^8, exact in float16 and bfloat16."""
     return ("lazy", 8.0) if spec.head_dim.v > 64 else ("always", 0.0)
-
-
-def check(problem: Problem) -> None:
-    """Head dims and schedules that the skeleton serves."""
-    spec = problem.spec
-    for label, d in (("qk", spec.head_dim.qk), ("v", spec.head_dim.v)):
-        if d % 8 or not 8 <= d <= MAX_HEAD_DIM:
-            nearest = min(max(8, round(d / 8) * 8), MAX_HEAD_DIM)
-            raise PlanError(f"head_dim {label} is {d}: {problem.arch.name} takes multiples of 8 from 8 to {MAX_HEAD_DIM}; the nearest is {nearest}")
-    check_kernel(problem)
-
-
-def check_kernel(problem: Problem) -> None:
-    """What no skeleton for tensor cores serves yet."""
-    spec, softmax = problem.spec, problem.softmax
-    if spec.element.mma is None:
-        raise PlanError(f"dtype {spec.dtype} has no kernel on {problem.arch.name}: float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)")
-    if softmax.materialize or softmax.passes != 1 or softmax.normalize != "end" or softmax.outer != "q":
-        raise PlanError(
-            "kernels run the schedule {passes: 1, normalize: end, outer: q} with rescale always or lazy; every other schedule runs on the CPU (arch host)"
-        )
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
@@ -70,7 +46,7 @@ def drafts(problem: Problem) -> Iterator[Draft]:
 
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
-    tile = TilePlan(block_m, block_n, _up(qk, 16), _up(v, 16), _up(qk, 64), _up(v, 64))
+    tile = TilePlan(block_m, block_n, up(qk, 16), up(v, 16), up(qk, 64), up(v, 64))
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
     pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups == 2, separate_output=apart)
@@ -134,19 +110,19 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     """One block a multiprocessor; the counter deals."""
     tile = draft.tile
-    arrays, scalars = expression_arguments(problem.spec)
     arguments = (
         Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m)),
         Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
         Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
         Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
-        Argument("counter", "int*", "pointer", "counter", comment="query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"),
-        *arrays,
-        Argument("softmax_scale", "float", "scalar", "softmax_scale"),
-        *scalars,
-        *(Argument(x, "int", "scalar", x) for x in ("q_len", "kv_len", "heads", "batch")),
-        Argument("group", "int", "scalar", "group", comment="query heads a key/value head"),
-        Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together"),
+        Argument(
+            "counter",
+            "int*",
+            "pointer",
+            "counter",
+            comment="query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after",
+        ),
+        *further_arguments(problem.spec),
     )
     return LaunchPlan(128 * (tile.block_m // 64 + 1), 1, True, True, not problem.uniform, arguments)
