@@ -28,7 +28,7 @@ class Source:
 
 
 # Stated one by one, so that no default of a compiler changes a result.
-OPTIONS = ("--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--extra-device-vectorization")
+OPTIONS = ("--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 
 
 def render(plan: Plan) -> Source:
