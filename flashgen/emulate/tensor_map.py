@@ -16,6 +16,7 @@ TENSOR_MAP = np.dtype(
     }
 )  # struct TensorMap in host/bulk_copies.hpp
 MAGIC = 0x544D4150
+ALIGNMENT = 16  # bytes, of the address and the strides
 
 
 def tensor_map(array: NDArray[Any], box: tuple[int, ...], swizzle: int = 128) -> NDArray[np.uint8]:
@@ -29,13 +30,14 @@ def tensor_map(array: NDArray[Any], box: tuple[int, ...], swizzle: int = 128) ->
     """
     rank, size = array.ndim, array.itemsize
     row = box[-1] * size
+    strides = [s if n > 1 else ALIGNMENT for n, s in zip(array.shape, array.strides, strict=True)]  # of one element: any will do
     rules = {
         f"2 to 5 dimensions, not {rank}, and a box of as many numbers, not {len(box)}": 2 <= rank <= 5 and len(box) == rank,
-        f"a dense last axis, not strides {array.strides}": array.strides[-1] == size or array.shape[-1] == 1,
-        f"strides in multiples of 16 bytes, not {array.strides}": all(s % 16 == 0 and s >= 0 for s in array.strides[:-1]),
-        f"an address in multiples of 16 bytes, not {array.ctypes.data:#x}": array.ctypes.data % 16 == 0,
+        f"no dimension of length 0, not {array.shape}": array.size > 0,
+        f"a dense last axis, not strides {array.strides}": array.shape[-1] == 1 or array.strides[-1] == size,
+        f"strides in multiples of 16 bytes, not {array.strides}": all(s % ALIGNMENT == 0 and s > 0 for s in strides[:-1]),
+        f"an address in multiples of 16 bytes, not {array.ctypes.data:#x}": array.ctypes.data % ALIGNMENT == 0,
         f"a box of 1 to 256 elements a side, not {box}": all(1 <= n <= 256 for n in box),
-        f"no dimension of length 0, not {array.shape}": all(n > 0 for n in array.shape),
         f"box rows in multiples of 16 bytes, not {row}": row % 16 == 0,
         f"a swizzle of 128, 64, 32 or 0 bytes, not {swizzle}": swizzle in (0, 32, 64, 128),
         f"box rows of at most the swizzle's {swizzle} bytes, not {row}": not swizzle or row <= swizzle,
@@ -45,7 +47,7 @@ def tensor_map(array: NDArray[Any], box: tuple[int, ...], swizzle: int = 128) ->
             raise BackendError(f"a tensor map takes {rule}")
     one = np.zeros((), TENSOR_MAP)
     one["address"] = array.ctypes.data
-    one["strides"][: rank - 1] = array.strides[-2::-1]
+    one["strides"][: rank - 1] = strides[-2::-1]
     one["dims"] = one["box"] = 1
     one["dims"][:rank], one["box"][:rank] = array.shape[::-1], box[::-1]
     one["rank"], one["element_bytes"], one["magic"] = rank, size, MAGIC

@@ -7,7 +7,7 @@ import numpy as np
 
 DEVICE = Path(__file__).parents[2] / "templates" / "device"
 VOCABULARY = (
-    "using u16 = unsigned short;\nusing u32 = unsigned int;\nusing u64 = unsigned long long;\n"
+    "using u16 = unsigned short;\nusing i64 = long long;\nusing u32 = unsigned int;\nusing u64 = unsigned long long;\n"
     "struct __align__(64) TensorMap { unsigned char bytes[128]; };\n"
     "namespace ptx {\n" + "\n".join(path.read_text() for path in sorted(DEVICE.glob("*.cuh"))) + "}\n"
 )

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-
 from flashgen.emulate import EmulationFault, HostKernel, MissingTwin
 from flashgen.errors import BackendError, CompileError
 from flashgen.plan.model import Region
@@ -139,8 +138,10 @@ COPY_PARAMS = "const float* in; float* out; int shift;"
 COPY = kernel_text(
     COPY_PARAMS,
     """  u32 x[4];
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "l"(p.in + p.shift + 4 * threadIdx.x));
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(p.out + 4 * threadIdx.x), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");""",
+  const float* from = p.in + p.shift + 4 * threadIdx.x;
+  float* to = p.out + 4 * threadIdx.x;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "l"(from));
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");""",
 )
 
 

@@ -21,8 +21,8 @@ def calls(statement):
             "{ a_b((s), (m), {(c0), (c1)}); }",
         ),
         (
-            'asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; w.m64n8k16.x {%0,%1}, %2, p; }" : "+f"(d[0]), "+f"(d[1]) : "l"(a), "r"(n));',
-            "{ { bool p; setp_ne_b32(p, (n), 0); w_m64k16_x<8>(neighbours<2>(d), (a), p); } }",
+            'asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; w.m64n8k16 {%0,%1}, %2, p; }" : "+f"(d[0]), "+f"(d[1]) : "l"(a), "r"(n));',
+            "{ { bool p; setp_ne_b32(p, (n), 0); w_m64k16<8>(neighbours<2>(d), (a), p); } }",
         ),
         ('asm volatile("ld.v2 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a));', "{ ld_v2(references((v.x), (v.y)), (a)); }"),
         ('asm volatile("{ W: a.b p, [%0]; @!p bra W; }" :: "r"(b));', "{ { W: ; a_b(p, (b)); if (!p) goto W; } }"),

@@ -214,7 +214,7 @@ inline void Block::end() {
   for (const Thread& t : threads_)
     if (!t.done)
       throw Fault{"deadlock: every thread waits and nothing is in flight" + waiting(),
-                  "who should arrive next at the barriers above, and does he skip an iteration, a parity or an empty range that the others do not?",
+                  "who should arrive next at these barriers, and is there an iteration, a parity or an empty range that one side skips and the other does not?",
                   t.place, 0, number_, t.id};
   for (Engine* engine : engines_)
     if (Fault left = engine->unfinished(); checks_ && !left.what.empty()) {

@@ -1,0 +1,110 @@
+"""Every kernel family as it ships, under the race checker, against the float64 reference."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.emulate import EmulationFault, emulate
+from flashgen.expr.reference import reference
+from flashgen.plan import plan
+from flashgen.render import render
+from flashgen.spec import Spec
+
+SOFTCAP = {"score": "softcap * tanh(s / softcap)", "params": {"softcap": 20.0}}
+ALIBI = {"score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+SPECS = {
+    "sm_90a": [
+        {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"},
+        {"head_dim": 128, "dtype": "float16", "mask": "full", "block": {"m": 128, "n": 64}, "stages": 3},
+        {"head_dim": 128, "dtype": "bfloat16", "mask": "causal & window(100, 0)", "layout": "bhsd", **SOFTCAP},
+        {"head_dim": 72, "dtype": "bfloat16", "mask": "causal_top_left", "block": {"m": 64, "n": 80}, **ALIBI},
+        {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "schedule": {"rescale": {"lazy": 8}}},
+        {"head_dim": 256, "dtype": "bfloat16", "mask": "causal", "schedule": {"rescale": "always"}},
+    ],
+    "sm_80": [
+        {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"},
+        {"head_dim": 128, "dtype": "float16", "mask": "full", "block": {"m": 64, "n": 32}, "stages": 3},
+        {"head_dim": 40, "dtype": "bfloat16", "mask": "causal & window(100, 0)", "layout": "bhsd", "stages": 2, **SOFTCAP},
+        {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI},
+    ],
+}
+LSE_TOLERANCE = 2e-4  # natural log; scores are float32 sums of exact products
+
+
+@functools.cache
+def planned(arch, index):
+    chosen = plan(Spec(**SPECS[arch][index]), arch)
+    return chosen, render(chosen)
+
+
+def call(data, spec):
+    """Arrays and values of a call, small."""
+    batch, kv_heads, group = (
+        data.draw(st.integers(1, 2), "batch"),
+        data.draw(st.integers(1, 2), "kv_heads"),
+        data.draw(st.integers(1, 3), "group"),
+    )
+    q_len = data.draw(st.one_of(st.integers(1, 300), st.sampled_from([1, 64, 128, 256])), "q_len")
+    kv_len = data.draw(st.one_of(st.integers(0, 400), st.sampled_from([0, 1, 64, 128, 256])), "kv_len")
+    rng = np.random.default_rng(data.draw(st.integers(0, 99), "values"))
+    heads, d = kv_heads * group, spec.head_dim
+    shapes = ((batch, q_len, heads, d.qk), (batch, kv_len, kv_heads, d.qk), (batch, kv_len, kv_heads, d.v))
+    arrays = [rng.standard_normal(shape).astype(spec.element.numpy) for shape in shapes]
+    arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) if spec.layout == "bhsd" else x for x in arrays]
+    return arrays, {t.name: rng.random(heads).astype(np.float32) / 10 for t in spec.tensors}
+
+
+def check(spec, o, lse, want):
+    """P and o are rounded to the dtype, scores are not: a row is off by few units of roundoff of its norm."""
+    off = np.linalg.norm(o.astype(np.float64) - want[0], axis=-1)
+    bound = 3 * spec.element.rounding * np.linalg.norm(want[0], axis=-1) + 1e-6
+    assert (off <= bound).all(), f"o is off by {np.nanmax(off / bound):.1f} times the bound, first at {np.argwhere(~(off <= bound))[0]}"
+    assert (np.isneginf(lse) == np.isneginf(want[1])).all()
+    seen = np.isfinite(want[1])
+    assert (np.abs(lse[seen] - want[1][seen]) <= LSE_TOLERANCE * (1 + np.abs(want[1][seen]))).all()
+
+
+@pytest.mark.parametrize("arch", SPECS)
+@given(data=st.data())
+@settings(max_examples=settings().max_examples * 2 // 5)
+def test_forward(arch, data):
+    chosen, source = planned(arch, data.draw(st.integers(0, len(SPECS[arch]) - 1), "spec"))
+    (q, k, v), values = call(data, chosen.spec)
+    seed, blocks = data.draw(st.integers(0, 20), "seed"), data.draw(st.integers(1, 4), "blocks")
+    o, lse = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
+    check(chosen.spec, o, lse, reference(chosen.spec, q, k, v, **values))
+
+
+def faulty(old, new, arch="sm_90a", index=0, q_len=200, kv_len=300):
+    """What is found in a kernel whose text was changed."""
+    chosen, source = planned(arch, index)
+    assert old in source.text, source.text
+    rng, d = np.random.default_rng(0), chosen.spec.head_dim.qk
+    q, k, v = (rng.standard_normal((1, n, 2, d)).astype(chosen.dtype.numpy) for n in (q_len, kv_len, kv_len))
+    with pytest.raises(EmulationFault) as caught:
+        emulate(chosen, dataclasses.replace(source, text=source.text.replace(old, new)), q, k, v)
+    return str(caught.value)
+
+
+def test_reports_use_the_names_of_the_memory_map():
+    report = faulty("ptx::mbarrier_wait(shared + V_FULL + 8 * stage(at), parity(at));", "")
+    assert "reads `V[" in report
+    assert "written by the TMA load of `V full[" in report
+    assert "Attend::start_output" in report
+    assert "the other side, attention.cu:" in report
+
+
+def test_rows_past_the_last_are_not_written():
+    assert "the kernel wrote outside the output lse" in faulty("q_idx + 8 * r < p.q_len)", "q_idx + 8 * r < p.q_len + 1)")
+
+
+def test_rows_that_nobody_writes_are_found():
+    assert "were never written" in faulty("q_idx + 8 * r < p.q_len)", "q_idx + 8 * r < p.q_len - 1)")
+
+
+def test_the_counter_is_left_zero():
+    assert "leaves its counter at [" in faulty("p.counter[0] = p.counter[1] = 0;", "p.counter[1] = 0;")
