@@ -1,0 +1,102 @@
+"""`flashgen build`: what it writes, and that the header tells the truth."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import cuda.pathfinder
+import pytest
+
+from flashgen.cli.build import build, kernel_plan
+from flashgen.plan.params import record_dtype
+from flashgen.render import render
+from flashgen.render.header import header
+from flashgen.spec import Spec
+
+SMALL = "name: small\ndtype: float16\nhead_dim: 64\nmask: causal\nblock: {m: 64, n: 64}\n"
+VARIANTS = (
+    Spec(head_dim=64, dtype="float16", mask="causal"),
+    Spec(
+        head_dim=64,
+        dtype="float16",
+        mask="kv_idx < lens[b] + extra",
+        score="cap * tanh(s / cap) + bias[h, kv_idx]",
+        params={"cap": 30.0, "extra": 3},
+        tensors={"lens": {"shape": ["b"], "dtype": "int32"}, "bias": {"shape": ["hq", "kv_len"], "dtype": "float32"}},
+        outputs=["o", "lse"],
+    ),
+)
+
+
+def test_writes_a_folder_an_architecture(flashgen, tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    ran = flashgen("build", tmp_path / "small.yaml", "--arch", "sm_90a", "--arch", "sm_80", "-o", tmp_path, "--json")
+    assert ran.code == 0, ran.err
+    built = json.loads(ran.out)
+    assert [made["arch"] for made in built] == ["sm_90a", "sm_80"]
+    for made in built:
+        assert made.keys() == {"arch", "cubin", "registers", "spill_bytes", "shared_bytes", "seconds"}
+        assert 0 < made["registers"] <= 255
+        assert made["seconds"] > 0
+        folder = tmp_path / "small" / made["arch"]
+        assert Path(made["cubin"]) == folder / "kernel.cubin"
+        assert (folder / "kernel.cubin").read_bytes()[:4] == b"\x7fELF"
+        assert (folder / "kernel.cu").read_text().startswith("// flashgen")
+        plan = json.loads((folder / "plan.json").read_text())
+        assert plan["arch"] == made["arch"]
+        assert plan["smem"]["bytes"] <= made["shared_bytes"]
+        assert f"_THREADS {plan['launch']['threads']}\n" in (folder / "kernel.h").read_text()
+
+
+def test_the_table_names_the_folder(flashgen, tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    ran = flashgen("build", tmp_path / "small.yaml", "--arch", "sm_80", "-o", tmp_path / "out")
+    assert (ran.code, ran.err) == (0, "")
+    assert str(tmp_path / "out" / "small" / "sm_80") in ran.out
+
+
+def test_nothing_is_written_when_one_architecture_cannot_be(flashgen, tmp_path):
+    ran = flashgen("build", "causal", "--arch", "sm_80", "--arch", "sm_75", "-o", tmp_path)
+    assert ran.code == 2
+    assert "sm_75" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("spec", VARIANTS, ids=["plain", "arrays"])
+def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
+    """The C compiler places every member where the runtime writes it."""
+    compiler = shutil.which("g++")
+    if not compiler:
+        pytest.skip("no g++")
+    plan = kernel_plan(spec, arch)
+    text = header(plan, render(plan))
+    struct = re.search(r"struct (\w+_params)", text)[1]
+    layout = record_dtype(plan.launch.arguments)
+    checks = [f"static_assert(offsetof({struct}, {name}) == {offset});" for name, (_, offset) in layout.fields.items()]
+    checks.append(f"static_assert(sizeof({struct}) >= {layout.itemsize});")  # more where cuda.h aligns a CUtensorMap to 128 bytes
+    (tmp_path / "kernel.h").write_text(text)
+    (tmp_path / "check.cpp").write_text("\n".join(['#include <cstddef>\n#include "kernel.h"', *checks]))
+    include = cuda.pathfinder.find_nvidia_header_directory("cudart")
+    subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{include}", tmp_path / "check.cpp"], check=True)
+
+
+def test_a_folder_that_cannot_be_written(flashgen, tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "file").write_text("")
+    ran = flashgen("build", tmp_path / "small.yaml", "--arch", "sm_80", "-o", tmp_path / "file")
+    assert ran.code == 2
+    assert ran.err.startswith("flashgen: cannot write")
+
+
+def test_the_interpreter_has_no_kernel(flashgen, tmp_path):
+    ran = flashgen("build", "causal", "--arch", "host", "-o", tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "give another --arch" in ran.err.lower()
+
+
+def test_built_in_python(tmp_path):
+    (made,) = build(VARIANTS[0], ["sm_90a"], tmp_path)
+    assert made.spill_bytes == 0

@@ -1,0 +1,55 @@
+"""`flashgen check`: what passes, and that a wrong kernel does not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flashgen.cli import check as checking
+from flashgen.spec import Spec
+
+
+def test_a_right_plan_passes(flashgen):
+    ran = flashgen("check", "softcap", "--arch", "sm_90a", "--json")
+    assert ran.code == 0, ran.out
+    report = json.loads(ran.out)
+    assert report["passed"]
+    assert len(report["shapes"]) == len(checking.SHAPES)
+    assert all(0 < shape["o_error"] <= shape["o_limit"] for shape in report["shapes"])
+
+
+def test_the_emulated_kernel_passes(flashgen, monkeypatch, tmp_path):
+    monkeypatch.setattr(checking, "SHAPES", ((1, 70, 90, 1),))
+    (tmp_path / "small.yaml").write_text("dtype: float16\nhead_dim: 64\nmask: causal\nblock: {m: 64, n: 64}\n")
+    ran = flashgen("check", tmp_path / "small.yaml", "--emulate", "--seeds", 2)
+    assert ran.code == 0, ran.out
+    assert "under the emulator" in ran.out
+
+
+@pytest.mark.parametrize("change", ["o", "lse", "nan"])
+def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
+    right = checking.interpret
+
+    def wrong(plan, q, k, v, values):
+        o, lse = right(plan, q, k, v, values)
+        if plan.softmax.materialize or q.shape[1] != 300:
+            return o, lse
+        return {"o": (o * o.dtype.type(1.1), lse), "lse": (o, lse + 0.01), "nan": (np.full_like(o, np.nan), lse)}[change]
+
+    monkeypatch.setattr(checking, "interpret", wrong)
+    ran = flashgen("check", "causal", "--arch", "host")
+    assert (ran.code, ran.err) == (1, "")
+    assert f"1 of {len(checking.SHAPES)} shapes failed" in ran.out
+    report = json.loads(flashgen("check", "causal", "--arch", "host", "--json").out)
+    assert not report["passed"]
+    assert [shape["q_len"] for shape in report["shapes"] if not shape["passed"]] == [300]
+
+
+@pytest.mark.parametrize("spec", [
+    Spec(head_dim=7, dtype="float32", mask="causal", layout="bhsd"),
+    Spec(head_dim=16, dtype="float32", mask="kv_idx < lens[b]", tensors={"lens": {"shape": ["b"], "dtype": "int32"}}, group=3),
+    Spec(head_dim=16, dtype="bfloat16", score="where(on[h], s, s + bias[q_idx, kv_idx])",
+         tensors={"on": {"shape": ["hq"], "dtype": "bool"}, "bias": {"shape": ["q_len", "kv_len"], "dtype": "float32"}}),
+])  # fmt: skip
+def test_any_spec_has_inputs(spec):
+    assert checking.check(spec, "host", emulated=False, seeds=1).passed

@@ -1,0 +1,105 @@
+"""`flashgen explain`: its numbers against counting, its page, its picture."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.cli.picture import in_characters
+from flashgen.cli.work import measure, read_values
+from flashgen.expr import evaluate
+from flashgen.plan import plan
+from flashgen.spec import Spec
+
+MASKS = ("full", "causal", "causal & window(100, 0)", "prefix(70) | causal", "chunk(90)", "kv_idx < lens[b]", "kv_idx % 3 == 0")
+
+
+@given(st.sampled_from(MASKS), st.integers(1, 700), st.integers(1, 700))
+@settings(max_examples=40)
+def test_the_work_is_what_counting_gives(mask, q_len, kv_len):
+    lens = {"lens": {"shape": ["b"], "dtype": "int32"}} if "lens" in mask else {}
+    chosen = plan(Spec(head_dim=64, dtype="float16", mask=mask, tensors=lens, block={"m": 64, "n": 64}), "sm_90a")
+    values = read_values(chosen.spec, ["lens=130"] if lens else [], kv_len)
+    work = measure(chosen, q_len, kv_len, values)
+    q_idx, kv_idx = np.arange(q_len)[:, None], np.arange(kv_len)
+    seen = evaluate(chosen.expressions.mask, {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len})
+    pairs = int(np.broadcast_to(seen, (q_len, kv_len)).sum())
+    assert work.visible == pytest.approx(pairs / (q_len * kv_len))
+    assert work.flops == 2 * pairs * 128
+    assert work.executed_flops >= work.flops
+    assert sum(work.tiles.values()) == -(-q_len // 64) * -(-kv_len // 64)
+
+
+def test_json_has_the_plan_and_its_reasons(flashgen):
+    ran = flashgen("explain", "causal", "--arch", "sm_90a", "--json", "--q-len", 1024)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["skeleton"] == "forward_sm90"
+    assert found["reasons"]
+    assert found["rejected"]
+    assert all(candidate["candidate"] and candidate["reason"] for candidate in found["rejected"])
+    work = found["work"]
+    assert (work["q_len"], work["kv_len"], work["heads"]) == (1024, 1024, 1)
+    assert work["flops"] == 2 * 256 * 1024 * 1025 // 2
+    assert work["bytes"] == 4 * 1024 * 128 * 2 + 4 * 1024
+    assert work["tiles"]["empty"] > work["tiles"]["partial"] > 0
+
+
+def test_the_page_answers(flashgen):
+    ran = flashgen("explain", "softcap", "--q-len", 512, "--kv-len", 700)
+    assert (ran.code, ran.err) == (0, "")
+    for word in ("softcap * tanh(s / softcap)", "rejected", "shared memory", "roofline", "512 queries and 700 keys", "█"):
+        assert word in ran.out
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120", "host"])
+def test_every_architecture_has_a_page(flashgen, arch):
+    assert flashgen("explain", "gqa", "--arch", arch, "--q-len", 256).code == 0
+
+
+def test_one_key_value_head_serves_a_group(flashgen):
+    found = json.loads(flashgen("explain", "gqa", "--json", "--q-len", 256).out)
+    assert found["work"]["heads"] == 4
+    assert found["work"]["bytes"] == (4 + 1) * 256 * 256 * 2 + 4 * 4 * 256
+
+
+def test_params_and_tensors_shape_the_picture(flashgen, tmp_path):
+    (tmp_path / "pad.yaml").write_text(
+        "dtype: float16\nhead_dim: 64\nmask: kv_idx < lens[b] - cut\nparams: {cut: 0}\ntensors: {lens: {shape: [b], dtype: int32}}\n"
+    )
+    spec, size = tmp_path / "pad.yaml", ("--q-len", 256, "--kv-len", 1024, "--json")
+    visible = [
+        json.loads(flashgen("explain", spec, *size, *more).out)["work"]["visible"]
+        for more in ((), ("--param", "lens=512", "--param", "cut=256"))
+    ]
+    assert visible == [1.0, 0.25]
+
+
+@pytest.mark.parametrize("item", ["lens=3", "nope", "h=a", "softcap=x"])
+def test_a_param_that_is_none(flashgen, item):
+    ran = flashgen("explain", "softcap", "--param", item)
+    assert ran.code == 2
+    assert item in ran.err
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture_is_saved(flashgen, tmp_path, suffix):
+    path = tmp_path / f"mask.{suffix}"
+    assert flashgen("explain", "window", "--q-len", 2048, "--png", path).code == 0
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+
+
+def test_a_picture_of_an_unknown_kind(flashgen, tmp_path):
+    ran = flashgen("explain", "full", "--q-len", 64, "--png", tmp_path / "mask.exe")
+    assert ran.code == 2
+    assert "mask.exe" in ran.err
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 2))
+def test_pictures_fit_and_do_not_lie(rows, columns, kind):
+    lines = in_characters(np.full((rows, columns), kind, np.int8))
+    assert 1 <= len(lines) <= 32
+    assert {len(line) for line in lines} <= set(range(1, 65))
+    assert set("".join(lines)) == {"·▒█"[kind]}
