@@ -92,8 +92,22 @@ class Binder:
             case Name(name) if (name, extent) in INSIDE:
                 return index
         size = Const(extent, "int") if isinstance(extent, int) else EXTENTS[extent]
-        below = call("min", index, call("-", size, Const(1, "int")))
+        below = index if isinstance(extent, int) and _at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
         return below if self._nonnegative(index) else call("max", below, Const(0, "int"))
 
     def _nonnegative(self, node: Node) -> bool:
         return self.signs.nonnegative(node) == NOTHING
+
+
+def _at_most(node: Node, limit: int) -> bool:
+    """Whether an integer is provably no more."""
+    match node:
+        case Const(value):
+            return value <= limit
+        case Call("min", args):
+            return any(_at_most(x, limit) for x in args)
+        case Call("max", args) | Call("where", (_, *args)):
+            return all(_at_most(x, limit) for x in args)
+        case Call("%" | "remainder", (_, n)):
+            return _at_most(n, limit + 1)
+    return False

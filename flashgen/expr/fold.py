@@ -129,4 +129,6 @@ def _fold_neutral(node: Call) -> Node:
             return inner
         case "min" | "max", (left, right) if left == right:
             return left
+        case "<" | ">" | "!=" | "<=" | ">=" | "==", (left, right) if left == right and left.type == "int":
+            return Const(node.op in ("<=", ">=", "=="), "bool")
     return node

@@ -11,6 +11,7 @@ from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, n
 
 # What a member or a local may not be called: what is in scope of the holes.
 TAKEN = ("p", "s", "row", "column", "batch", "head", "kv_head", "q_idx", "kv_begin", "to_log2", "score", "keep", "min", "max", "abs")
+WIDTH = 100  # of a part of a line
 LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "bool": "c"}
@@ -132,7 +133,7 @@ def _name(node: Node) -> str:
 
 
 class _Sharing:
-    """Computes every operation that occurs in two places once, before its first use."""
+    """Computes every operation that occurs in two places once, before its first use; and what would make a line too long to read."""
 
     def __init__(self, kept: Iterable[Kept], names: Names, hint: Callable[[Node], str], prefix: str = ""):
         self.names, self.hint, self.prefix = names, hint, prefix
@@ -164,7 +165,7 @@ class _Sharing:
         if node in self.done:
             return self.done[node]
         value = rebuild(node, self._visit)
-        if self.uses[node] < 2:
+        if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
             return value
         name = self.names.fresh(self.hint(node))
         self.result.append(Kept(name, value, ""))

@@ -40,7 +40,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else) or `float` (of an int)."""
+    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else) or `float` (of an int).
+
+    A node bound to a kernel (flashgen.expr.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative), `ptx::...`.
+    """
 
     op: str
     args: tuple["Node", ...]

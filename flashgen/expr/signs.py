@@ -61,7 +61,7 @@ class Signs:
                 return NOTHING if value >= 0 else None
             case Name(name):
                 return NOTHING if name in self.nonnegatives else None
-            case Call("%" | "abs" | "sqrt"):  # divisors are positive
+            case Call("%" | "remainder" | "abs" | "sqrt"):  # divisors are positive
                 return NOTHING
             case Call("+" | "*" | "/" | "min", args):
                 return _all(*map(self.nonnegative, args))
@@ -69,7 +69,7 @@ class Signs:
                 return _any(*map(self.nonnegative, args))
             case Call("where", (_, then, other)):
                 return _all(self.nonnegative(then), self.nonnegative(other))
-            case Call("float" | "floor" | "//", (x, *_)):
+            case Call("float" | "floor" | "//" | "quotient", (x, *_)):
                 return self.nonnegative(x)
         return None
 

@@ -1,0 +1,141 @@
+"""Emitted holes compiled by the host's compiler, around a Params whose arrays know their bounds."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from tests.expr.grammar import PARAMS, TENSORS
+
+CTYPES = {"float32": "float", "int32": "int", "bool": "bool"}
+ROWS, KEYS, TILE = 8, 12, 4  # of a query tile; keys, beyond the last one too, in tiles
+EXTENTS = {"b": 2, "hq": 4, "hk": 2, "q_len": 6, "kv_len": 10}
+
+PREAMBLE = """
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+using std::min; using std::max; using std::abs;
+namespace ptx {
+inline float exp2(float x) { return exp2f(x); }
+inline float log2(float x) { return log2f(x); }
+inline float tanh(float x) { return tanhf(x); }
+inline float sqrt(float x) { return sqrtf(x); }
+inline float minimum(float x, float y) { return x != x || y != y ? NAN : fminf(x, y); }
+inline float maximum(float x, float y) { return x != x || y != y ? NAN : fmaxf(x, y); }
+}
+inline int floor_div(int a, int n) { return a / n - (a % n < 0); }
+inline int floor_mod(int a, int n) { return a - floor_div(a, n) * n; }
+template <class T, int RANK> struct Array {
+  const T* data; int extents[RANK];
+  template <class... Index> T operator()(Index... index) const {
+    int at = 0, axis = 0;
+    for (int i : {index...}) { if (i < 0 || i >= extents[axis]) abort(); at = at * extents[axis++] + i; }
+    return data[at];
+  }
+};
+"""
+
+CASE = """
+namespace case_%(number)d {
+struct Variant {
+  %(uniform)s
+  Variant(const Params& p, int batch, int head, int kv_head) { %(set_uniform)s }
+  float to_log2() const { return %(outer)s; }
+  struct Row { %(row)s };
+  Row row(const Params& p, int q_idx, int kv_begin) const { Row row; %(set_row)s return row; }
+  float score(const Params& p, float s, const Row& row, int column) const { %(score)s }
+  bool keep(const Params& p, const Row& row, int column) const { %(keep)s }
+};
+void run(const Params& p, const float* s, float* score, bool* keep) {
+  for (int batch = 0; batch < p.batch; ++batch) for (int head = 0; head < p.heads; ++head) {
+    const Variant variant(p, batch, head, head / p.group);
+    for (int q = 0; q < ROWS; ++q) for (int begin = 0; begin < KEYS; begin += TILE) {
+      const Variant::Row row = variant.row(p, q, begin);
+      for (int column = 0; column < TILE; ++column, ++s) {
+        *score++ = variant.score(p, *s, row, column) * variant.to_log2();
+        *keep++ = variant.keep(p, row, column);
+      }
+    }
+  }
+}
+}
+"""
+
+
+def source(found):
+    """The text of a library: run(case, Params, s, score, keep), arrays [batch, head, query, key]."""
+    members = [f"int arg_{p.name};" if p.type == "int" else f"float arg_{p.name};" for p in PARAMS]
+    members += [f"Array<{CTYPES[t.dtype]}, {len(t.shape)}> arg_{t.name};" for t in TENSORS]
+    params = "struct Params { float softmax_scale; int q_len, kv_len, heads, batch, group; " + " ".join(members) + " };"
+    cases = [CASE % {"number": i, **text(holes)} for i, holes in enumerate(found)]
+    calls = " ".join(f"case {i}: case_{i}::run(*p, s, score, keep); break;" for i in range(len(found)))
+    sizes = f"constexpr int ROWS = {ROWS}, KEYS = {KEYS}, TILE = {TILE};"
+    run = f'extern "C" void run(int number, const Params* p, const float* s, float* score, bool* keep) {{ switch (number) {{ {calls} }} }}'
+    return "\n".join([PREAMBLE, sizes, params, *cases, run])
+
+
+def text(holes):
+    return {
+        "uniform": " ".join(f"{m.type} {m.name};" for m in holes.uniform),
+        "set_uniform": " ".join(f"{m.name} = {m.value};" for m in holes.uniform),
+        "row": " ".join(f"{m.type} {m.name};" for m in holes.row),
+        "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
+        "outer": holes.outer,
+        "score": " ".join(holes.score or ["return s;"]),
+        "keep": " ".join(holes.keep),
+    }
+
+
+def build(folder: Path, found):
+    """The library of many holes, compiled once."""
+    folder.mkdir()
+    (folder / "holes.cpp").write_text(source(found))
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-ffp-contract=off",
+        "-Werror",
+        "-Wall",
+        "-Wno-unused",
+        "-Wno-parentheses",
+        "-Wno-tautological-compare",
+        "-shared",
+        "-fPIC",
+    ]
+    made = subprocess.run([*command, "-o", "holes.so", "holes.cpp"], cwd=folder, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr[:4000]
+    return ctypes.CDLL(str(folder / "holes.so"))
+
+
+def params(values, scale):
+    """Params as bytes laid out as C does: the arrays after the scalars, pointers aligned to 8."""
+    fields = [("softmax_scale", ctypes.c_float)] + [(n, ctypes.c_int) for n in ("q_len", "kv_len", "heads", "batch", "group")]
+    fields += [(f"arg_{p.name}", ctypes.c_int if p.type == "int" else ctypes.c_float) for p in PARAMS]
+    fields += [(f"arg_{t.name}", array_type(len(t.shape))) for t in TENSORS]
+    record = type("Params", (ctypes.Structure,), {"_fields_": fields})()
+    record.softmax_scale = scale
+    record.q_len, record.kv_len, record.heads, record.batch = (EXTENTS[n] for n in ("q_len", "kv_len", "hq", "b"))
+    record.group = record.heads // EXTENTS["hk"]
+    for p in PARAMS:
+        setattr(record, f"arg_{p.name}", values[p.name])
+    for t in TENSORS:
+        array = getattr(record, f"arg_{t.name}")
+        array.data = values[t.name].ctypes.data
+        array.extents[:] = values[t.name].shape
+    return record
+
+
+def array_type(rank):
+    return type("Array", (ctypes.Structure,), {"_fields_": [("data", ctypes.c_void_p), ("extents", ctypes.c_int * rank)]})
+
+
+def run(library, number, record, s):
+    """Scores in log2 units and what is kept, of raw s [batch, head, query, key]."""
+    tiles = s.reshape(*s.shape[:3], KEYS // TILE, TILE)
+    score, keep = np.full(tiles.shape, np.nan, np.float32), np.zeros(tiles.shape, np.bool_)
+    pointers = (ctypes.c_void_p(x.ctypes.data) for x in (np.ascontiguousarray(tiles), score, keep))
+    library.run(number, ctypes.byref(record), *pointers)
+    return score.reshape(s.shape), keep.reshape(s.shape)
