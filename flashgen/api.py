@@ -17,7 +17,7 @@ from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, output_shapes, rows_first
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
 from flashgen.spec import Spec, load
@@ -105,11 +105,12 @@ class Attention:
         given = {"q": arrays.adopt(q, "q"), "k": arrays.adopt(k, "k"), "v": arrays.adopt(v, "v")}
         for tensor in self.spec.tensors:
             given[tensor.name] = arrays.adopt(values.pop(tensor.name), tensor.name)
+        params = numbers(self.spec, values)
         outputs = self._provided(out)
-        if arrays.view(given["q"], "q").layout.device is None:
-            results = self._on_host(given, outputs, values)
+        if arrays.family_of(given["q"]).device(given["q"]) is None:
+            results = self._on_host(given, outputs, params)
         elif self.backend in (None, "gpu"):
-            results = self._gpu(given, outputs, values)
+            results = self._gpu(given, outputs, params)
         else:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
         chosen = [results[name] if given["q"] is q else arrays.give_back(results[name], q) for name in self.spec.outputs]
@@ -130,10 +131,10 @@ class Attention:
                 )
         return dict(zip(names, parts, strict=True))
 
-    def _on_host(self, given: Mapping[str, Any], outputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def _on_host(self, given: Mapping[str, Any], outputs: Mapping[str, Any], given_params: Mapping[str, int | float]) -> dict[str, Any]:
         """Arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
         sizes = check_arrays(self.spec, {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()})
-        params = check_values(self.plan, values)
+        params = check_values(self.plan, given_params)
         family = arrays.family_of(given["q"])
         inputs = {name: arrays.family_of(x).to_numpy(x) for name, x in given.items()}
         results = {}

@@ -8,6 +8,7 @@ import numpy as np
 
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr import Requirement, evaluate
+from flashgen.expr.nodes import names
 from flashgen.plan.model import Plan
 from flashgen.plan.params import Sizes
 from flashgen.runtime.arrays import Layout
@@ -83,13 +84,18 @@ def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
             raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
 
 
-def check_values(plan: Plan, given: Mapping[str, Any]) -> dict[str, int | float]:
-    """The params of a call, defaults filled in. Raises CallError for a value of the wrong type or that the plan does not allow."""
-    values = {p.name: _number(p.name, p.type, given.get(p.name, p.default)) for p in plan.spec.params}
+def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
+    """The params that a call gives, as numbers of their type. Raises CallError for what is none."""
+    return {p.name: _number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given} if given else {}
+
+
+def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int | float]:
+    """All params of a call, defaults filled in. Raises CallError for a value that the plan does not allow."""
+    values = {p.name: given.get(p.name, p.default) for p in plan.spec.params}
     for requirement in (*plan.expressions.requires, *plan.holes.requires):
         if not _holds(requirement, values):
-            read = ", ".join(f"{k} = {v}" for k, v in values.items())
-            raise CallError(f"{requirement.message}: {requirement.text} does not hold for {read}")
+            read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
+            raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
     for name in plan.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")

@@ -17,6 +17,11 @@ from flashgen.errors import BackendError, CallError
 _DLPACK_HOST = 1  # kDLCPU
 
 
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """In elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
 class Layout(NamedTuple):
     """What a prepared call depends on; the address may change from call to call."""
 
@@ -29,11 +34,7 @@ class Layout(NamedTuple):
     @property
     def contiguous(self) -> bool:
         """Whether elements lie in order without gaps."""
-        expected, at = [], 1
-        for n in reversed(self.shape):
-            expected.append(at)
-            at *= n
-        return all(n <= 1 or have == want for n, have, want in zip(self.shape, self.strides, reversed(expected), strict=True))
+        return all(n <= 1 or have == want for n, have, want in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True))
 
     @property
     def row_alignment(self) -> int:
@@ -51,10 +52,15 @@ class View(NamedTuple):
     layout: Layout
 
 
+Key = tuple[Any, ...]  # shape, strides, dtype as the library has them; device, offset as in Layout: quick to make and to compare
+
+
 class Family(Protocol):
     """What flashgen asks of a library of arrays."""
 
-    def view(self, x: Any) -> View: ...
+    def device(self, x: Any) -> int | None: ...
+    def locate(self, x: Any) -> tuple[int, Key]: ...
+    def layout(self, key: Key) -> Layout: ...
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]: ...
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Any: ...
 
@@ -67,21 +73,24 @@ class DeviceFamily(Family, Protocol):
     def stream(self, device: int) -> int: ...
 
 
-@functools.cache
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
-    if any(s % size for s in strides):
-        raise CallError(f"strides of {strides} bytes are not whole elements of {size} bytes: pass a contiguous copy")
-    return tuple([s // size for s in strides])
+def _layout_in_bytes(key: Key) -> Layout:
+    """As NumPy and CuPy have it."""
+    shape, strides, dtype, device, offset = key
+    if any(s % dtype.itemsize for s in strides):
+        raise CallError(f"strides of {strides} bytes are not whole elements of {dtype.itemsize}: pass a contiguous copy")
+    return Layout(shape, tuple(s // dtype.itemsize for s in strides), str(dtype), device, offset)
 
 
 class NumpyFamily:
-    def view(self, x: Any) -> View:
+    def device(self, x: Any) -> int | None:  # noqa: ARG002
+        return None
+
+    def locate(self, x: Any) -> tuple[int, Key]:
         pointer = x.__array_interface__["data"][0]
-        return View(pointer, Layout(x.shape, _elements(x.strides, x.itemsize), _dtype_name(x.dtype), None, pointer & 15))
+        return pointer, (x.shape, x.strides, x.dtype, None, pointer & 15)
+
+    def layout(self, key: Key) -> Layout:
+        return _layout_in_bytes(key)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         return np.asarray(x)
@@ -94,10 +103,16 @@ class CupyFamily:
     def __init__(self) -> None:
         self.cupy = cupy()
 
-    def view(self, x: Any) -> View:
+    def device(self, x: Any) -> int | None:
+        return int(x.data.device_id)
+
+    def locate(self, x: Any) -> tuple[int, Key]:
         data = x.data
         pointer = data.ptr
-        return View(pointer, Layout(x.shape, _elements(x.strides, x.itemsize), _dtype_name(x.dtype), data.device_id, pointer & 15))
+        return pointer, (x.shape, x.strides, x.dtype, data.device_id, pointer & 15)
+
+    def layout(self, key: Key) -> Layout:
+        return _layout_in_bytes(key)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
         if device == self.cupy.cuda.runtime.getDevice():
@@ -126,14 +141,20 @@ class TorchFamily:
     def __init__(self) -> None:
         self.torch = sys.modules["torch"]
 
-    def view(self, x: Any) -> View:
-        if x.requires_grad and self.torch.is_grad_enabled():
-            raise CallError("a tensor requires a gradient and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
+    def device(self, x: Any) -> int | None:
         if x.device.type not in ("cuda", "cpu"):
             raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
+        return int(x.get_device()) if x.is_cuda else None
+
+    def locate(self, x: Any) -> tuple[int, Key]:
+        if x.requires_grad and self.torch.is_grad_enabled():
+            raise CallError("a tensor requires a gradient, and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
         pointer = x.data_ptr()
-        device = x.device.index if x.is_cuda else None
-        return View(pointer, Layout(tuple(x.shape), x.stride(), _dtype_name(x.dtype), device, pointer & 15))
+        return pointer, (x.shape, x.stride(), x.dtype, self.device(x), pointer & 15)
+
+    def layout(self, key: Key) -> Layout:
+        shape, strides, dtype, device, offset = key
+        return Layout(tuple(shape), strides, str(dtype).removeprefix("torch."), device, offset)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=f"cuda:{device}")
@@ -209,8 +230,10 @@ def device_family(x: Any) -> DeviceFamily:
 
 def view(x: Any, name: str) -> View:
     """Where an array lies. Raises CallError for one that a call cannot take, by its name."""
+    family = family_of(x)
     try:
-        return family_of(x).view(x)
+        pointer, key = family.locate(x)
+        return View(pointer, family.layout(key))
     except CallError as error:
         raise CallError(f"{name}: {error}") from None
 

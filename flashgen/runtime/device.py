@@ -62,7 +62,7 @@ def device(ordinal: int) -> Device:
             attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         )
     )
-    name = check(*driver.cuDeviceGetName(128, handle)).rstrip(b"\0").decode()
+    name = check(*driver.cuDeviceGetName(128, handle)).partition(b"\0")[0].decode()
     context = check(*driver.cuDevicePrimaryCtxRetain(handle))
     return Device(ordinal, name, of_capability(major, minor), multiprocessors, context, int(context))
 
@@ -75,7 +75,7 @@ def current() -> Device:
 
 
 def check(status: Any, *values: Any) -> Any:
-    """The values of a driver call. Raises BackendError where it failed."""
+    """The value, or values, of a driver call. Raises BackendError where it failed."""
     if int(status):
         raise BackendError(f"the CUDA driver says {status.name}")
     return values[0] if len(values) == 1 else values

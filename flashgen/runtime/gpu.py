@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashgen.arch import Arch
+from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
 from flashgen.plan.model import Plan
 from flashgen.render import render
 from flashgen.runtime import arrays, cache, tma
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
-from flashgen.runtime.arrays import Layout
+from flashgen.runtime.arrays import Layout, contiguous_strides
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
 from flashgen.spec import Spec
@@ -45,7 +46,7 @@ class Gpu:
         self.spec, self.kernels = spec, dict[tuple[str, int], Kernel]()
         self.reasons: dict[str, None] = {}
         self._arch = arch  # None: that of the arrays' device
-        self._prepared = functools.lru_cache(_CALLS_KEPT)(self._prepare)
+        self._prepared: dict[tuple[Any, ...], _Prepared] = {}
 
     def kernel(self, arch: Arch, copy_bytes: int = 0) -> Kernel:
         """The kernel for arrays whose rows are aligned to `copy_bytes`; 0: as the architecture likes them best."""
@@ -56,14 +57,23 @@ class Gpu:
 
     def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
-        views = [(name, arrays.view(x, name)) for group in (given, outputs) for name, x in group.items()]
-        prepared = self._prepared(tuple([(name, view.layout) for name, view in views]), tuple(params.items()))
-        addresses = {name: view.pointer for name, view in views}
+        addresses, keys = {}, []
+        for group in (given, outputs):
+            for name, x in group.items():
+                addresses[name], key = arrays.family_of(x).locate(x)
+                keys.append(key)
+        known = (*keys, *params.items())
+        prepared = self._prepared.get(known)
+        if prepared is None:
+            prepared = self._prepare(given, outputs, params)
+            if len(self._prepared) == _CALLS_KEPT:
+                self._prepared.pop(next(iter(self._prepared)), None)
+            self._prepared[known] = prepared
         family = arrays.device_family(given["q"])
         results = dict(outputs)
         for name, shape, dtype in prepared.missing:
             results[name] = made = family.empty(shape, dtype, prepared.ordinal)
-            addresses[name] = family.view(made).pointer
+            addresses[name], _ = family.locate(made)
         if prepared.launch:
             prepared.launch(addresses, family.stream(prepared.ordinal))
         else:
@@ -71,21 +81,27 @@ class Gpu:
             arrays.device_family(results["lse"]).fill(results["lse"], -math.inf)
         return results
 
-    def _prepare(self, layouts: tuple[tuple[str, Layout], ...], params: tuple[tuple[str, Any], ...]) -> _Prepared:
-        by_name = dict(layouts)
-        sizes = check_arrays(self.spec, by_name)
-        ordinal = by_name["q"].device
+    def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
+        layouts = {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()}
+        sizes = check_arrays(self.spec, layouts)
+        ordinal = layouts["q"].device
         assert ordinal is not None
+        for name, layout in layouts.items():
+            if layout.offset % by_name(layout.dtype).bytes:
+                raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
+        if "lse" in outputs and not layouts["lse"].contiguous:
+            raise CallError(f"lse has strides {layouts['lse'].strides}: it has to be contiguous")
         dtypes = {"o": self.spec.dtype, "lse": "float32"}
-        missing = tuple((name, shape, dtypes[name]) for name, shape in output_shapes(self.spec, sizes).items() if name not in by_name)
-        if "lse" in by_name and not by_name["lse"].contiguous:
-            raise CallError(f"lse has strides {by_name['lse'].strides}: it has to be contiguous")
-        by_name |= {name: Layout(shape, _contiguous(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in missing}
+        shapes = output_shapes(self.spec, sizes)
+        missing = tuple((name, shapes[name], dtypes[name]) for name in shapes if name not in outputs)
+        layouts |= {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in missing}
         arch = self._arch or device(ordinal).arch
-        kernel = self.kernel(arch, self._copy_bytes(plan(self.spec, arch.name), by_name))
-        values = check_values(kernel.plan, dict(params))
-        empty = not sizes.batch * sizes.q_len * sizes.kv_len
-        return _Prepared(ordinal, missing, None if empty else kernel.prepare(by_name, values, sizes))
+        first = plan(self.spec, arch.name)
+        values = check_values(first, params)
+        if not sizes.batch * sizes.q_len * sizes.kv_len:
+            return _Prepared(ordinal, missing, None)
+        kernel = self.kernel(arch, self._copy_bytes(first, layouts))
+        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes))
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""
@@ -104,7 +120,3 @@ class Gpu:
         why = "; ".join(f"{name}: {fault}" for name, fault in faults.items() if fault)
         self.reasons[f"{why}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
         return aligned
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

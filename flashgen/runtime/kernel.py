@@ -14,7 +14,7 @@ from flashgen.plan.params import Sizes, grid, record_dtype, scalars
 from flashgen.render import Source
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import rows_first
-from flashgen.runtime.arrays import Layout, cupy
+from flashgen.runtime.arrays import Layout
 from flashgen.runtime.device import Device, check, device
 from flashgen.runtime.nvrtc import Binary
 
@@ -112,7 +112,7 @@ class Launch:
 
     def __call__(self, addresses: dict[str, int], stream: int) -> None:
         """Launches on the arrays at these addresses, by name, in a stream of the device. Raises BackendError."""
-        addresses["counter"] = _counter(self._target.ordinal, stream)
+        addresses["counter"] = _counter(self._target, stream)
         driver = self._driver
         with self._lock:
             for write in self._writes:
@@ -128,16 +128,20 @@ class Launch:
             check(status)
 
 
-_COUNTERS: dict[tuple[int, int], Any] = {}  # by device and stream
+_COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 8 bytes each, never freed
 
 
-def _counter(ordinal: int, stream: int) -> int:
+def _counter(target: Device, stream: int) -> int:
     """Two zeros in memory for the kernels of a stream, which leave them zero."""
-    if (ordinal, stream) not in _COUNTERS:
-        module = cupy()
-        with module.cuda.Device(ordinal), module.cuda.ExternalStream(stream, ordinal):
-            _COUNTERS.setdefault((ordinal, stream), module.zeros(2, np.int32))
-    return int(_COUNTERS[ordinal, stream].data.ptr)
+    key = (target.ordinal, stream)
+    if key not in _COUNTERS:
+        from cuda.bindings import driver
+
+        with target.active():
+            address = check(*driver.cuMemAlloc(8))
+            check(*driver.cuMemsetD32Async(address, 0, 2, stream))
+        _COUNTERS.setdefault(key, int(address))
+    return _COUNTERS[key]
 
 
 def _load(kernel: Kernel, target: Device) -> Any:

@@ -1,0 +1,130 @@
+"""Where arrays lie, library by library. CuPy arrays at made-up addresses stand for those on a GPU: only their descriptions are read."""
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.dtypes import by_name
+from flashgen.errors import CallError
+from flashgen.runtime import arrays
+from flashgen.runtime.arrays import Layout
+
+BFLOAT16 = by_name("bfloat16").numpy
+
+
+def on_gpu(shape: tuple[int, ...], dtype: Any, address: int = 1 << 40, device: int = 0) -> Any:
+    cupy = pytest.importorskip("cupy")
+    memory = cupy.cuda.UnownedMemory(address, max(1, math.prod(shape)) * np.dtype(dtype).itemsize, None, device)
+    return cupy.ndarray(shape, dtype, memptr=cupy.cuda.MemoryPointer(memory, 0))
+
+
+def test_numpy() -> None:
+    x = np.zeros((2, 5, 3, 8), BFLOAT16)
+    pointer, layout = arrays.view(x.swapaxes(1, 2)[..., ::2], "q")
+    assert pointer == x.ctypes.data
+    assert layout == ((2, 3, 5, 4), (120, 8, 24, 2), "bfloat16", None, pointer % 16)
+
+
+def test_cupy() -> None:
+    x = on_gpu((2, 5, 3, 8), BFLOAT16, device=1)
+    assert arrays.view(x[:, 1:], "k") == ((1 << 40) + 48, Layout((2, 4, 3, 8), (120, 24, 8, 1), "bfloat16", 1, 0))
+    assert arrays.view(x[..., 1:], "k").layout.offset == 2
+
+
+def test_equal_layouts_have_equal_keys_and_others_do_not() -> None:
+    family = arrays.NUMPY
+    x = np.zeros((4, 64), np.float32)
+    assert family.locate(x)[1] == family.locate(np.frombuffer(memoryview(x), np.float32).reshape(4, 64))[1]
+    for other in (x[:, ::2], x[:3], x.astype(np.float16), x.reshape(-1)[1:]):
+        assert family.locate(other)[1] != family.locate(x)[1]
+
+
+def test_negative_and_zero_strides() -> None:
+    x = np.broadcast_to(np.zeros((1, 6, 1, 8), np.float16), (2, 6, 3, 8))[:, ::-1]
+    assert arrays.view(x, "v").layout.strides == (0, -8, 0, 1)
+
+
+def test_strides_that_are_no_whole_elements_are_refused() -> None:
+    x = np.zeros((4, 8), [("a", "f4"), ("b", "u1")])["a"]
+    with pytest.raises(CallError, match=r"^bias: strides of \(40, 5\) bytes are not whole elements of 4: pass a contiguous copy"):
+        arrays.view(x, "bias")
+
+
+@pytest.mark.parametrize("x", [[1.0], 3, None, "q", object()])
+def test_what_is_no_array_is_named(x: Any) -> None:
+    with pytest.raises(CallError, match=f"^k is a {type(x).__name__}, not an array: NumPy, CuPy, PyTorch and JAX arrays are"):
+        arrays.adopt(x, "k")
+
+
+class OnlyDlpack:
+    def __init__(self, x: Any):
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def test_dlpack_shares_the_memory() -> None:
+    x = np.arange(6, dtype=np.float32)
+    adopted = arrays.adopt(OnlyDlpack(x), "q")
+    assert arrays.view(adopted, "q").pointer == x.ctypes.data
+
+
+def test_arrays_of_a_family_are_adopted_as_they_are() -> None:
+    x = np.zeros(3)
+    assert arrays.adopt(x, "q") is x
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-40, 40)), min_size=1, max_size=4),
+    st.sampled_from(["float32", "bfloat16"]),
+    st.integers(0, 7),
+)
+def test_rows_are_aligned_to_what_row_alignment_says(axes: list[tuple[int, int]], dtype: str, offset: int) -> None:
+    size = by_name(dtype).bytes
+    layout = Layout(tuple(n for n, _ in axes), tuple(s for _, s in axes), dtype, 0, offset * size % 16)
+    unit = layout.row_alignment
+    assert unit in (size, *(a for a in (4, 8, 16) if a >= size))
+    dense = layout.shape[-1] <= 1 or layout.strides[-1] == 1
+    for index in np.ndindex(*layout.shape[:-1]):
+        at = layout.offset + size * sum(i * s for i, s in zip(index, layout.strides[:-1], strict=True))
+        assert at % (unit if dense else size) == 0
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.permutations(range(4)))
+def test_contiguous_is_numpy_s_notion(shape: list[int], order: list[int]) -> None:
+    x = np.zeros((*shape, *[1] * (4 - len(shape))), np.float32).transpose(order)
+    assert arrays.view(x, "lse").layout.contiguous == x.flags.c_contiguous
+
+
+def test_torch_on_the_host() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.arange(24, dtype=torch.bfloat16).reshape(1, 2, 3, 4)
+    family = arrays.family_of(x)
+    assert arrays.view(x.transpose(1, 2), "q").layout[:4] == ((1, 3, 2, 4), (24, 4, 12, 1), "bfloat16", None)
+    shared = family.to_numpy(x)
+    assert shared.ctypes.data == x.data_ptr()
+    assert torch.equal(family.from_numpy(shared), x)
+    with pytest.raises(CallError, match=r"no_grad"):
+        arrays.view(torch.zeros(3, requires_grad=True), "q")
+
+
+def test_jax_on_the_host() -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.arange(24, dtype=jax.numpy.bfloat16).reshape(1, 2, 3, 4)
+    adopted = arrays.adopt(x, "q")
+    assert arrays.view(adopted, "q").layout.dtype == "bfloat16"
+    assert isinstance(arrays.give_back(np.asarray(adopted), x), jax.Array)
+
+
+def test_addresses_are_where_the_bytes_are() -> None:
+    x = np.arange(8, dtype=np.int32)
+    assert ctypes.c_int.from_address(arrays.view(x[5:], "ids").pointer).value == 5

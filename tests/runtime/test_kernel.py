@@ -1,0 +1,181 @@
+"""What a launch hands to the driver: the record, the grid, the stream. A stand-in for the driver keeps what it is given."""
+
+import ctypes
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashgen.arch import by_name
+from flashgen.errors import BackendError
+from flashgen.plan import Plan, plan
+from flashgen.plan.params import STRIDES, Sizes, grid, record_dtype, scalars
+from flashgen.render import Source
+from flashgen.runtime import kernel, tma
+from flashgen.runtime.arrays import Layout, contiguous_strides
+from flashgen.runtime.device import Device
+from flashgen.runtime.nvrtc import Binary
+from flashgen.spec import Spec
+
+driver = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
+
+SPEC = Spec(
+    head_dim=64,
+    dtype="bfloat16",
+    layout="bhsd",
+    score="softcap * tanh(s / softcap) + bias[h, q_idx]",
+    mask="causal & window(left, 0)",
+    params={"softcap": 50.0, "left": 15},
+    tensors={"bias": {"shape": ["hq", "q_len"], "dtype": "float32"}},
+)
+SIZES = Sizes(batch=2, q_len=1000, kv_len=1500, heads=8, kv_heads=2)
+ADDRESSES = {"q": 0x1000, "k": 0x2000, "v": 0x3000, "o": 0x4000, "lse": 0x5000, "bias": 0x6000, "counter": 0x7000}
+
+
+def packed(*shape: int, dtype: str = "bfloat16") -> Layout:
+    return Layout(shape, contiguous_strides(shape), dtype, 0, 0)
+
+
+LAYOUTS = {
+    "q": packed(2, 8, 1000, 64),
+    "k": packed(2, 2, 1500, 64),
+    "v": packed(2, 2, 1500, 64),
+    "o": packed(2, 8, 1000, 64),
+    "lse": packed(2, 8, 1000, dtype="float32"),
+    "bias": Layout((8, 1000), (1, 8), "float32", 0, 0),
+}
+
+
+@pytest.fixture(autouse=True)
+def maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor maps that only tell their address and their box."""
+    monkeypatch.setattr(tma, "encoder", lambda _, box: lambda at: np.array([at, *box] + [0] * 13, np.uint64).tobytes())
+
+
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    return plan(SPEC, "sm_90a")
+
+
+def by_rows() -> dict[str, Layout]:
+    return {name: kernel.rows_first(x, "bhsd") if name in "qkvo" else x for name, x in LAYOUTS.items()}
+
+
+def test_the_record(planned: Plan) -> None:
+    known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
+    record, writes = kernel.fill(planned, by_rows(), known)
+    memory = bytearray(record.tobytes())
+    for write in writes:
+        write(memoryview(memory), ADDRESSES)
+    filled = np.frombuffer(memory, record.dtype)[0]
+    for argument in planned.launch.arguments:
+        value = filled[argument.name]
+        match argument.kind:
+            case "tensor_map":
+                assert value.view(np.uint64)[:3].tolist() == [ADDRESSES[argument.of], *argument.box]
+            case "pointer":
+                assert value == ADDRESSES[argument.of]
+            case "array":
+                assert (value["data"], value["strides"].tolist()) == (ADDRESSES["bias"], [1, 8])
+            case "scalar":
+                assert value == np.float32(known[argument.of]) if argument.cuda == "float" else value == known[argument.of]
+    assert (filled["q_len"], filled["kv_len"], filled["heads"], filled["batch"], filled["group"]) == (1000, 1500, 8, 2, 4)
+    assert filled["softmax_scale"] == 0.125
+    assert (filled["arg_softcap"], filled["arg_left"]) == (30.0, 7)
+
+
+def test_strides_are_those_of_the_axes_whatever_the_layout() -> None:
+    planned = plan(SPEC, "sm_90a", 2)
+    record, _ = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    strides = {a.of: record[a.name] for a in planned.launch.arguments if a.kind == "strides"}
+    assert strides["k"] == np.array((2 * 1500 * 64, 1500 * 64, 64, 1), STRIDES)
+
+
+@pytest.mark.parametrize("kv_len", [0, 1, 16384, 10**6])
+def test_sections_hold_at_least_a_head_and_at_most_all(kv_len: int) -> None:
+    planned = plan(Spec(head_dim=128, dtype="bfloat16", mask="causal"), "sm_90a")
+    assert 1 <= scalars(planned, Sizes(2, 5, kv_len, 32, 8), {})["section"] <= 64
+
+
+def test_grids(planned: Plan) -> None:
+    tiles = -(-1000 // planned.tile.block_m) * 16
+    assert grid(planned, SIZES, 132) == min(tiles, 132)
+    assert grid(planned, SIZES, 7) == 7
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the driver is asked to launch."""
+    seen: list[dict[str, Any]] = []
+
+    def launch(config: Any, _: Any, arguments: int, __: int) -> tuple[Any]:
+        at = ctypes.c_void_p.from_address(arguments).value
+        assert at is not None
+        assert at % 64 == 0
+        blocks, threads = config.gridDimX, config.blockDimX
+        seen.append({"at": at, "blocks": blocks, "threads": threads, "shared": config.sharedMemBytes, "stream": int(config.hStream)})
+        seen[-1]["bytes"] = ctypes.string_at(at, seen_bytes)
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    seen_bytes = record_dtype(plan(SPEC, "sm_90a").launch.arguments).itemsize
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+    monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
+    monkeypatch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
+    return seen
+
+
+def prepare(planned: Plan) -> kernel.Launch:
+    record, writes = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    return kernel.Launch("f", Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, 99, planned)
+
+
+def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[dict[str, Any]]) -> None:
+    launch = prepare(planned)
+    launch(dict(ADDRESSES), 5)
+    launch({**ADDRESSES, "q": 0x9000}, 6)
+    dtype = record_dtype(planned.launch.arguments)
+    first, second = (np.frombuffer(x["bytes"], dtype)[0] for x in launched)
+    assert [first["q"].view(np.uint64)[0], second["q"].view(np.uint64)[0]] == [0x1000, 0x9000]
+    assert [first["counter"], second["counter"]] == [0x7005, 0x7006]
+    assert first["lse"] == second["lse"] == 0x5000
+    assert [x["stream"] for x in launched] == [5, 6]
+    assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, planned.launch.threads, planned.smem.bytes)
+
+
+def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[str, Any]]) -> None:
+    launch = prepare(planned)
+
+    def run(i: int) -> None:
+        for _ in range(50):
+            launch(dict.fromkeys(ADDRESSES, i << 16), i)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    dtype = record_dtype(planned.launch.arguments)
+    for x in launched:
+        record, i = np.frombuffer(x["bytes"], dtype)[0], x["stream"]
+        assert {int(record[name].view(np.uint64)[0]) for name in "qkvo"} == {i << 16}
+    assert len(launched) == 200
+
+
+@pytest.mark.usefixtures("launched")
+def test_a_refused_launch_is_an_error(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE,))
+    with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
+        prepare(planned)(dict(ADDRESSES), 5)
+
+
+def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    monkeypatch.setattr(kernel, "_load", lambda _, target: loaded.append(target.ordinal) or f"function {target.ordinal}")
+    source = Source("f", "", "sm_90a", "forward", ())
+    made = kernel.Kernel(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
+    for ordinal in (0, 1, 0, 1):
+        target = SimpleNamespace(ordinal=ordinal)
+        assert made.on(target) == f"function {ordinal}"  # type: ignore[arg-type]
+    assert loaded == [0, 1]

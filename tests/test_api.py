@@ -1,0 +1,251 @@
+"""Calls from end to end where there is no GPU: compiling, the interpreter, what comes back, what is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flashgen
+from flashgen import api
+from flashgen.dtypes import by_name
+from flashgen.errors import BackendError, CallError, PlanError
+from flashgen.expr import reference
+from flashgen.runtime import device
+from flashgen.spec import Spec
+
+ROOT = Path(__file__).parents[1]
+no_gpu = pytest.mark.skipif(device.missing() is None, reason="there is a GPU")
+
+
+def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(by_name(dtype).numpy)
+
+
+def qkv(b: int = 2, q_len: int = 33, kv_len: int = 40, heads: int = 4, kv_heads: int = 2, d: int = 16, dtype: str = "float32") -> Any:
+    return (
+        draw(b, q_len, heads, d, dtype=dtype),
+        draw(b, kv_len, kv_heads, d, seed=1, dtype=dtype),
+        draw(b, kv_len, kv_heads, d, seed=2, dtype=dtype),
+    )
+
+
+def error(got: Any, expected: Any) -> float:
+    assert not np.isnan(np.asarray(got, np.float64)).any()
+    return float(np.abs(got.astype(np.float64) - expected).max())
+
+
+HEAVY = {"numpy", "cupy", "cuda", "sympy", "jinja2", "pydantic", "torch", "jax", "matplotlib"}
+
+
+def run(code: str) -> list[str]:
+    """The lines that a fresh process prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.splitlines()
+
+
+def test_import_is_quick_and_pulls_nothing() -> None:
+    code = f"""
+import sys, time
+start = time.process_time()
+import flashgen
+print(time.process_time() - start)
+flashgen.SpecError
+print(*({HEAVY} & set(sys.modules)))
+"""
+    seconds, pulled = run(code)
+    assert pulled == ""
+    assert float(seconds) < 0.3
+
+
+def test_a_call_pulls_neither_cupy_nor_sympy() -> None:
+    code = f"""
+import sys
+import numpy as np
+import flashgen
+x = np.ones((1, 8, 2, 16), np.float32)
+flashgen.compile({{"head_dim": 16, "dtype": "float32"}}, arch="host")(x, x, x)
+print(*({HEAVY - {"numpy", "jinja2", "pydantic", "cuda"}} & set(sys.modules)))
+"""
+    assert run(code) == [""]
+
+
+def test_public_names() -> None:
+    assert set(flashgen.__all__) <= set(dir(flashgen))
+    for name in flashgen.__all__:
+        assert getattr(flashgen, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        flashgen.atention  # noqa: B018
+
+
+@pytest.mark.parametrize("make", [lambda p: p, str, flashgen.load, lambda p: flashgen.load(p).to_json()])
+def test_a_spec_comes_as_path_text_value_or_mapping(make: Any) -> None:
+    path = ROOT / "specs" / "causal.yaml"
+    assert api.compile(make(path), arch="host").spec == flashgen.load(path)
+
+
+def test_the_interpreter_serves_numpy_and_matches_the_reference() -> None:
+    spec = Spec(head_dim=16, dtype="float32", mask="causal", outputs=["o", "lse"])
+    q, k, v = qkv()
+    o, lse = api.compile(spec, backend="interpreter")(q, k, v)
+    expected_o, expected_lse = reference(spec, q, k, v)
+    assert (o.dtype, lse.dtype) == (np.float32, np.float32)
+    assert error(o, expected_o) < 1e-5
+    assert error(lse, expected_lse) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits(dtype: str) -> None:
+    spec = Spec(head_dim=16, dtype=dtype, mask="causal")
+    q, k, v = qkv(dtype=dtype)
+    o = api.compile(spec, arch="host")(q, k, v)
+    assert o.dtype == q.dtype
+    assert error(o, reference(spec, q, k, v)[0]) < 0.03
+
+
+def test_heads_first_and_strange_strides_give_the_same() -> None:
+    q, k, v = qkv()
+    packed = api.compile(Spec(head_dim=16, dtype="float32", mask="causal"), arch="host")(q, k, v)
+    heads_first = api.compile(Spec(head_dim=16, dtype="float32", mask="causal", layout="bhsd"), arch="host")
+    turned = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+    assert np.array_equal(heads_first(*turned).swapaxes(1, 2), packed)
+    views = [np.asfortranarray(x)[:, ::-1][:, ::-1] for x in (q, k, v)]
+    assert np.array_equal(api.compile(Spec(head_dim=16, dtype="float32", mask="causal"), arch="host")(*views), packed)
+
+
+def test_params_tensors_and_out() -> None:
+    spec = Spec(
+        head_dim=16,
+        dtype="float32",
+        score="softcap * tanh(s / softcap) + slopes[h] * (kv_idx - q_idx)",
+        params={"softcap": 5.0},
+        tensors={"slopes": {"shape": ["hq"], "dtype": "float32"}},
+        outputs=["o", "lse"],
+    )
+    q, k, v = qkv()
+    slopes = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
+    attn = api.compile(spec, arch="host")
+    for values in ({}, {"softcap": 2.0}, {"softcap": np.float64(9)}):
+        expected = reference(spec, q, k, v, slopes=slopes, **values)
+        memory = np.full((2, 33, 4, 32), np.nan, np.float32)
+        out = (memory[..., ::2], np.full((2, 4, 33), np.nan, np.float32))
+        got = attn(q, k, v, slopes=slopes, out=out, **values)
+        assert got[0] is out[0]
+        assert got[1] is out[1]
+        assert error(out[0], expected[0]) < 1e-5
+        assert error(out[1], expected[1]) < 1e-5
+        assert np.isnan(memory[..., 1::2]).all()
+
+
+@pytest.mark.parametrize(("b", "q_len", "kv_len"), [(0, 5, 5), (2, 0, 5), (2, 5, 0), (2, 0, 0), (0, 0, 0)])
+def test_nothing_is_not_an_error(b: int, q_len: int, kv_len: int) -> None:
+    attn = api.compile(Spec(head_dim=16, dtype="float32", mask="causal", outputs=["o", "lse"]), arch="host")
+    o, lse = attn(*qkv(b, q_len, kv_len))
+    assert o.shape == (b, q_len, 4, 16)
+    assert lse.shape == (b, 4, q_len)
+    assert not o.any()
+    assert np.isneginf(lse).all()
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(["causal", "full", "causal & window(5, 0)"]),
+    *(st.integers(1, 20) for _ in range(2)),
+    st.sampled_from([(1, 1), (4, 2), (6, 2)]),
+    st.sampled_from(["bshd", "bhsd"]),
+    st.booleans(),
+)
+def test_attention_matches_the_reference(mask: str, q_len: int, kv_len: int, heads: tuple[int, int], layout: Any, lse: bool) -> None:
+    q, k, v = qkv(1, q_len, kv_len, *heads)
+    if layout == "bhsd":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    got = flashgen.attention(q, k, v, mask, layout=layout, lse=lse)
+    expected = reference(Spec(head_dim=16, dtype="float32", mask=mask, layout=layout), q, k, v)
+    assert error(got[0] if lse else got, expected[0]) < 1e-5
+    if lse:
+        seen = np.isfinite(expected[1])
+        assert np.array_equal(np.isneginf(got[1]), ~seen)
+        assert np.allclose(got[1][seen], expected[1][seen], atol=1e-5)
+
+
+def test_attention_declares_what_it_is_given() -> None:
+    q, k, v = qkv()
+    slopes = np.linspace(0.1, 0.4, 4, dtype=np.float32)
+    got = flashgen.attention(
+        q, k, v, "causal & window(left, 0)", score="cap * tanh(s / cap) + slopes[h] * kv_idx", cap=3.0, left=9, slopes=slopes
+    )
+    spec = Spec(
+        head_dim=16,
+        dtype="float32",
+        mask="causal & window(left, 0)",
+        score="cap * tanh(s / cap) + slopes[h] * kv_idx",
+        params={"cap": 1.0, "left": 1},
+        tensors={"slopes": {"shape": ["hq"], "dtype": "float32"}},
+    )
+    assert error(got, reference(spec, q, k, v, cap=3.0, left=9, slopes=slopes)[0]) < 1e-5
+
+
+def test_attention_compiles_once_for_all_lengths_and_values() -> None:
+    api._compiled.cache_clear()
+    for q_len, cap in ((5, 1.0), (9, 2.0), (33, 3.0)):
+        flashgen.attention(*qkv(q_len=q_len), score="cap * tanh(s / cap)", cap=cap)
+    assert api._compiled.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.zeros((2, 33, 4, 16))}, r"q is float64: attention takes float16, bfloat16, float32\. Cast it, as q\.astype\('float32'\)"),
+        ({"k": np.zeros((2, 40, 2, 16), np.float64)}, r"k is float64: the spec says float32\. Cast it, k\.astype\('float32'\)"),
+        ({"v": np.zeros((40, 2, 16), np.float32)}, r"v has 3 axes, shape \[40, 2, 16\]: expected 4, \['B', 'S', 'H', 'D'\]"),
+        ({"q": [[1.0]]}, "q is a list, not an array"),
+        ({"out": np.zeros((1, 1, 1, 1), np.float32)}, r"o has shape \[1, 1, 1, 1\]: expected \[2, 33, 4, 16\]"),
+        ({"out": (1, 2)}, "out holds 2 arrays: expected 1, o"),
+        ({"out": 3}, "out is a int for o: expected a NumPy, CuPy or PyTorch array"),
+    ],
+)
+def test_what_attention_refuses(change: dict[str, Any], message: str) -> None:
+    arguments = dict(zip("qkv", qkv(), strict=True)) | change
+    with pytest.raises(CallError, match=message):
+        flashgen.attention(**arguments)
+
+
+def test_unknown_backends_and_archs() -> None:
+    with pytest.raises(BackendError, match="unknown backend 'interpretr': did you mean 'interpreter'"):
+        api.compile({"head_dim": 16, "dtype": "float32"}, backend="interpretr")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="unknown arch 'sm_90b'"):
+        api.compile({"head_dim": 16, "dtype": "float16"}, arch="sm_90b")
+
+
+def test_float32_has_no_kernel_and_says_so() -> None:
+    with pytest.raises(PlanError, match=r"float32.*host"):
+        api.compile({"head_dim": 64, "dtype": "float32"}, arch="sm_90a")
+
+
+@no_gpu
+def test_without_a_gpu_the_default_is_the_interpreter() -> None:
+    attn = api.compile({"head_dim": 16, "dtype": "bfloat16"})
+    assert attn.arch.name == "host"
+    assert attn.kernels == ()
+    with pytest.raises(BackendError, match="there is no text"):
+        attn.source  # noqa: B018
+    with pytest.raises(BackendError, match=r"driver|bindings"):
+        api.compile({"head_dim": 16, "dtype": "bfloat16"}, backend="gpu")
+
+
+@no_gpu
+def test_a_kernel_is_compiled_without_a_gpu_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda13 or cuda12 extra")
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    attn = api.compile({"head_dim": 64, "dtype": "bfloat16", "mask": "causal"}, arch="sm_90a")
+    assert attn.kernels[0].binary.spill_bytes == 0
+    text = attn.explain()
+    assert "forward_sm90, tile" in text
+    assert "compiled: forward_sm90 for sm_90a by NVRTC" in text
+    assert "bytes of shared memory" in text
+    q, k, v = qkv(d=64, dtype="bfloat16")
+    assert attn(q, k, v).shape == q.shape
