@@ -1,6 +1,7 @@
 """What is known of the names of a query tile, and what follows: intervals, and inequalities proved from them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from itertools import product
 
 from flashgen.expr.affine import INT32, INT64, MAX_LENGTH, Atom, Int, alone, largest, named, of, parts, smallest
@@ -22,7 +23,7 @@ class Facts:
     def __init__(self, block_m: int, block_n: int, positive: Iterable[str] = ()):
         lengths = ("q_begin", "q_last", "q_len", "kv_len", "rows after")
         self.known: dict[str, Interval] = dict.fromkeys(lengths, (0, MAX_LENGTH)) | dict.fromkeys(("b", "h", "hk"), (0, INT32))
-        self.known |= dict.fromkeys(positive, (1, INT32))
+        self.known |= dict.fromkeys((*positive, "p.batch", "p.heads", "p.group"), (1, INT32))
         self.known |= {"BLOCK_M": (block_m, block_m), "BLOCK_N": (block_n, block_n), "rows": (0, block_m - 1)}
         # The three row numbers move together; told apart, q_len - q_last would have no sign.
         last = Q_BEGIN + named("rows")
@@ -60,17 +61,16 @@ class Facts:
     def nonnegative(self, x: Int) -> bool:
         """Whether x >= 0 follows."""
         if x not in self.proofs:
-            self.proofs[x] = False
             self.proofs[x] = self.extent(x)[0] >= 0 or self._open(x)
         return self.proofs[x]
 
     def smallest(self, *xs: Int) -> Int:
         """The least, without what is provably no less than another."""
-        return smallest(*_needed([part for x in xs for part in parts("min", x)], lambda x, y: self.nonnegative(x - y)))
+        return reduce(lambda x, y: smallest(*_needed(parts("min", x), parts("min", y), lambda a, b: self.nonnegative(a - b))), xs)
 
     def largest(self, *xs: Int) -> Int:
         """The greatest, without what is provably no greater than another."""
-        return largest(*_needed([part for x in xs for part in parts("max", x)], lambda x, y: self.nonnegative(y - x)))
+        return reduce(lambda x, y: largest(*_needed(parts("max", x), parts("max", y), lambda a, b: self.nonnegative(b - a))), xs)
 
     def _open(self, x: Int) -> bool:
         """Whether x >= 0 follows when an atom gives way to its arguments: first where all of them must do, then where one may."""
@@ -125,12 +125,10 @@ class Facts:
         return fold(low for low, _ in spans), fold(high for _, high in spans)
 
 
-def _needed(xs: list[Int], covers: Callable[[Int, Int], bool]) -> list[Int]:
-    kept = list(dict.fromkeys(xs))
-    for x in tuple(kept):
-        if any(y != x and covers(x, y) for y in kept):
-            kept.remove(x)
-    return kept
+def _needed(xs: Sequence[Int], ys: Sequence[Int], covered: Callable[[Int, Int], bool]) -> list[Int]:
+    """Of both lists, what none of the other list covers."""
+    kept = [x for x in xs if not any(covered(x, y) for y in ys)]
+    return [*kept, *(y for y in ys if not any(covered(y, x) for x in kept))]
 
 
 def _corners(f: Callable[[int, int], int], x: Interval, y: Interval) -> Interval:

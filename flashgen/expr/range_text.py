@@ -35,9 +35,9 @@ class Printer:
 
     def narrow(self, x: Int) -> str:
         text, wide = self.sum(x)
-        if (atom := alone(x)) and atom.op == "select" and not wide:
-            return text[1:-1]
-        return f"int({text})" if wide else text
+        if wide:
+            return f"int({text})"
+        return text[1:-1] if (atom := alone(x)) and atom.op == "select" else text
 
     def sum(self, x: Int) -> tuple[str, bool]:
         """The text, and whether it is a long long."""
@@ -49,7 +49,7 @@ class Printer:
             sign = " - " if self.negative(part) else " + "
             piece, long = self.product(-part if self.negative(part) else part)
             text += sign + (_widen(piece) if wide and not text and not long else piece)
-        return text.removeprefix(" + ") if text.startswith(" + ") else "-" + text.removeprefix(" - "), wide
+        return text[3:] if text.startswith(" + ") else f"-{text[3:]}", wide
 
     def product(self, part: Int) -> tuple[str, bool]:
         """Of one term with a positive coefficient."""
@@ -97,11 +97,10 @@ class Printer:
             shape = self.tensors[atom.name].shape
             indices = [self.clamp(index, axis) for index, axis in zip(atom.args, shape, strict=True)]
             return f"{atom.name}({', '.join(map(self.narrow, indices))})", False
-        if atom.op == "select":
-            text, wide = self.select(*atom.args)
-        else:
-            text, wide = self.operation(atom)
-        return (f"int({text})", False) if wide and self.is_int(of(atom)) else (text, wide)
+        text, wide = self.select(*atom.args) if atom.op == "select" else self.operation(atom)
+        if wide and self.is_int(of(atom)):
+            return f"int({text})", False
+        return f"({text})" if atom.op == "select" else text, wide
 
     def clamp(self, index: Int, axis: str | int) -> Int:
         """The index inside its axis."""
@@ -117,7 +116,7 @@ class Printer:
         less = "<=" if left.const == 0 or not left.terms else "<"
         (a, _), (b, _) = self.sum(left - (less == "<")), self.sum(right)
         (then, wide), (other, long) = self.sum(x), self.sum(y)
-        return f"({a} {less} {b} ? {then} : {other})", wide or long
+        return f"{a} {less} {b} ? {then} : {other}", wide or long
 
     def operation(self, atom: Atom) -> tuple[str, bool]:
         texts, wides = zip(*map(self.sum, atom.args), strict=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise, permutations, product
 
-from flashgen.expr.affine import Int, alone, select
+from flashgen.expr.affine import Int, alone, param, select
 from flashgen.expr.facts import KV_LEN, ZERO, Facts
 
 MAX_STRIPS = 3  # of a mask: each is up to three loops of the kernel
@@ -48,6 +48,7 @@ class Combiner:
         self.reasons: list[str] = []
 
     def lose(self, reason: str) -> None:
+        reason = reason.replace(param(""), "")
         if reason not in self.reasons:
             self.reasons.append(reason)
 
