@@ -154,6 +154,19 @@ def test_an_unmasked_tile_beyond_the_keys_is_refused():
         interpret(unmasked, *arrays(spec, 1, 1, 1, 16, 20))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_exponentials_are_rounded_before_their_product_with_v_and_not_in_the_sum(dtype):
+    """Two keys, exponentials 1 and p: where the first has v = -(p rounded), o is 0 only if p is rounded."""
+    spec = Spec(head_dim=1, dtype=dtype, scale=1)
+    q = np.full((1, 1, 1, 1), 0.3, spec.element.numpy)
+    p = np.exp(-float(q.item()))
+    k, v = (np.array(x, spec.element.numpy).reshape(1, 2, 1, 1) for x in ([0, -1], [-p, 1]))
+    o, lse = run(spec, q, k, v)
+    assert o.item() == 0
+    assert float(v[0, 0, 0, 0]) != -p
+    assert lse.item() == pytest.approx(np.log(1 + p), abs=1e-6)
+
+
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name != "standard"])
 def test_nothing_of_the_size_of_the_scores_is_allocated(schedule):
     spec = Spec(head_dim=8, dtype="float16", schedule=SCHEDULES[schedule])
