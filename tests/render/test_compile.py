@@ -1,0 +1,44 @@
+"""NVRTC compiles every shipped spec for every architecture; kernels of usual head dims keep everything in registers."""
+
+import pytest
+
+from flashgen.cli.shipped import spec_root
+from flashgen.errors import BackendError
+from flashgen.plan import plan
+from flashgen.render import render
+from flashgen.runtime import nvrtc
+from flashgen.spec import Spec, load
+
+ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
+SPECS = sorted(path.stem for path in spec_root().glob("*.yaml"))
+
+
+def shipped(name: str) -> Spec:
+    return load(spec_root() / f"{name}.yaml")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler():
+    try:
+        nvrtc.compiler()
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("name", SPECS)
+def test_compiles(name, arch):
+    """Serialised warpgroup products (C75xx) are errors of `compile`."""
+    chosen = plan(shipped(name), arch)
+    binary = nvrtc.compile(render(chosen))
+    assert binary.registers * chosen.launch.threads <= chosen.arch.registers
+    assert binary.cubin.startswith(b"\x7fELF")
+    if arch == "sm_90a":
+        assert binary.spill_bytes == 0, binary.log
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "mla"])
+def test_nothing_spills_at_head_dim_64(name, dtype):
+    spec = Spec(**(shipped(name).to_json() | {"head_dim": 64, "dtype": dtype}))
+    assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0

@@ -1,0 +1,103 @@
+"""The rules of templates: short, few branches, no name that a plan does not give, no architecture in a phase, no dead device function."""
+
+import re
+from functools import cache
+
+import jinja2
+import jinja2.meta
+import pytest
+
+from flashgen.cli.shipped import spec_root
+from flashgen.plan import plan
+from flashgen.render import render, template_root
+from flashgen.render.describe import describe
+from flashgen.render.environment import environment
+from flashgen.render.snippets import vocabulary
+from flashgen.spec import load
+
+LINES, IFS, NESTING = 150, 5, 2
+TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))
+GIVEN = {"plan", "holes", "keys", "digest", "version", "vocabulary"}  # by render()
+GIVEN_TO_HEADER = {"plan", "source", "banner", "arrays", "grid", "members"}
+ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
+
+
+@cache
+def emitted() -> dict[tuple[str, str], str]:
+    """Every shipped spec for every architecture."""
+    specs = {path.stem: load(path) for path in sorted(spec_root().glob("*.yaml"))}
+    return {(name, arch): render(plan(spec, arch)).text for name, spec in specs.items() for arch in ARCHES}
+
+
+def parsed(name: str) -> jinja2.nodes.Template:
+    environment().filters["description"] = describe  # as render() does
+    return environment().parse((template_root() / name).read_text(), name)
+
+
+def depth(node: jinja2.nodes.Node) -> int:
+    """How deep `if`s nest; `elif` and `else` are the level of their `if`."""
+    below = max((depth(child) for child in node.iter_child_nodes()), default=0)
+    return below + (isinstance(node, jinja2.nodes.If) and not getattr(node, "is_elif", False))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_short(name):
+    assert len((template_root() / name).read_text().splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_few_branches(name):
+    tree = parsed(name)
+    for node in tree.find_all(jinja2.nodes.If):
+        for branch in node.elif_:
+            branch.is_elif = True
+    branches = [node for node in tree.find_all(jinja2.nodes.If) if not getattr(node, "is_elif", False)]
+    assert len(branches) <= IFS
+    assert depth(tree) <= NESTING
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_reads_what_it_is_given(name):
+    allowed = GIVEN_TO_HEADER if name == "kernel.h.j2" else GIVEN
+    assert jinja2.meta.find_undeclared_variables(parsed(name)) <= allowed
+
+
+@pytest.mark.parametrize("path", sorted((template_root() / "phases").iterdir()), ids=lambda path: path.name)
+def test_phases_know_no_architecture(path):
+    assert not re.search(r"\bsm_\d", path.read_text())
+
+
+@pytest.mark.parametrize("path", sorted((template_root() / "device").glob("*.cuh")), ids=lambda path: path.name)
+def test_a_device_function_is_one_instruction(path):
+    text = path.read_text()
+    assert "${" not in text
+    assert "//%" not in text
+    assert "__shared__" not in text
+    for function in text.split("\n\n"):
+        assert function.count("asm") <= 1 or function.count("asm") == function.count("__forceinline__"), function
+
+
+def test_what_is_called_is_defined_once():
+    for key, text in emitted().items():
+        inside = text[text.index("namespace ptx {") : text.index("}  // namespace ptx")]
+        defined = re.findall(r"__forceinline__ \S+ (\w+)\(", inside)
+        called = set(re.findall(r"\bptx::(\w+)", text))
+        assert called <= set(defined), (key, called - set(defined))
+        assert len(defined) == len(set(defined)), key
+
+
+def test_no_device_function_is_dead():
+    called = set(re.findall(r"\bptx::(\w+)", "\n".join(emitted().values())))
+    shipped = {"exp2", "log2", "sqrt", "tanh"}  # what expressions may call, which no shipped spec does
+    ours = {name for file, items in vocabulary().items() if file != "floor.cuh" for name in items}
+    assert ours <= called | shipped
+
+
+def test_texts_are_tidy():
+    for key, text in emitted().items():
+        assert text.endswith("}\n"), key
+        assert "\n\n\n" not in text, key
+        assert "\t" not in text, key
+        assert not re.search(r" \n", text), key
+        assert "${" not in text, key
+        assert "//%" not in text, key

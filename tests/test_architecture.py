@@ -1,0 +1,94 @@
+"""The rules that hold everywhere: imports, types, style, sizes, what importing costs, what a wheel contains."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "flashgen"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+FILE_LINES, FUNCTION_LINES = 300, 50
+
+
+def _run(*command: object, **options: object) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=ROOT, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_imports_run_one_way():
+    _run(Path(sys.executable).parent / "lint-imports", "--no-cache")
+
+
+def test_style():
+    _run(sys.executable, "-m", "ruff", "check", "--no-cache", ".")
+
+
+def test_format():
+    _run(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".")
+
+
+def test_types():
+    _run(sys.executable, "-m", "mypy")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_sizes(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= FILE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < FUNCTION_LINES, node.name
+
+
+def test_every_module_says_what_it_is():
+    silent = [str(path) for path in MODULES if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent
+
+
+def test_importing_is_cheap():
+    """The best of five, so that a busy machine does not count; CPU time."""
+    code = "import sys, time; t = time.process_time(); import flashgen; print(time.process_time() - t, *sorted(sys.modules))"
+    runs = [_run(sys.executable, "-c", code).split() for _ in range(5)]
+    assert min(float(run[0]) for run in runs) < 0.3
+    heavy = {"cupy", "cuda", "sympy", "pydantic", "matplotlib", "typer"} & set(runs[0])
+    assert not heavy
+
+
+def test_planning_and_rendering_need_no_gpu_libraries():
+    code = "import sys, flashgen.render, flashgen.plan, flashgen.spec; print(*sys.modules)"
+    assert not {"cupy", "cuda", "sympy", "torch"} & set(_run(sys.executable, "-c", code).split())
+
+
+def test_extras_name_what_the_readme_says():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"cuda13", "cuda12", "test", "examples"} <= set(project["optional-dependencies"])
+
+
+def test_a_wheel_carries_templates_and_specs(tmp_path):
+    """Built, installed aside, it renders every spec to the text that the checkout renders."""
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    aside = tmp_path / "site"
+    _run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", aside, wheel)
+    code = (
+        "import flashgen; from flashgen.plan import plan; from flashgen.render import render; from flashgen.cli.shipped import spec_root\n"
+        "print(flashgen.__file__)\n"
+        "for path in sorted(spec_root().glob('*.yaml')):\n"
+        "    for arch in ('sm_90a', 'sm_80'): print(path.name, arch, render(plan(flashgen.load(path), arch)).digest)"
+    )
+    texts = []
+    for folder in (aside, ROOT):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(folder)}, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        home, *lines = done.stdout.splitlines()
+        assert Path(home).is_relative_to(folder)
+        texts.append(lines)
+    assert len(texts[0]) == 2 * len(list((ROOT / "specs").glob("*.yaml"))) > 0
+    assert texts[0] == texts[1]
