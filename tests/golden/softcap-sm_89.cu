@@ -113,7 +113,7 @@ __device__ __forceinline__ void copy(u32 to, const u16* from, const Strides& str
 template <int ROWS, int COLUMNS, int DIM, bool WHOLE> __device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, int length) {
   constexpr int WIDTH = GROUP<COLUMNS>, PASS = THREADS / WIDTH;   // neighbouring threads take neighbouring chunks
   const int row = threadIdx.x / WIDTH, chunk = threadIdx.x % WIDTH;
-  const long long column = 1;
+  const long long column = COPY_BYTES == 2 ? strides.column : 1;
   from += (first + row) * strides.row + chunk * 8 * column;
   #pragma unroll
   for (int i = 0; i < ROWS; i += PASS, from += PASS * strides.row)
