@@ -10,7 +10,7 @@ from flashgen.spec import load, loads
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-BLOCKS = {language: code for language, code in re.findall(r"```(yaml|python|cuda)\n(.*?)```", TEXT, re.DOTALL)}
+BLOCKS = dict(re.findall(r"```(yaml|python|cuda)\n(.*?)```", TEXT, re.DOTALL))
 COMMANDS = re.findall(r"```sh\n(.*?)\n```", TEXT, re.DOTALL)
 
 
