@@ -41,14 +41,15 @@ class Printer:
 
     def sum(self, x: Int) -> tuple[str, bool]:
         """The text, and whether it is a long long."""
-        parts = [Int(0, (term,)) for term in x.terms] + ([Int(x.const)] if x.const or not x.terms else [])
-        ordered = self.order(parts)
+        terms = [(1 if c > 0 else -1, Int(0, ((atom, abs(c)),))) for atom, c in x.terms]
+        terms += [(1 if x.const >= 0 else -1, Int(abs(x.const)))] if x.const or not terms else []
+        ordered = self.order(terms)
         wide = ordered is None
         text = ""
-        for part in ordered or parts:
-            sign = " - " if self.negative(part) else " + "
-            piece, long = self.product(-part if self.negative(part) else part)
-            text += sign + (_widen(piece) if wide and not text and not long else piece)
+        for sign, part in ordered or terms:
+            piece, long = self.product(part)
+            text += " + " if sign > 0 else " - "
+            text += _widen(piece) if wide and len(text) == 3 and not long else piece
         return text[3:] if text.startswith(" + ") else f"-{text[3:]}", wide
 
     def product(self, part: Int) -> tuple[str, bool]:
@@ -62,23 +63,19 @@ class Printer:
         wide = wide or not self.is_int(part)
         return f"{c}{'LL' if wide else ''} * {grouped(text)}", wide
 
-    @staticmethod
-    def negative(part: Int) -> bool:
-        return (part.terms[0][1] if part.terms else part.const) < 0
-
-    def order(self, parts: list[Int]) -> list[Int] | None:
+    def order(self, terms: list[tuple[int, Int]]) -> list[tuple[int, Int]] | None:
         """The terms such that all sums from the left fit 32 bits: kv_len - q_len + q_last, not kv_len + q_last - q_len."""
-        if any(not self.is_int(part) or (part.terms and self.atom(part.terms[0][0])[1]) for part in parts):
+        if any(self.product(part)[1] or not self.is_int(part) for _, part in terms):
             return None
-        done: list[Int] = []
-        total, left = Int(0), sorted(parts, key=lambda part: (not part.terms, self.negative(part), part.text.isupper()))
+        done: list[tuple[int, Int]] = []
+        total, left = Int(0), sorted(terms, key=lambda term: (not term[1].terms, term[0] < 0, term[1].text.isupper()))
         while left:
-            part = next((part for part in left if self.is_int(total + part)), None)
-            if part is None:
+            term = next(((sign, part) for sign, part in left if self.is_int(total + sign * part)), None)
+            if term is None:
                 return None
-            total += part
-            done.append(part)
-            left.remove(part)
+            total += term[0] * term[1]
+            done.append(term)
+            left.remove(term)
         return done
 
     def is_int(self, x: Int) -> bool:
