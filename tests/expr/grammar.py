@@ -21,6 +21,56 @@ SCOPE = Scope({p.name: p.type for p in PARAMS}, {t.name: (TYPES[t.dtype], len(t.
 INT_NAMES = ["b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len", "n", "m"]
 MASKS = ["causal", "causal_top_left", "window(n, 0)", "window(2, -1)", "prefix(n)", "chunk(3)", "chunk(n)", "document(ids)"]
 
+# One for each rule of solving, clamping, folding and printing: what chance may miss.
+CORNER_MASKS = [
+    "2 * kv_idx >= q_idx",
+    "3 * kv_idx > n - q_idx",
+    "q_idx - 2 * kv_idx >= m",
+    "5 <= 3 * kv_idx + 1",
+    "2 * kv_idx == q_idx",
+    "2 * kv_idx != q_idx",
+    "kv_idx != q_idx - 1",
+    "(kv_idx - 3) // 2 == (q_idx - n) // 2",
+    "(kv_idx - q_idx) // n >= m",
+    "(kv_idx - q_idx) % n == 1",
+    "abs(kv_idx - q_idx) > 2",
+    "~(abs(2 * kv_idx - q_idx) <= n)",
+    "max(kv_idx, q_idx) < 5",
+    "max(kv_idx, q_idx) >= 4",
+    "min(kv_idx, q_idx) <= 2",
+    "min(kv_idx - 1, q_idx) > 2",
+    "(q_idx == 0) | causal",
+    "(q_idx == 0) | (kv_idx >= q_idx)",
+    "(q_idx < lens[b]) & (kv_idx < lens[b])",
+    "(h < 2) & (kv_idx >= 3)",
+    "(h < 2) & flags[h, kv_idx]",
+    "(h < 2) | flags[h, kv_idx] & causal",
+    "where(h < 2, causal, window(n, 0))",
+    "(kv_idx < 2) | window(n, 0) | (kv_idx > 8)",
+    "h * kv_idx < q_idx",
+    "ids[b, kv_idx - 4] == ids[b, kv_idx + 4]",
+    "0.5 * kv_idx < e + q_idx",
+    "full & ~full",
+]
+CORNER_SCORES = [
+    "s * (c - (e - slopes[h])) + c / (e * 2) / (c / slopes[h])",
+    "-(-s - (-e - (s - kv_idx)))",
+    "table[q_idx - kv_idx, h] + s * table[kv_len - (q_len - h), h - 2] - table[-1, 9]",
+    "bias[h, kv_idx - 3, q_idx + 3] * (s - floor(s / c) * c)",
+    "where((s > 0) & ~(s > c) | (h < 1), s, where(s > c, c, 0))",
+    "where(s > 0, where(causal, 1, s), 2) * 2 - where(causal, s, -s)",
+    "log(1 + exp(s)) - log(sqrt(abs(e))) + exp2(e * s) * exp(e)",
+    "sigmoid(s) * sigmoid(e) + sigmoid(bias[hk, q_idx, 0]) * tanh(q_idx * 0.1)",
+    "min(s, max(e, s * s)) + max(q_idx, kv_idx) * min(e, c)",
+    "(s + 1) * (s - 1) / (1 + s * s) + (kv_idx * kv_idx - q_idx * q_idx) // 3",
+    "c * tanh(s / c) + c * tanh(s / c) * e",
+    "s + (kv_idx - q_idx) * (kv_idx + q_idx) * e",
+    "s * (kv_idx + 1) / (q_idx + 1)",
+    "abs(s) + abs(kv_idx - q_idx) + floor(-e * kv_idx)",
+    "c",
+    "0 * s",
+]
+
 
 def ints(depth: int) -> st.SearchStrategy[str]:
     leaves = st.one_of(st.sampled_from(INT_NAMES), st.sampled_from(["kv_idx", "q_idx"]), st.integers(0, 5).map(str))

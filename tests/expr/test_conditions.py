@@ -9,7 +9,7 @@ from hypothesis import given
 from flashgen.errors import Position
 from flashgen.expr import conditions, evaluate, fold, parse, show
 from flashgen.expr.conditions import visible
-from tests.expr.grammar import PARAMS, SCOPE
+from tests.expr.grammar import CORNER_MASKS, PARAMS, SCOPE
 from tests.expr.grammar import conditions as random_conditions
 
 
@@ -41,8 +41,17 @@ def test_few_bounds(mask, solved):
     assert show(visible(fold(mask_of(mask)))) == solved
 
 
+@pytest.mark.parametrize("text", CORNER_MASKS)
+def test_corners(text):
+    same_keys_are_visible(text)
+
+
 @given(random_conditions(3))
 def test_the_same_keys_are_visible(text):
+    same_keys_are_visible(text)
+
+
+def same_keys_are_visible(text):
     mask = mask_of(text)
     rng = np.random.default_rng(len(text))
     for q_len, kv_len in ((5, 7), (6, 2)):

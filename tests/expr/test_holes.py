@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from flashgen.expr import evaluate, holes, lower
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.errors import bounded
-from tests.expr.grammar import PARAMS, TENSORS, conditions, floats
+from tests.expr.grammar import CORNER_MASKS, CORNER_SCORES, PARAMS, TENSORS, conditions, floats
 
 BATCH = 100  # of expressions compiled together
 
@@ -124,8 +125,8 @@ def spec_of(score, mask):
 
 
 def drawn():
-    """Pairs of score and mask, as many as the profile has examples."""
-    found = {}
+    """Pairs of score and mask: the corners, and as many random ones as the profile has examples."""
+    found = dict.fromkeys([*zip_longest(CORNER_SCORES, CORNER_MASKS, fillvalue="s")])
 
     @settings(phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
     @given(floats(3), conditions(3))
