@@ -26,6 +26,7 @@ FRAGMENTS = 208  # of q, s, p and o in a product
 SOFTMAX_FRAGMENTS = 280  # in between, when s counts more: its exponentials and p come to be
 SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
+HOLE_REGISTERS = 24  # more where every element of s reads arrays
 
 # Clocks.
 MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
@@ -69,7 +70,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     return Draft(tile, pipeline, lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")]))
 
 
-def objection(problem: Problem, draft: Draft) -> str | None:  # noqa: ARG001
+def objection(problem: Problem, draft: Draft) -> str | None:
     """Sizes of products, warps, stages, registers."""
     tile, pipe = draft.tile, draft.pipeline
     if not 1 <= pipe.warps <= MAX_WARPS:
@@ -82,10 +83,12 @@ def objection(problem: Problem, draft: Draft) -> str | None:  # noqa: ARG001
         return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
     rows, s, o = _rows(draft), tile.block_n // 2, tile.v_columns // 2
     q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
-    if rows * (q + s + o) > FRAGMENTS:
-        return f"q, s and o take {rows * (q + s + o)} registers a thread, {FRAGMENTS} can be held"
-    if rows * (q + SOFTMAX_SCORES * s + o) > SOFTMAX_FRAGMENTS:
-        return f"softmax takes {rows * (q + SOFTMAX_SCORES * s + o):.0f} registers a thread, {SOFTMAX_FRAGMENTS} can be held"
+    reads = any("p.arg_" in line for line in (*(problem.holes.score or ()), *problem.holes.keep))
+    product, softmax = (rows * (q + x + o) + (HOLE_REGISTERS if reads else 0) for x in (s, SOFTMAX_SCORES * s))
+    if product > FRAGMENTS:
+        return f"q, s and o take {product:.0f} registers a thread, {FRAGMENTS} can be held"
+    if softmax > SOFTMAX_FRAGMENTS:
+        return f"softmax takes {softmax:.0f} registers a thread, {SOFTMAX_FRAGMENTS} can be held"
     return None
 
 
