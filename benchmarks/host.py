@@ -1,0 +1,83 @@
+"""What the host spends: compiling a spec with an empty cache and a full one, and each call.
+
+    python benchmarks/host.py                                           # causal, on the current GPU; prints JSON
+    python benchmarks/host.py --spec specs/alibi.yaml --arch sm_90a     # compile times alone need no GPU
+
+A call's overhead is the time of 400 calls that nothing waits for, over 400, on arrays so small that the GPU keeps up; the best of ten.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import flashgen
+from flashgen.runtime import device, gpu, nvrtc
+
+CALLS = 400
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def compile_times(spec: str, arch: str | None) -> dict[str, float]:
+    """Milliseconds. Imports are not counted, and neither is loading the compiler."""
+    flashgen.compile({"dtype": "bfloat16", "head_dim": 64}, arch="host")
+    nvrtc.compiler()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["FLASHGEN_CACHE_DIR"] = folder
+        cold = seconds(lambda: flashgen.compile(spec, arch))
+        gpu._kernel.cache_clear()  # as in a process that finds the cubin on disk
+        warm = seconds(lambda: flashgen.compile(spec, arch))
+    return {"cold_ms": 1e3 * cold, "warm_ms": 1e3 * warm}
+
+
+def call_times(spec: str) -> dict[str, float]:
+    """Microseconds a call, on [1, 128, 1, D]."""
+    import cupy
+
+    attn = flashgen.compile(spec)
+    d, dtype = attn.spec.head_dim, attn.spec.element.numpy
+    q, k, v = (cupy.zeros((1, 128, 1, n), "uint16").view(dtype) for n in (d.qk, d.qk, d.v))
+    tensors = {t.name: cupy.zeros([n if isinstance(n, int) else 1 for n in t.shape], t.dtype) for t in attn.spec.tensors}
+    out = attn(q, k, v, **tensors)
+    calls = {"cupy": lambda: attn(q, k, v, **tensors), "cupy, out given": lambda: attn(q, k, v, out=out, **tensors)}
+    if not tensors:
+        import torch
+
+        x, y, z = (torch.zeros(1, 128, 1, n, dtype=getattr(torch, attn.spec.dtype), device="cuda") for n in (d.qk, d.qk, d.v))
+        calls["torch"] = lambda: attn(x, y, z)
+    return {name: min(_overhead(call, cupy) for _ in range(10)) for name, call in calls.items()}
+
+
+def _overhead(call: Callable[[], Any], cupy: Any) -> float:
+    call()
+    cupy.cuda.Device().synchronize()
+    spent = seconds(lambda: [call() for _ in range(CALLS)])
+    cupy.cuda.Device().synchronize()
+    return 1e6 * spent / CALLS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", default="specs/causal.yaml")
+    parser.add_argument("--arch")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {
+        "spec": arguments.spec,
+        "compiler": nvrtc.compiler(),
+        "compile": compile_times(arguments.spec, arguments.arch),
+    }
+    if device.missing() is None:
+        result |= {"card": device.current().name, "call_us": call_times(arguments.spec)}
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
