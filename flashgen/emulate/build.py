@@ -23,6 +23,7 @@ OPTIONS = (
 MACHINE_OPTIONS = ("-O3", "-c")
 KERNEL_OPTIONS = (
     *("-O2", "-shared", "-Wl,-Bsymbolic"),
+    *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),  # traps, which machine.cpp tells of
     *("-g", "-fno-optimize-sibling-calls"),  # reports name lines of the kernel, from return addresses
 )
 

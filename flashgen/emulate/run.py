@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.emulate.machine import HostKernel
+from flashgen.emulate.memory import fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.plan.model import Argument, Plan
@@ -17,8 +18,8 @@ from flashgen.render import Source
 
 Array = NDArray[Any]
 
-GUARD = 4096  # bytes around an output that a kernel must not touch
-POISON = {
+GUARD = 4096  # bytes before an output that a kernel must not touch
+POISON: dict[int, Any] = {
     2: np.uint16(0x7DA5),
     4: np.uint32(0x7FA5A5A5),
 }  # by element size: signalling NaNs, which no instruction makes
@@ -55,8 +56,8 @@ def emulate(
         o[...], lse[...] = 0, -np.inf
         return o, lse
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
-    tensors = {t.name: np.asarray(values[t.name]) for t in plan.spec.tensors}
-    rows = {name: x.transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v), ("o", o))}
+    tensors = {t.name: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}
+    rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     counter = np.zeros(2, np.int32)
     arrays = {**rows, "lse": lse, "counter": counter, **tensors}
     record = fill(plan, arrays, scalars(plan, sizes, params))
@@ -101,12 +102,11 @@ def member(argument: Argument, x: Array) -> Any:
 
 
 def guarded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """The memory of an output, full of poison, and the output in the middle of it, 16-byte aligned."""
+    """The memory of an output, full of poison, and the output at its end, 16-byte aligned; behind it there is none."""
     poison, guard = POISON[dtype.itemsize], GUARD // dtype.itemsize
-    size = int(np.prod(shape))
-    memory = np.full(size + 2 * guard + 16, poison)
-    start = guard + -(memory.ctypes.data // dtype.itemsize + guard) % (16 // dtype.itemsize)
-    return memory, memory[start : start + size].view(dtype).reshape(shape)
+    memory = fenced(int(np.prod(shape)) * dtype.itemsize + GUARD).view(poison.dtype)
+    memory[...] = poison
+    return memory, memory[guard:].view(dtype).reshape(shape)
 
 
 def judge(x: Array, memory: Array, axes: str) -> None:
@@ -118,7 +118,5 @@ def judge(x: Array, memory: Array, axes: str) -> None:
             f"{len(missing)} of {x.size} elements of the output {axes} were never written, the first at {missing[0].tolist()}\n"
             "  look at: the tiles that exist, the rows and columns a tile stores, and the tests against the lengths"
         )
-    written = memory != poison
-    begin = (x.ctypes.data - memory.ctypes.data) // x.itemsize
-    if written[:begin].any() or written[begin + x.size :].any():
-        raise EmulationFault(f"the kernel wrote outside the output {axes}\n  look at: the test of the row against q_len, and the strides")
+    if (memory[: GUARD // x.itemsize] != poison).any():
+        raise EmulationFault(f"the kernel wrote before the output {axes}\n  look at: the index of the row and the strides")

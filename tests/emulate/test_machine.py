@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, HostKernel, MissingTwin
+from flashgen.emulate.memory import fence
 from flashgen.errors import BackendError, CompileError
 from flashgen.plan.model import Region
 from tests.emulate.kernels import kernel_text, record
@@ -173,3 +174,33 @@ def test_text_that_is_no_cpp_is_a_compile_error_with_its_line():
         HostKernel(kernel_text("int n;", "  undeclared_name = 1;"))
     with pytest.raises(CompileError, match=r"kernel.cu:\d+"):
         HostKernel(kernel_text("int n;", "  memory[threadIdx.x] = 1;"))
+
+
+TRAPS_PARAMS = "const float* in; float* out; int shift, index;"
+TRAPS = kernel_text(
+    TRAPS_PARAMS,
+    """  struct __align__(16) Four { float x[4]; };
+  float local[4] = {1, 2, 3, 4};
+  local[p.index] = p.in[threadIdx.x];
+  const Four four = *reinterpret_cast<const Four*>(p.in + p.shift);
+  p.out[threadIdx.x] = local[threadIdx.x % 4] + four.x[1];""",
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"shift": 64}, r"plain access of global memory at `in`\+0x100, outside its 256 bytes"),
+        ({"shift": -(1 << 20)}, "plain access of global memory at address .*, outside all arrays"),
+        ({"shift": 1}, "an access through a misaligned pointer, or past the end of a local array"),
+        ({"index": 4}, "an access through a misaligned pointer, or past the end of a local array"),
+    ],
+)
+def test_what_the_processor_stops_at_is_reported_with_its_line(values, found):
+    x, y = fence(np.ones(64, np.float32)), np.zeros(32, np.float32)
+    kernel, arrays = HostKernel(TRAPS), {"in": x, "out": y}
+    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=arrays)
+    with pytest.raises(EmulationFault, match=found) as caught:
+        kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays, **values), arrays=arrays)
+    assert "local[" in TRAPS.splitlines()[caught.value.line - 1] or "Four" in TRAPS.splitlines()[caught.value.line - 1]
+    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=arrays)

@@ -85,6 +85,16 @@ struct Exchange {                                      // one warp-wide rendezvo
   alignas(16) std::array<std::array<unsigned char, 32>, 32> values;
 };
 
+// What the lanes left. It stays until each of them has left the next rendezvous.
+template <class Value> class Left {
+ public:
+  explicit Left(const Exchange& e) : e_(e) {}
+  Value operator[](int lane) const { Value v; std::memcpy(&v, e_.values[static_cast<std::size_t>(lane)].data(), sizeof v); return v; }
+
+ private:
+  const Exchange& e_;
+};
+
 struct Warp {
   std::uint32_t ready = 0;                             // lanes that can run
   std::uint32_t paused = 0;                            // lanes that can run once others had a turn
@@ -120,6 +130,7 @@ class Block {
   Place place() const { return running_ ? running_->place : engine_place_; }
   void engine_at(Place place) { engine_place_ = place; }  // where its operation was issued
   Thread& thread() { return *running_; }
+  int number() const { return number_; }
   int warp_index() const { return running_->id / 32; }
   Warp& warp() { return warps_[warp_index()]; }
   double chance() { return std::uniform_real_distribution<double>()(random_); }   // of the seed, in [0, 1)
@@ -150,8 +161,7 @@ class Block {
     running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]);
   }
 
-  template <class Value>
-  std::array<Value, 32> exchange(const char* what, Value mine);   // a value from each lane, once all have come; `what` must agree
+  template <class Value> Left<Value> exchange(const char* what, Value mine);   // a value from each lane, once all have come; `what` must agree
 
  private:
   bool run_a_warp();
@@ -308,19 +318,17 @@ inline std::string Block::waiting() const {
 }
 
 template <class Value>
-std::array<Value, 32> Block::exchange(const char* what, Value mine) {
+Left<Value> Block::exchange(const char* what, Value mine) {
   static_assert(sizeof(Value) <= 32);
   Exchange& e = warp().exchanges[running_->exchanges++ & 1];
   if (e.arrived == 0) e.what = what, e.place = running_->place;
-  if (std::strcmp(e.what, what) != 0)
+  if (e.what != what && std::strcmp(e.what, what) != 0)
     fault(text("the warp diverged: this lane is at %s, others at %s", what, e.what), "a branch that not all 32 lanes take around one of the two", e.place);
   std::memcpy(e.values[lane()].data(), &mine, sizeof mine);
   e.arrived |= 1u << lane();
   complete_if_due(e);
   if (e.arrived) block_on({what});
-  std::array<Value, 32> all;
-  for (int i = 0; i < 32; ++i) std::memcpy(&all[i], e.values[i].data(), sizeof mine);
-  return all;
+  return Left<Value>(e);
 }
 
 }  // namespace cuda_on_host

@@ -1,6 +1,8 @@
 // What cuda.hpp and ptx.hpp declare, and the launch. Compiled once, linked to every kernel.
 #include <dlfcn.h>
 
+#include "traps.hpp"
+
 #include "units.hpp"
 
 // From the kernel's translation unit.
@@ -11,11 +13,7 @@ namespace cuda_on_host {
 
 Dim3 builtins::threadIdx, builtins::blockIdx, builtins::blockDim, builtins::gridDim;
 
-static std::uintptr_t loaded_at;                       // where this library lies in memory
-
-void here(const void* caller) {
-  block->thread().place = static_cast<Place>(reinterpret_cast<std::uintptr_t>(caller) - loaded_at);
-}
+void here(const void* caller) { block->thread().place = place_of(reinterpret_cast<std::uintptr_t>(caller)); }
 #define HERE here(__builtin_return_address(0))
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
@@ -26,14 +24,14 @@ static void whole_warp(std::uint32_t mask, const char* what) {
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source) {
   HERE;
   whole_warp(mask, what);
-  return block->exchange(what, bits)[static_cast<std::size_t>(source)];
+  return block->exchange(what, bits)[source];
 }
 std::uint32_t vote(std::uint32_t mask, bool predicate) {
   HERE;
   whole_warp(mask, "a vote");
   const auto all = block->exchange("a vote", std::uint64_t{predicate});
   std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
+  for (int i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
   return bits;
 }
 int lane() { return block->lane(); }
@@ -46,7 +44,9 @@ void builtins::__syncwarp(unsigned mask) {
   whole_warp(mask, "__syncwarp");
   Thread& t = block->thread();
   struct Seen { std::uint32_t products, stores, copies; };
-  for (const auto& [products, stores, copies] : block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen})) {
+  const auto all = block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen});
+  for (int i = 0; i < 32; ++i) {
+    const auto [products, stores, copies] = all[i];
     t.products_seen = std::max(t.products_seen, products);
     t.stores_seen = std::max(t.stores_seen, stores);
     t.copies_seen = std::max(t.copies_seen, copies);
@@ -220,7 +220,9 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Lau
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
   try {
-    run(*launch);
+    const Traps traps;
+    if (sigsetjmp(trapped, 1) == 0) run(*launch);
+    else throw trap_fault();
   } catch (const Fault& found) {
     fault = found;
     report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};

@@ -113,14 +113,12 @@ class SharedMemory {
   // An access lies inside one granule: up to 16 bytes, aligned.
   static std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) {
     const std::uint32_t offset = address - kBase, first = offset % kGranule / 4, last = (offset % kGranule + bytes - 1) / 4;
-    if (last > 3 || address % bytes) block->fault(text("%u bytes at ", bytes) + name_of(offset) + ": not aligned", "the address must be a multiple of the access's size");
+    if (last > 3 || address % bytes) misaligned(offset, bytes);
     return {offset / kGranule, static_cast<std::uint8_t>((2u << last) - (1u << first))};
   }
 
   unsigned char* at(std::uint32_t address, std::uint32_t bytes, int agent, const char* verb) {
-    if (address < kBase || address + bytes > kBase + bytes_)
-      block->fault(name(agent) + " " + verb + " " + name_of(static_cast<std::int64_t>(address) - kBase) + text(", outside the block's %u bytes", bytes_),
-                   "the offset of the region, the stage or the row that this address is made of");
+    if (address < kBase || address + bytes > kBase + bytes_) outside(address, agent, verb);
     return memory_.data() + (address - kBase);
   }
 
@@ -133,16 +131,25 @@ class SharedMemory {
     granule.reads[granule.readers - 1] = access;
   }
 
-  [[noreturn]] void never_written(int agent, std::uint32_t granule) const {
+#define COLD [[noreturn, gnu::cold, gnu::noinline]]
+  COLD static void misaligned(std::uint32_t offset, std::uint32_t bytes) {
+    block->fault(text("%u bytes at ", bytes) + name_of(offset) + ": not aligned", "the address must be a multiple of the access's size");
+  }
+  COLD void outside(std::uint32_t address, int agent, const char* verb) const {
+    block->fault(name(agent) + " " + verb + " " + name_of(static_cast<std::int64_t>(address) - kBase) + text(", outside the block's %u bytes", bytes_),
+                 "the offset of the region, the stage or the row that this address is made of");
+  }
+  COLD void never_written(int agent, std::uint32_t granule) const {
     block->fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + ", never written", "the load of this tile, or the offset that is read");
   }
-  [[noreturn]] void unfenced(int agent, std::uint32_t granule, const Access& other) const {
+  COLD void unfenced(int agent, std::uint32_t granule, const Access& other) const {
     block->fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + " through the async proxy, stored by " + name(other.agent) + " with no fence.proxy.async after it",
                  "fence.proxy.async by every storing thread, then a barrier, then the asynchronous read", other.place);
   }
-  [[noreturn]] void race(int agent, const char* verb, std::uint32_t granule, const std::string& how, const Access& other) const {
+  COLD void race(int agent, const char* verb, std::uint32_t granule, const std::string& how, const Access& other) const {
     block->fault("race: " + name(agent) + " " + verb + " " + name_of(granule * kGranule) + ", " + how, advice(agent, other.agent), other.place);
   }
+#undef COLD
   std::string advice(int agent, int other) const {     // for `agent`, that comes after `other` with nothing to order them
     if (agent::is_bulk_load(other)) return "a wait for " + mbarriers_[static_cast<std::size_t>(other - agent::mbarrier(0))] + " with the right parity before this access";
     if (agent::is_bulk_load(agent) || agent::is_tensor_core(other))

@@ -6,12 +6,12 @@ namespace cuda_on_host {
 
 inline int bank_conflicts = 0;                         // rows of ldmatrix and stmatrix that had to wait for another of their matrix
 
-template <int N>
-void count_conflicts(const std::array<std::uint32_t, 32>& rows) {
+template <int N, class Rows>
+void count_conflicts(const Rows& rows) {             // their addresses, by lane
   for (int j = 0; j < N; ++j) {
     unsigned banks = 0;                                // of 16 bytes
     for (int i = 0; i < 8; ++i) {
-      const unsigned bank = 1u << rows[8 * j + i] / 16 % 8;
+      const unsigned bank = 1u << rows(8 * j + i) / 16 % 8;
       bank_conflicts += (banks & bank) != 0;
       banks |= bank;
     }
@@ -32,11 +32,7 @@ void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_addre
     std::memcpy(&row.v, shared->read(row_address, 16, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), 16);
   }
   const auto rows = block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", row);
-  if (lane == 0) {
-    std::array<std::uint32_t, 32> addresses;
-    for (int i = 0; i < 32; ++i) addresses[i] = rows[i].address;
-    count_conflicts<N>(addresses);
-  }
+  if (lane == 0) count_conflicts<N>([&](int i) { return rows[i].address; });
   for (int j = 0; j < N; ++j) {
     auto element = [&](int i) -> std::uint32_t { return transposed ? rows[8 * j + i].v[lane / 4] : rows[8 * j + lane / 4].v[i]; };
     *to.at[j] = element(lane % 4 * 2) | element(lane % 4 * 2 + 1) << 16;
@@ -57,7 +53,7 @@ void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> mat
     }
   }
   const auto rows = block->exchange("stmatrix", row_address);
-  if (lane == 0) count_conflicts<N>(rows);
+  if (lane == 0) count_conflicts<N>([&](int i) { return rows[i]; });
   for (int j = 0; j < N; ++j) {
     const std::uint32_t at = rows[8 * j + row] + static_cast<std::uint32_t>(column) * 2;
     std::memcpy(shared->write(at, 4, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), &matrices.v[j], 4);

@@ -1,0 +1,67 @@
+// What the processor itself stops at, as faults: plain accesses outside memory, and the compiler's tests of alignment and array bounds.
+#pragma once
+#include <setjmp.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include "global_memory.hpp"
+
+namespace cuda_on_host {
+
+inline std::uintptr_t loaded_at;                       // where this library lies in memory
+inline Place place_of(std::uintptr_t return_address) { return static_cast<Place>(return_address - loaded_at); }
+
+inline sigjmp_buf trapped;                             // back to the launch, on its own stack; what the blocks own is lost
+inline siginfo_t trap_info;
+inline std::uintptr_t trap_at;                         // the instruction
+
+inline void on_trap(int, siginfo_t* info, void* context) {
+  const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  trap_at = static_cast<std::uintptr_t>(registers.gregs[REG_RIP]);
+#else
+  trap_at = static_cast<std::uintptr_t>(registers.pc);
+#endif
+  trap_info = *info;
+  siglongjmp(trapped, 1);
+}
+
+inline Fault trap_fault() {
+  const bool thread = block && block->running();
+  Fault fault{"", "", thread ? place_of(trap_at) + 1 : block->place(), 0, block->number(), thread ? block->thread().id : -1};
+  if (trap_info.si_signo == SIGILL || trap_info.si_signo == SIGTRAP) {
+    fault.what = "an access through a misaligned pointer, or past the end of a local array";
+    fault.hint = "the width of the access against the strides, or the index against the array's size";
+  } else if (trap_info.si_code == SI_KERNEL || trap_info.si_signo == SIGBUS) {
+    fault.what = "an access that is not aligned";
+    fault.hint = "the width of the access against the start and the strides of the array";
+  } else {
+    fault.what = "plain access of global memory at " + outside_of(reinterpret_cast<std::uintptr_t>(trap_info.si_addr));
+    fault.hint = kOutside;
+  }
+  return fault;
+}
+
+class Traps {                                          // while it lives, the handlers are ours, on a stack of their own
+ public:
+  Traps() {
+    static std::array<char, 1 << 16> stack;
+    const stack_t mine{stack.data(), 0, stack.size()};
+    sigaltstack(&mine, &old_stack_);
+    struct sigaction action{};
+    action.sa_sigaction = on_trap;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &old_[i]);
+  }
+  ~Traps() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
+    sigaltstack(&old_stack_, nullptr);
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
+  std::array<struct sigaction, kSignals.size()> old_;
+  stack_t old_stack_;
+};
+
+}  // namespace cuda_on_host

@@ -1,0 +1,19 @@
+"""Fenced arrays keep their strides and their alignment."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.emulate.memory import fence
+
+
+@given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), first=st.integers(0, 20), data=st.data())
+def test_fence(shape, first, data):
+    memory = np.random.default_rng(0).integers(0, 1 << 16, first + int(np.prod(shape))).astype(np.uint16)
+    x = memory[first:].reshape(shape).transpose(data.draw(st.permutations(range(len(shape)))))
+    copy = fence(x)
+    assert (copy == x).all()
+    assert copy.strides == x.strides
+    assert copy.ctypes.data % 16 == x.ctypes.data % 16
+    end = np.lib.array_utils.byte_bounds(copy)[1]
+    assert -end % 4096 < 16
