@@ -15,7 +15,7 @@ STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
 _SECTION_BYTES = 32 << 20  # of keys and values that stay in the L2 together
-_SECTION_HEADS = 32  # more, and the loads of short sequences spread too far: measured
+_SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
 _MOST_TILES = 2**31 - 1  # the kernel counts them in an int
 
 
@@ -39,6 +39,8 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
     row_bytes = (plan.spec.head_dim.qk + plan.spec.head_dim.v) * plan.dtype.bytes
     heads_in_l2 = _SECTION_BYTES // max(1, sizes.kv_len * row_bytes) * sizes.group
+    least, most = _SECTION_HEADS
+    most = min(max(least, sizes.kv_len // 64), most)
     return {
         **params,
         "softmax_scale": float(evaluate(plan.expressions.scale, params)),
@@ -47,7 +49,7 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,
-        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2, _SECTION_HEADS)) if plan.launch.longest_first else 1,
+        "section": max(1, min(sizes.heads * sizes.batch, heads_in_l2, most)) if plan.launch.longest_first else 1,
     }
 
 

@@ -6,14 +6,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
+from flashgen.expr.nodes import Load, walk
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
 from flashgen.spec import Spec
 
-TYPICAL_LENGTH = 4096  # queries and keys for which candidates are scored
+LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,16 @@ class Problem:
     holes: Holes
     softmax: SoftmaxPlan
     copy_bytes: int  # what rows are aligned to
-    visible: float  # share of the keys that a query row sees, at the typical length
-    boundaries: float  # key tiles of a query tile that the mask cuts, at the typical length
+    length: int  # queries and keys for which candidates are scored
+    begin: NDArray[np.int64]  # of the keys that each STRIPE of query rows sees at that length, in GRAINs
+    end: NDArray[np.int64]
     uniform: bool  # every query tile has the same number of key tiles
+
+    def key_tiles(self, block_m: int, block_n: int) -> float:
+        """Key tiles of a query tile, on average, at that length."""
+        first = np.arange(0, len(self.begin), max(1, block_m // STRIPE))
+        begin, end = np.minimum.reduceat(self.begin, first) * GRAIN, np.maximum.reduceat(self.end, first) * GRAIN
+        return float(np.mean(np.where(end > begin, -(-end // block_n) - begin // block_n, 0)))
 
 
 @dataclass(frozen=True)
@@ -42,8 +54,10 @@ class Draft:
     @property
     def text(self) -> str:
         pipe = self.pipeline
-        extras = [f"{pipe.stages} stages", f"{pipe.warps} warps", *(["o apart"] if pipe.separate_output else []), *(["q in registers"] if pipe.query_in_registers else [])]
-        return f"{self.tile.text}, {', '.join(extras)}"
+        extras = {"o apart": pipe.separate_output, "q in registers": pipe.query_in_registers}
+        return ", ".join(
+            [self.tile.text, f"{pipe.stages} stages", f"{pipe.warps} warps", *(text for text, holds in extras.items() if holds)]
+        )
 
 
 class Strategy(Protocol):
@@ -64,25 +78,26 @@ class Strategy(Protocol):
         """Why this draft is illegal: the limit and both numbers."""
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
-        """Clocks of one key step by resource, and `total`: clocks for a thousand products of a query row and a visible key."""
+        """Clocks of one key step by resource, and `total`: clocks for a query row."""
 
     def launch(self, problem: Problem, draft: Draft) -> LaunchPlan:
         """Threads, order and arguments."""
 
 
 @lru_cache(256)
-def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Plan:
+def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1]) -> Plan:
     """Plans a spec for an architecture.
 
-    `copy_bytes`: 0 for arrays as the architecture likes them best (rows 16-byte aligned, last axis contiguous), else what every row is aligned to (16, 8, 4, 2 bytes; 2 takes any strides).
-    Raises PlanError, SpecError.
+    `copy_bytes`: 0 for arrays as the architecture likes them best (rows 16-byte aligned, last axis contiguous), else what every row is
+    aligned to (16, 8, 4, 2 bytes; 2 takes any strides). `length`: queries and keys, one of LENGTHS, for which it shall be fast; it is right
+    for all. Raises PlanError, SpecError.
 
     >>> plan(Spec(head_dim=128, dtype="bfloat16"), "sm_90a").tile.text
-    '128x176'
+    '128x128'
     """
     arch = by_name(arch) if isinstance(arch, str) else arch
     strategy = _strategy(arch, copy_bytes)
-    problem = _problem(spec, arch, strategy, copy_bytes or 16)
+    problem = _problem(spec, arch, strategy, copy_bytes or 16, length)
     strategy.check(problem)
     legal: list[tuple[float, Draft, dict[str, float]]] = []
     rejected: list[Rejected] = []
@@ -100,10 +115,10 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Plan:
     slower = [Rejected(d.text, f"{c / total:.2f} times the clocks of {best.tile.text}") for c, d, _ in legal[1:]]
     assert isinstance(best.smem, SmemPlan)
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
-    return Plan(
-        spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges, best.tile, best.pipeline, best.smem, problem.softmax,
-        strategy.launch(problem, best), tuple(cost.items()), tuple(_reasons(problem, best, cost, ranges, len(legal), len(rejected))), (*slower, *rejected),
-    )  # fmt: skip
+    reasons = tuple(_reasons(problem, best, cost, ranges, (len(legal), len(rejected))))
+    launch = strategy.launch(problem, best)
+    what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
+    return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
 
 def _strategy(arch: Arch, copy_bytes: int) -> Strategy:
@@ -111,22 +126,23 @@ def _strategy(arch: Arch, copy_bytes: int) -> Strategy:
     return cast(Strategy, importlib.import_module(f"flashgen.plan.{name}"))
 
 
-def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int) -> Problem:
+def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length: int) -> Problem:
     expressions = lower(spec)
     softmax = resolve(spec.schedule, *strategy.rescale(spec))
-    shares = _shares(spec, analyse(expressions.mask, 128, 128))
-    uniform = analyse(expressions.mask, 128, 128).uniform
-    tiles = TYPICAL_LENGTH // 128
-    visible = shares["full"] + shares["partial"] / 2 if not uniform else 1.0
-    return Problem(spec, arch, expressions, holes(expressions, spec), softmax, copy_bytes, max(visible, 1 / tiles), shares["partial"] * tiles, uniform)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN)
+    begin, end = _spans(spec, expressions, ranges, length)
+    return Problem(spec, arch, expressions, holes(expressions, spec), softmax, copy_bytes, length, begin, end, ranges.uniform)
 
 
-def _shares(spec: Spec, ranges: KeyRanges) -> dict[str, float]:
-    """At the typical length, params at their defaults; what tensors hold is not known, so a mask that reads them counts as seeing everything."""
-    if spec.tensors:
-        return {"empty": 0.0, "partial": 0.0, "full": 1.0}
+def _spans(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Params at their defaults. What tensors hold is not known, so a mask that reads them counts as seeing everything."""
+    stripes, grains = length // STRIPE, length // GRAIN
+    if not ranges.loops or any(isinstance(node, Load) for node in walk(expressions.mask)):
+        return np.zeros(stripes, np.int64), np.full(stripes, grains)
     values = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
-    return ranges.share(TYPICAL_LENGTH, TYPICAL_LENGTH, values)
+    begin, end = ranges.evaluate(length, length, values)
+    empty = begin >= end
+    return np.where(empty, grains, begin).min(0), np.where(empty, 0, end).max(0)
 
 
 def _nothing_legal(problem: Problem, strategy: Strategy, rejected: list[Rejected]) -> str:
@@ -135,7 +151,8 @@ def _nothing_legal(problem: Problem, strategy: Strategy, rejected: list[Rejected
     pinned = ", ".join(f"{k} = {v}" for k, v in pins.items() if v is not None)
     first = f"{rejected[0].candidate}: {rejected[0].reason}" if rejected else "no candidate"
     if not pinned:
-        return f"no tile fits {problem.arch.name} for head dims {spec.head_dim.qk} and {spec.head_dim.v}; the first of {len(rejected)} tried, {first}"
+        dims = f"{spec.head_dim.qk} and {spec.head_dim.v}"
+        return f"no tile fits {problem.arch.name} for head dims {dims}; the first of {len(rejected)} tried, {first}"
     free = replace(problem, spec=_unpinned(spec))
     usable = [d for d in strategy.drafts(free) if not isinstance(d.smem, str) and not strategy.objection(free, d)]
     if not usable:
@@ -155,14 +172,22 @@ def _distance(draft: Draft, spec: Spec) -> int:
     return sum(abs(have - want) * unit for have, want, unit in pairs if want is not None)
 
 
-def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: KeyRanges, legal: int, rejected: int) -> Iterator[tuple[str, str]]:
-    step = {k: v for k, v in cost.items() if k not in ("total", "step")}
+def _reasons(
+    problem: Problem, draft: Draft, cost: dict[str, float], ranges: KeyRanges, tried: tuple[int, int]
+) -> Iterator[tuple[str, str]]:
+    step = {k: v for k, v in cost.items() if k not in ("total", "step", "exposed")}
     busiest = max(step, key=lambda k: step[k])
-    yield "tile", f"the fewest clocks of {legal} legal candidates ({rejected} rejected); {busiest} takes {step[busiest]:.0f} of {cost['step']:.0f} clocks of a key step"
-    yield "order", "every query tile has the same number of key tiles" if problem.uniform else "query tiles differ in their number of key tiles: the longest go first"
+    load = f"{busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"
+    yield "tile", f"the fewest clocks at length {problem.length} of {tried[0]} legal candidates ({tried[1]} rejected). The busiest, {load}"
+    alike, unlike = (
+        "every query tile has the same number of key tiles",
+        "query tiles differ in their number of key tiles: the longest go first",
+    )
+    yield "order", alike if problem.uniform else unlike
     if draft.pipeline.separate_output:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
-    yield "rescale", {"always": "o is rescaled at every key tile", "lazy": f"o is rescaled only where a maximum grew by more than 2^{problem.softmax.threshold:g}: exact, and rare"}[problem.softmax.rescale]
+    lazy = f"o is rescaled only where a maximum grew by more than 2^{problem.softmax.threshold:g}: exact, and rare"
+    yield "rescale", lazy if problem.softmax.rescale == "lazy" else "o is rescaled at every key tile"
     for reason in ranges.reasons:
         yield "ranges", reason
 
@@ -171,7 +196,9 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
     words = {"float32": "float", "int32": "int", "bool": "bool"}
     for t in spec.tensors:
-        yield Argument(f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]")
+        yield Argument(
+            f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]"
+        )
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(f"arg_{p.name}", p.type, "scalar", p.name)

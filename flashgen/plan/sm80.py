@@ -3,13 +3,12 @@
 A block takes one query tile; each of its warps copies (cp.async) and multiplies (mma.sync).
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 
 from flashgen.plan.limits import check, up
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, further_arguments
+from flashgen.plan.search import Draft, Problem, further_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -124,10 +123,8 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "one warp": one_warp / blocks,  # its products and exponentials follow each other
     }
     clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks
-    keys = TYPICAL_LENGTH * problem.visible
-    steps = math.ceil(keys / n) if problem.uniform else keys / n + problem.boundaries * (m / n + 1) / 2
-    total = (steps + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
-    return {**step, "step": clocks, "total": 1000 * total / (m * keys)}
+    total = (problem.key_tiles(m, n) + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
+    return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

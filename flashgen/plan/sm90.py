@@ -1,12 +1,11 @@
 """Planning for Hopper: warpgroups multiply (wgmma), one loads (TMA), query tiles are dealt to persistent blocks."""
 
-import math
 from collections.abc import Iterator
 from itertools import product
 
 from flashgen.plan.limits import check, up
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import TYPICAL_LENGTH, Draft, Problem, further_arguments
+from flashgen.plan.search import Draft, Problem, further_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -18,14 +17,16 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 HOLE_REGISTERS = 24  # that a score which is not linear, or a mask that reads tensors, needs besides
 
+KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
+
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
-STEP_LATENCY = 250  # of a key step, that nothing hides
-QUERY_TILE = 1500  # start and end of 128 query rows,
-QUERY_TILE_STEPS = 1.5  # and as many steps whose products or exponentials nothing overlaps
-SHARED_OUTPUT = 4000  # more, when q's place cannot be loaded before o has left it
+STEP = 100  # start of the two products of a key step
+EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
+QUERY_TILE = 2500  # start and end of 128 query rows
+SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
 COLLISIONS = 1.05  # on products of warpgroups that do not take turns
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
-LONE_WARP = 2.5  # clocks an instruction, for the one warp of a warpgroup that a scheduler holds
+LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
 def rescale(spec: Spec) -> tuple[str, float]:
@@ -38,7 +39,7 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     spec = problem.spec
     by_warps = [64, 128, 192] if spec.warps is None else [spec.warps * 16]
     rows = by_warps if spec.block.m is None else [spec.block.m]
-    keys = range(32, 257, 16) if spec.block.n is None else [spec.block.n]
+    keys = KEYS if spec.block.n is None else [spec.block.n]
     stages = [2, 3, 4] if spec.stages is None else [spec.stages]
     for block_m, block_n, n, apart in product(rows, keys, stages, (True, False)):
         yield _draft(problem, block_m, block_n, n, apart)
@@ -100,11 +101,10 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,
         "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
     }
-    clocks = max(step.values()) + (STEP_LATENCY if pipe.stages > 1 else 2 * STEP_LATENCY) - pipe.stages
-    keys = TYPICAL_LENGTH * problem.visible
-    steps = math.ceil(keys / n) if problem.uniform else keys / n + problem.boundaries * (m / n + 1) / 2
-    total = (steps + QUERY_TILE_STEPS) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
-    return {**step, "step": clocks, "total": 1000 * total / (m * keys)}
+    exposed = EXPOSED * min(step["tensor cores"], step["exponentials"])
+    clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
+    total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
+    return {**step, "exposed": exposed, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

@@ -7,7 +7,9 @@ from flashgen.plan.model import Region, SmemPlan
 Piece = tuple[str, str, int, int, int]  # name, symbol, bytes of one, count, alignment
 
 
-def lay_out(pieces: Iterable[Piece], barriers: Iterable[tuple[str, str, int]], capacity: int, aliases: Iterable[tuple[str, str, str]] = ()) -> SmemPlan | str:
+def lay_out(
+    pieces: Iterable[Piece], barriers: Iterable[tuple[str, str, int]], capacity: int, aliases: Iterable[tuple[str, str, str]] = ()
+) -> SmemPlan | str:
     """The map of shared memory, or why it does not fit. An alias (name, symbol, of) begins where another region does.
 
     >>> lay_out([("Q", "Q", 1024, 1, 1024)], [("Q full", "Q_FULL", 1)], 2048).bytes

@@ -33,8 +33,9 @@ class Layout(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether elements lie in order without gaps."""
-        return all(n <= 1 or have == want for n, have, want in zip(self.shape, self.strides, contiguous_strides(self.shape), strict=True))
+        """Whether elements lie in order without gaps; there may be none."""
+        expected = contiguous_strides(self.shape)
+        return 0 in self.shape or all(n == 1 or have == want for n, have, want in zip(self.shape, self.strides, expected, strict=True))
 
     @property
     def row_alignment(self) -> int:

@@ -11,6 +11,7 @@ from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
 from flashgen.plan.model import Plan
+from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.runtime import arrays, cache, tma
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
@@ -24,8 +25,7 @@ _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 
 
 
 @functools.lru_cache(256)
-def _kernel(spec: Spec, arch: str, copy_bytes: int) -> Kernel:
-    chosen = plan(spec, arch, copy_bytes)
+def _kernel(chosen: Plan) -> Kernel:
     source = render(chosen)
     return Kernel(chosen, source, cache.binary(chosen, source))
 
@@ -43,17 +43,18 @@ class Gpu:
     """The kernels of a spec, made as calls need them. `reasons` tells why a call does not run the first plan of its device."""
 
     def __init__(self, spec: Spec, arch: Arch | None):
-        self.spec, self.kernels = spec, dict[tuple[str, int], Kernel]()
+        self.spec, self.kernels = spec, dict[str, Kernel]()
         self.reasons: dict[str, None] = {}
         self._arch = arch  # None: that of the arrays' device
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
 
-    def kernel(self, arch: Arch, copy_bytes: int = 0) -> Kernel:
-        """The kernel for arrays whose rows are aligned to `copy_bytes`; 0: as the architecture likes them best."""
-        key = (arch.name, copy_bytes)
-        if key not in self.kernels:
-            self.kernels[key] = _kernel(self.spec, *key)
-        return self.kernels[key]
+    def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1]) -> Kernel:
+        """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys."""
+        length = next((n for n in LENGTHS if keys <= n), LENGTHS[-1])
+        chosen = plan(self.spec, arch.name, copy_bytes, length)
+        if chosen.digest not in self.kernels:
+            self.kernels[chosen.digest] = _kernel(chosen)
+        return self.kernels[chosen.digest]
 
     def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
@@ -100,7 +101,7 @@ class Gpu:
         values = check_values(first, params)
         if not sizes.batch * sizes.q_len * sizes.kv_len:
             return _Prepared(ordinal, missing, None)
-        kernel = self.kernel(arch, self._copy_bytes(first, layouts))
+        kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
         return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes))
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
