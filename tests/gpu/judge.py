@@ -1,0 +1,45 @@
+"""What the GPU tests share: arrays on the GPU, poisoned outputs, the error rule."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashgen.expr import reference
+from flashgen.spec import Spec
+from tests.plan.agreement import SLACK, error, plain
+
+BF16 = Spec(head_dim=64, dtype="bfloat16", mask="causal", outputs=["o", "lse"])
+
+
+def judge(spec: Spec, got: Any, q: Any, k: Any, v: Any, **values: Any) -> None:
+    """The error rule: at most twice the error of plain attention in the same dtype, and a bit."""
+    o, lse = got
+    expected_o, expected_lse = reference(spec, q, k, v, **values)
+    allowed = 2 * error(plain(spec, q, k, v, **values), expected_o) + SLACK[spec.dtype]
+    assert error(o, expected_o) <= allowed
+    assert error(lse, expected_lse) <= 1e-3
+
+
+def cupy() -> Any:
+    return pytest.importorskip("cupy")
+
+
+def up(*xs: Any) -> list[Any]:
+    """NumPy arrays on the current GPU, by CuPy."""
+    return [cupy().asarray(x) for x in xs]
+
+
+def down(xs: Any) -> list[Any]:
+    """Back to NumPy; 16-bit floats as bits, since CuPy has few kernels for bfloat16."""
+    return [x.view(np.uint16).get().view(x.dtype) if x.itemsize == 2 else x.get() for x in xs]
+
+
+def poisoned(spec: Spec, q: Any) -> tuple[Any, Any]:
+    """Outputs full of NaN, and the pool's free memory too."""
+    cp = cupy()
+    heads, length = (2, 1) if spec.layout == "bshd" else (1, 2)
+    waste = cp.full(1 << 22, 0xFFFF, np.uint16)
+    del waste
+    o = cp.full((*q.shape[:3], spec.head_dim.v), 0xFFFF, np.uint16).view(spec.element.numpy)
+    return o, cp.full((q.shape[0], q.shape[heads], q.shape[length]), np.nan, np.float32)
