@@ -75,7 +75,7 @@ def problems(draw):
         mask=draw(MASKS),
         params=PARAMS,
         tensors=TENSORS,
-        block={"m": draw(st.sampled_from([1, 8, 16, 33])), "n": draw(st.sampled_from([1, 8, 16, 33]))},
+        block={"m": draw(st.sampled_from([3, 8, 16, 33])), "n": draw(st.sampled_from([3, 8, 16, 33]))},
         schedule=SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))],
     )
     values = tensors(batch, group * kv_heads, q_len, kv_len, seed)
