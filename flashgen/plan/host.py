@@ -27,9 +27,8 @@ def check(problem: Problem) -> None:
 def drafts(problem: Problem) -> Iterator[Draft]:
     """The pinned tile, or the usual one."""
     spec = problem.spec
-    m, n, stages, warps = (usual if pinned is None else pinned for pinned, usual in (
-        (spec.block.m, BLOCK), (spec.block.n, BLOCK), (spec.stages, 1), (spec.warps, 1)
-    ))  # fmt: skip
+    m, n = (BLOCK if size is None else size for size in (spec.block.m, spec.block.n))
+    stages, warps = (1 if count is None else count for count in (spec.stages, spec.warps))
     tile = TilePlan(m, n, spec.head_dim.qk, spec.head_dim.v, spec.head_dim.qk, spec.head_dim.v)
     yield Draft(tile, PipelinePlan(stages, warps), SmemPlan((), 0, problem.arch.shared_bytes))
 

@@ -106,6 +106,15 @@ def test_the_names_of_schedules_are_their_plans():
 # What the plan says is what is done ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("mask", ["full", "causal & window(100, 0)"])
+def test_plans_for_gpus_run_too(mask, arch):
+    spec = Spec(head_dim={"qk": 64, "v": 128}, dtype="bfloat16", mask=mask)
+    q, k, v = arrays(spec, 1, 4, 2, 300, 500)
+    for a, b in zip(interpret(plan(spec, arch), q, k, v), run(spec, q, k, v), strict=True):
+        assert error(a, b) < 4e-3
+
+
 def loads(monkeypatch, schedule):
     """The first rows of each load of k and of v, in order: 4 tiles of queries, 4 of keys."""
     spec = Spec(head_dim=8, dtype="float32", block={"m": 16, "n": 16}, schedule=SCHEDULES[schedule])
