@@ -27,13 +27,13 @@ SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 HOLE_REGISTERS = 24  # more where every element of s reads arrays
 
-# Clocks.
+# Clocks, estimates: no tile has been timed yet.
 MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
 LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
-LATENCY = 200  # of a key step of a block that nothing hides,
-LOAD_LATENCY = 400  # and when its loads have half a step
+LATENCY = 100  # of a key step of a block that nothing hides,
+LOAD_LATENCY = 500  # and when its loads have half a step
 STEP = 150  # start and end of two products
-BARRIER = 80  # a barrier of the only block on a multiprocessor
+BARRIER = 160  # a barrier of the only block on a multiprocessor; others fill most of the wait
 QUERY_TILE = 1500  # start and end of 128 query rows
 
 
@@ -122,7 +122,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "shared memory": ((pipe.warps + 1) * n * columns + m * query) * 2 / 128,
         "one warp": one_warp / blocks,  # its products and exponentials follow each other
     }
-    clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks
+    clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks**2
     total = (problem.key_tiles(m, n) + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
     return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
 

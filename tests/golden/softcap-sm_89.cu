@@ -1,15 +1,15 @@
-// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 3cad1cd2 | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 77d7d4c3 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
 //   arrays    q, o [B, Sq, Hq, 128] bfloat16    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     softcap * tanh(s / softcap)
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      64 queries x 64 keys    4 warps compute 16 query rows each and share the loads
+//   tile      128 queries x 64 keys    8 warps compute 16 query rows each and share the loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 16384 | K 16384 | V 16384 | O 16384 | 1 stages    49152 of 101376 bytes
+//   shared    Q 32768 | K 2 x 16384 | V 2 x 16384 | O 32768 | 2 stages    98304 of 101376 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -39,27 +39,27 @@ struct Params {
 
 // ----------------------------------------------------------------------------------------------------------------- plan
 
-constexpr int BLOCK_M = 64;              // queries of a tile
+constexpr int BLOCK_M = 128;             // queries of a tile
 constexpr int BLOCK_N = 64;              // keys of a tile
 constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
 constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
-constexpr int STAGES = 1;                // key and value tiles in flight
+constexpr int STAGES = 2;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
 constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
-constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int WARPS = 8, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
 constexpr bool QUERY_IN_REGISTERS = true;
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
 // Shared memory, bytes from its start.
-constexpr u32 Q = 0;                     // 1 x 16384
-constexpr u32 K = 16384;                 // 1 x 16384
-constexpr u32 V = 32768;                 // 1 x 16384
-constexpr u32 O = 0;                     // 1 x 16384
+constexpr u32 Q = 0;                     // 1 x 32768
+constexpr u32 K = 32768;                 // 2 x 16384
+constexpr u32 V = 65536;                 // 2 x 16384
+constexpr u32 O = 0;                     // 1 x 32768
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -349,24 +349,22 @@ struct Attend {                          // one block: a query tile against all 
   template <bool WHOLE> __device__ __forceinline__ void load_next(int to) {
     if (next >= 0) {
       load_keys<WHOLE>(next, to);
+      load_values<WHOLE>(next, to);
       next = before(next);
     }
     ptx::copy_commit();
   }
 
-  // One key tile: its values load during the first product, the next keys during softmax and the second; two barriers, half the memory.
+  // One key tile: one barrier, and loads have the time of STAGES - 1 steps.
   template <bool MASKED> __device__ __forceinline__ void step(int tile) {
-    ptx::copy_wait<0>();
-    __syncthreads();                                  // the keys are here for every thread, and nobody reads the values before them any more
-    load_values<!MASKED>(tile, 0);
-    ptx::copy_commit();
+    ptx::copy_wait<STAGES - 2>();
+    __syncthreads();                                  // the tile is here for every thread, and nobody reads the one before it any more
+    load_next<true>(stage == 0 ? STAGES - 1 : stage - 1);
     float s[ROW_TILES][BLOCK_N / 2];
     scores(s);
-    ptx::copy_wait<0>();
-    __syncthreads();                                  // the values are here, and nobody reads the keys any more
-    load_next<true>(0);
     attend<MASKED>(s, tile);
     output(s);
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
 
   // Every key tile, from the last to the first; only the first that loads can reach beyond kv_len.
@@ -440,7 +438,7 @@ struct Attend {                          // one block: a query tile against all 
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Attend(p, (u32)__cvta_generic_to_shared(memory)).run();
 }
