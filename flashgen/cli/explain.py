@@ -26,8 +26,9 @@ class Explanation:
     work: Work
 
     def to_json(self) -> dict[str, Any]:
-        """Plan, rejected candidates, FLOPs and bytes, tiles by class."""
-        return {**self.plan.to_json(), "digest": self.plan.digest, "work": self.work.to_json() | roofline(self.work, self.plan.arch)}
+        """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline."""
+        plan = self.plan.to_json() | {"digest": self.plan.digest}
+        return {"plan": plan, "rejected": plan.pop("rejected"), **self.work.to_json(), "roofline": roofline(self.work, self.plan.arch)}
 
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:

@@ -36,15 +36,15 @@ def test_json_has_the_plan_and_its_reasons(flashgen):
     ran = flashgen("explain", "causal", "--arch", "sm_90a", "--json", "--q-len", 1024)
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
-    assert found["skeleton"] == "forward_sm90"
-    assert found["reasons"]
+    assert found["plan"]["skeleton"] == "forward_sm90"
+    assert found["plan"]["reasons"]
     assert found["rejected"]
     assert all(candidate["candidate"] and candidate["reason"] for candidate in found["rejected"])
-    work = found["work"]
-    assert (work["q_len"], work["kv_len"], work["heads"]) == (1024, 1024, 1)
-    assert work["flops"] == 2 * 256 * 1024 * 1025 // 2
-    assert work["bytes"] == 4 * 1024 * 128 * 2 + 4 * 1024
-    assert work["tiles"]["empty"] > work["tiles"]["partial"] > 0
+    assert (found["q_len"], found["kv_len"], found["heads"]) == (1024, 1024, 1)
+    assert found["flops"] == 2 * 256 * 1024 * 1025 // 2
+    assert found["bytes"] == 4 * 1024 * 128 * 2 + 4 * 1024
+    assert found["tiles"]["empty"] > found["tiles"]["partial"] > 0
+    assert found["roofline"]["intensity"] == found["flops"] / found["bytes"]
 
 
 def test_the_page_answers(flashgen):
@@ -61,8 +61,8 @@ def test_every_architecture_has_a_page(flashgen, arch):
 
 def test_one_key_value_head_serves_a_group(flashgen):
     found = json.loads(flashgen("explain", "gqa", "--json", "--q-len", 256).out)
-    assert found["work"]["heads"] == 4
-    assert found["work"]["bytes"] == (4 + 1) * 256 * 256 * 2 + 4 * 4 * 256
+    assert found["heads"] == 4
+    assert found["bytes"] == (4 + 1) * 256 * 256 * 2 + 4 * 4 * 256
 
 
 def test_params_and_tensors_shape_the_picture(flashgen, tmp_path):
@@ -71,8 +71,7 @@ def test_params_and_tensors_shape_the_picture(flashgen, tmp_path):
     )
     spec, size = tmp_path / "pad.yaml", ("--q-len", 256, "--kv-len", 1024, "--json")
     visible = [
-        json.loads(flashgen("explain", spec, *size, *more).out)["work"]["visible"]
-        for more in ((), ("--param", "lens=512", "--param", "cut=256"))
+        json.loads(flashgen("explain", spec, *size, *more).out)["visible"] for more in ((), ("--param", "lens=512", "--param", "cut=256"))
     ]
     assert visible == [1.0, 0.25]
 
