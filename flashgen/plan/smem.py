@@ -17,18 +17,20 @@ def lay_out(
     >>> lay_out([("Q", "Q", 4096, 1, 1024)], [], 2048)
     'takes 4096 bytes of shared memory, 2048 are there'
     """
-    regions: list[Region] = []
-    end = 0
+    placed, end = [], 0
     for name, symbol, size, count, alignment in pieces:
-        end = -(-end // alignment) * alignment
-        regions.append(Region(name, symbol, end, size, count))
-        end += size * count
+        begin = -(-end // alignment) * alignment
+        placed.append((name, symbol, begin, size, count))
+        end = begin + size * count
+    barriers = tuple(barriers)
+    total = end + 8 * sum(count for _, _, count in barriers)
+    if total > capacity:
+        return f"takes {total} bytes of shared memory, {capacity} are there"
+    regions = [Region(*piece) for piece in placed]
     for name, symbol, of in aliases:
         under = next(r for r in regions if r.symbol == of)
         regions.append(Region(name, symbol, under.offset, under.bytes))
     for name, symbol, count in barriers:
         regions.append(Region(name, symbol, end, 8, count, barrier=True))
         end += 8 * count
-    if end > capacity:
-        return f"takes {end} bytes of shared memory, {capacity} are there"
-    return SmemPlan(tuple(regions), end, capacity)
+    return SmemPlan(tuple(regions), total, capacity)

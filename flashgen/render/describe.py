@@ -37,7 +37,7 @@ def _workers(plan: Plan) -> str:
 
 
 def _runs(plan: Plan) -> str:
-    masked = [m for _, _, m in plan.ranges.cuda().loops]
+    masked = [loop.masked for loop in plan.ranges.loops]
     kinds = ", ".join("masked" if m else "unmasked" for m in masked)
     return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles in closed form ({kinds}), taken downwards"
 

@@ -7,6 +7,7 @@ from flashgen.render.environment import template_root
 
 _NAME = re.compile(r"__forceinline__ [\w ]+? (\w+)\(")
 _CALL = re.compile(r"\b(?:ptx::(\w+)|(floor_\w+)\()")
+KINDS = ("ptx", "plain")
 _PLAIN = "floor.cuh"  # ordinary functions, outside namespace ptx
 
 
@@ -24,8 +25,8 @@ def vocabulary() -> dict[str, dict[str, str]]:
 
 
 def used(text: str) -> dict[str, str]:
-    """The functions that the text calls, in the vocabulary's order: those of namespace `ptx`, and the `plain` ones."""
+    """The functions that the text calls, in the vocabulary's order: those of namespace `ptx`, and plain ones."""
     called = {name for match in _CALL.findall(text) for name in match}
     chosen = {file: [item for name, item in items.items() if name in called] for file, items in vocabulary().items()}
     plain = chosen.pop(_PLAIN)
-    return {"ptx": "\n".join(item for items in chosen.values() for item in items), "plain": "\n".join(plain)}
+    return dict(zip(KINDS, ("\n".join(item for items in chosen.values() for item in items), "\n".join(plain)), strict=True))

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from flashgen.plan.model import Plan
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
-from flashgen.render.snippets import used
+from flashgen.render.snippets import KINDS, used
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,15 @@ def render(plan: Plan) -> Source:
     env = environment()
     context = {"plan": plan, "holes": plan.holes, "keys": plan.ranges.cuda(), "digest": plan.digest, "version": _version()}
     env.filters["description"] = describe
-    template = env.get_template(f"{plan.skeleton}.cu.j2")
-    body = template.render(context, vocabulary=used(""))
-    text = template.render(context, vocabulary=used(body))
+    text = env.get_template(f"{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
+    for kind, functions in used(text).items():
+        text = text.replace(_place(kind), functions)
     return Source(plan.spec.name, _tidy(text), plan.arch.name, "forward", OPTIONS)
+
+
+def _place(kind: str) -> str:
+    """Stands for the functions that a text calls until the text is there."""
+    return f"\0{kind}\0"
 
 
 def _tidy(text: str) -> str:
