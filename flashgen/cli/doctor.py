@@ -2,16 +2,15 @@
 
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
+from flashgen.emulate.build import compiler
 from flashgen.errors import BackendError
 from flashgen.render import template_root
 from flashgen.runtime import arrays, cache, device, nvrtc
@@ -37,14 +36,13 @@ def examine() -> list[Finding]:
         Finding("Python", True, f"{platform.python_version()} on {platform.machine()}, {sys.executable}"),
         *(Finding(name, True, _version(name)) for name in ("numpy", "ml-dtypes", "sympy")),
         _tried("NVRTC", nvrtc.compiler, "compiles kernels"),
-        _driver(),
+        _tried("driver", device.driver_version, "runs kernels; without it NumPy arrays run in the interpreter"),
+        _gpu(),
         _tried("CuPy", lambda: str(arrays.cupy().__version__), "GPU memory and streams"),
-        *(_tool(name, purpose) for name, purpose in _TOOLS),
+        _tried("C++ compiler", compiler, "check --emulate"),
+        _tried("nvdisasm", nvrtc.disassembler, "show --stage sass"),
         _cache(),
     ]
-
-
-_TOOLS = (("g++", "runs kernels on the CPU: apt-get install g++"), ("nvdisasm", "show --stage sass: pip install nvidia-cuda-nvdisasm"))
 
 
 def _version(package: str) -> str:
@@ -61,17 +59,11 @@ def _tried(name: str, look: Callable[[], str], purpose: str) -> Finding:
         return Finding(name, False, f"{error} ({purpose})")
 
 
-def _driver() -> Finding:
+def _gpu() -> Finding:
     if reason := device.missing():
-        return Finding("GPU", False, f"{reason}; NumPy arrays run in the interpreter")
+        return Finding("GPU", False, reason)
     found = device.current()
     return Finding("GPU", True, f"{found.name}, {found.multiprocessors} multiprocessors, kernels for {found.arch.name}")
-
-
-def _tool(name: str, purpose: str) -> Finding:
-    beside = [str(Path(folder, "nvidia", "cu13", "bin")) for folder in sys.path]
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(beside))
-    return Finding(name, bool(found), found or f"not found; {purpose}")
 
 
 def _cache() -> Finding:
@@ -83,11 +75,8 @@ def _cache() -> Finding:
         return Finding("cache", False, f"{root}: {error.strerror}; set FLASHGEN_CACHE_DIR")
     if not os.access(root, os.W_OK):
         return Finding("cache", False, f"{root} cannot be written; set FLASHGEN_CACHE_DIR")
-    return Finding("cache", True, f"{root}: {sum(1 for _ in _kernels(root))} kernels, {sum(sizes) / 2**20:.1f} MiB")
-
-
-def _kernels(root: Path) -> Iterator[Path]:
-    return root.glob("*/kernel.cubin")
+    kernels = len(list(root.glob("*/kernel.cubin")))
+    return Finding("cache", True, f"{root}: {kernels} kernels, {sum(sizes) / 2**20:.1f} MiB")
 
 
 def table(findings: list[Finding]) -> None:

@@ -74,6 +74,12 @@ def current() -> Device:
     return device(0)
 
 
+def driver_version() -> str:
+    """The newest CUDA that the driver serves, `CUDA 13.0`. Raises BackendError without a driver."""
+    version = check(*_driver().cuDriverGetVersion())
+    return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+
 def check(status: Any, *values: Any) -> Any:
     """The value, or values, of a driver call. Raises BackendError where it failed."""
     if int(status):

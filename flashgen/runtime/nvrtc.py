@@ -61,7 +61,7 @@ def to_ptx(source: Source) -> str:
 
 def disassemble(binary: Binary) -> str:
     """The SASS of a cubin, by nvdisasm. Raises BackendError where there is none."""
-    tool = _disassembler()
+    tool = disassembler()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(binary.cubin)
@@ -71,7 +71,8 @@ def disassemble(binary: Binary) -> str:
     return done.stdout
 
 
-def _disassembler() -> str:
+def disassembler() -> str:
+    """The path of nvdisasm. Raises BackendError where there is none."""
     if found := shutil.which("nvdisasm"):
         return found
     try:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from flashgen.cli.shipped import spec_root
+from flashgen.emulate.build import compiler
 from flashgen.spec import Spec, loads
 
 GOOD = "dtype: float16\nhead_dim: 64\n"
@@ -102,9 +103,12 @@ def test_the_schema_is_one(flashgen):
 def test_doctor_says_what_is_missing(flashgen, monkeypatch):
     found = {finding["name"]: finding for finding in json.loads(flashgen("doctor", "--json").out)}
     assert found["NVRTC"]["works"]
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", "no-compiler")
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", "/proc/nowhere")
+    compiler.cache_clear()
     found = {finding["name"]: finding for finding in json.loads(flashgen("doctor", "--json").out)}
-    assert not found["g++"]["works"]
+    compiler.cache_clear()
+    assert not found["C++ compiler"]["works"]
+    assert "no-compiler" in found["C++ compiler"]["detail"]
     assert "FLASHGEN_CACHE_DIR" in found["cache"]["detail"]
     assert flashgen("doctor").code == 0
