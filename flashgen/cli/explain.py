@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from rich.text import Text
@@ -15,7 +16,7 @@ from flashgen.render.describe import describe
 from flashgen.spec import Spec
 
 _REJECTED_SHOWN = 12
-_BAR = 72  # characters of the memory map
+_BAR, _MARKS = 72, "█▓▒░"  # of the memory map
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,20 @@ def _rejected(chosen: Plan) -> None:
 
 
 def _memory(chosen: Plan) -> None:
-    smem, marks = chosen.smem, "█▓▒░"
-    pieces = [r for r in smem.regions if not r.barrier]
-    bar = "".join(marks[i % len(marks)] * round(_BAR * r.bytes * r.count / smem.capacity) for i, r in enumerate(pieces))[:_BAR].ljust(
-        _BAR, "·"
-    )
-    rows = [(f"{marks[i % len(marks)]} {r.name}", f"{r.count} x {r.bytes:<8} at {r.offset}") for i, r in enumerate(pieces)]
-    barriers = [r for r in smem.regions if r.barrier]
-    if barriers:
-        rows.append(("  barriers", f"{sum(r.count for r in barriers)} x 8        from {min(r.offset for r in barriers)}"))
-    _section(f"shared memory, {smem.bytes} of {smem.capacity} bytes", [("", bar), *rows])
+    """The map to scale; what lies in the place of something else, as o in that of q, is only listed."""
+    smem = chosen.smem
+    bar, rows = ["·"] * _BAR, []
+    taken: dict[int, str] = {}
+    for mark, region in zip(cycle(_MARKS), (r for r in smem.regions if not r.barrier), strict=False):
+        first, last = (round(_BAR * at / smem.capacity) for at in (region.offset, region.offset + region.bytes * region.count))
+        place = taken.setdefault(region.offset, region.name)
+        if place == region.name:
+            bar[first:last] = mark * (last - first)
+        beside = "" if place == region.name else f", in the place of {place}"
+        rows.append((f"{mark} {region.name}", f"{region.count} x {region.bytes:<8} at {region.offset}{beside}"))
+    if barriers := [r for r in smem.regions if r.barrier]:
+        rows.append(("  barriers", f"{sum(r.count for r in barriers)} x 8 from {min(r.offset for r in barriers)} on"))
+    _section(f"shared memory, {smem.bytes} of {smem.capacity} bytes", [("", "".join(bar)), *rows])
 
 
 def _work(found: Explanation) -> list[tuple[str, str]]:
