@@ -183,7 +183,7 @@ TRAPS = kernel_text(
   float local[4] = {1, 2, 3, 4};
   local[p.index] = p.in[threadIdx.x];
   const Four four = *reinterpret_cast<const Four*>(p.in + p.shift);
-  p.out[threadIdx.x] = local[threadIdx.x % 4] + four.x[1];""",
+  p.out[threadIdx.x] = local[threadIdx.x % 4 / (p.index == 2 ? p.shift : 1)] + four.x[1];""",
 )
 
 
@@ -193,6 +193,7 @@ TRAPS = kernel_text(
         ({"shift": 64}, r"plain access of global memory at `in`\+0x10., outside its 256 bytes"),
         ({"shift": -1024}, "plain access of global memory at `in`-0xf.*, outside its 256 bytes"),
         ({"shift": 1}, "an access through a misaligned pointer, or past the end of a local array"),
+        ({"index": 2}, "a division of integers by zero"),
         ({"index": 4}, "an access through a misaligned pointer, or past the end of a local array"),
     ],
 )

@@ -32,6 +32,9 @@ inline Fault trap_fault() {
   if (trap_info.si_signo == SIGILL || trap_info.si_signo == SIGTRAP) {
     fault.what = "an access through a misaligned pointer, or past the end of a local array";
     fault.hint = "the width of the access against the strides, or the index against the array's size";
+  } else if (trap_info.si_signo == SIGFPE) {
+    fault.what = "a division of integers by zero";
+    fault.hint = "lengths, counts and params that can be zero";
   } else if (trap_info.si_code == SI_KERNEL || trap_info.si_signo == SIGBUS) {
     fault.what = "an access that is not aligned";
     fault.hint = "the width of the access against the start and the strides of the array";
@@ -59,7 +62,7 @@ class Traps {                                          // while it lives, the ha
   }
 
  private:
-  static constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP};
+  static constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE};
   std::array<struct sigaction, kSignals.size()> old_;
   stack_t old_stack_;
 };

@@ -1,0 +1,184 @@
+"""Plants faults in emitted kernels, mechanically, and shows what finds them on the CPU emulator.
+
+    python benchmarks/mutations.py                     # the table of NOTES.md, some minutes
+    python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
+
+A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two
+operands swapped.
+"""
+
+import argparse
+import dataclasses
+import multiprocessing
+import random
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from flashgen.emulate import EmulationFault, emulate
+from flashgen.errors import CompileError
+from flashgen.expr.reference import reference
+from flashgen.plan import Plan, plan
+from flashgen.render import Source, render
+from flashgen.spec import Spec
+
+KERNELS = {  # small tiles, so that short sequences have several
+    "sm_90a causal": ("sm_90a", {"mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}),
+    "sm_90a softcap": ("sm_90a", {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}, "block": {"m": 192, "n": 64}, "stages": 3}),
+    "sm_80 pipelined": ("sm_80", {"mask": "causal", "block": {"m": 64, "n": 32}, "stages": 2}),
+    "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", "block": {"m": 64, "n": 32}, "stages": 1}),
+}
+SHAPES = [(1, 300, 420, 2, 1), (2, 300, 70, 2, 2)]  # batch, queries, keys, heads of q, of k; the second has tiles without keys when causal
+SEEDS = 4
+LIMIT = 120  # seconds of a mutant, its compilation included
+CALL = re.compile(r"(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
+OFF_BY_ONE = [
+    (" < ", " <= "),
+    (" <= ", " < "),
+    (" > ", " >= "),
+    (" >= ", " > "),
+    (" + 1", ""),
+    (" - 1", ""),
+    (" ^ 1", ""),
+    (" & 1", " & 3"),
+    (" % 8", " % 4"),
+]
+OPERANDS = re.compile(r'("[rlf]")(\([^()]*\)), \1(\([^()]*\))')
+ARGUMENTS = re.compile(r"\b(\w+\()([\w.]+), ([\w.]+)(?=[,)])")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of some lines."""
+
+    kind: str
+    line: int  # the first, from 0
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+    def apply(self, text: str) -> str:
+        lines = text.splitlines()
+        lines[self.line : self.line + len(self.old)] = self.new
+        return "\n".join(lines) + "\n"
+
+    def __str__(self) -> str:
+        parts = [" ⏎ ".join(line.strip() for line in side) for side in (self.old, self.new)]
+        short = [part if len(part) < 90 else part[:87] + "..." for part in parts]
+        return f"{short[0]}  →  {short[1] or '(nothing)'}"
+
+
+def mutants(text: str) -> Iterator[Mutant]:
+    """Every change that the four rules allow, in the text from the device vocabulary on."""
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("namespace ptx"))
+    for i, line in enumerate(lines[first:], first):
+        code, _, _ = line.partition("//")
+        if not code.strip() or code.lstrip().startswith("#"):
+            continue
+        arguments = [] if "asm" in code or "__launch_bounds__" in code else [ARGUMENTS.sub(r"\1\3, \2", code, count=1)]
+        for new in [OPERANDS.sub(r"\1\3, \1\2", code, count=1), *arguments]:
+            if new != code:
+                yield Mutant("swap", i, (line,), (new,))
+        if "asm" in code or "__launch_bounds__" in code:
+            continue
+        if CALL.match(code.strip()):
+            yield Mutant("drop", i, (line,), ("",))
+            after = lines[i + 1] if i + 1 < len(lines) else ""
+            if CALL.match(after.partition("//")[0].strip()) and indentation(after) == indentation(line) and callee(after) != callee(line):
+                yield Mutant("move", i, (line, after), (after, line))
+        for old, new in OFF_BY_ONE:
+            for at in (m.start() for m in re.finditer(re.escape(old) + r"\b", code)):
+                yield Mutant("off by one", i, (line,), (code[:at] + new + code[at + len(old) :],))
+
+
+def callee(line: str) -> str:
+    return line.strip().partition("(")[0]
+
+
+def indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def chosen(text: str, each: int, first: int) -> list[Mutant]:
+    """So many of each kind, drawn without looking."""
+    draw, by_kind = random.Random(first), {}
+    for mutant in mutants(text):
+        by_kind.setdefault(mutant.kind, []).append(mutant)
+    return [m for kind in sorted(by_kind) for m in draw.sample(by_kind[kind], min(each, len(by_kind[kind])))]
+
+
+def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
+    """Sends what is found under each seed, or why there is nothing to run."""
+    rng, d = np.random.default_rng(0), a_plan.spec.head_dim
+    calls = []
+    for b, sq, sk, h, hk in SHAPES:
+        shapes = ((b, sq, h, d.qk), (b, sk, hk, d.qk), (b, sk, hk, d.v))
+        q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
+        calls.append((q, k, v, reference(a_plan.spec, q, k, v)))
+    for seed in range(SEEDS):
+        try:
+            pipe.send(next(filter(None, (finding(a_plan, source, call, seed) for call in calls)), ""))
+        except CompileError:
+            pipe.send(None)
+            return
+
+
+def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
+    q, k, v, (o, lse) = call
+    try:
+        got, got_lse = emulate(a_plan, source, q, k, v, seed=seed, blocks=2)
+    except EmulationFault as fault:
+        return fault.what.splitlines()[0]
+    off = np.linalg.norm(got.astype(np.float64) - o, axis=-1) - 3 * a_plan.dtype.rounding * np.linalg.norm(o, axis=-1) - 1e-6
+    same = np.isclose(got_lse, lse, rtol=2e-4, atol=2e-4)
+    return "" if (off <= 0).all() and same.all() else f"wrong values: {int((~(off <= 0)).sum())} rows of o, {int((~same).sum())} of lse"
+
+
+def outcome(a_plan: Plan, source: Source) -> tuple[int, str] | None:
+    """How many seeds see it, and the first finding; None when the change does not compile. In a process of its own, as a fault may spin."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source))
+    process.start()
+    theirs.close()
+    found = []
+    try:
+        while len(found) < SEEDS and ours.poll(LIMIT):
+            found.append(ours.recv())
+            if found[-1] is None:
+                return None
+    except EOFError:
+        found.append("crash")
+    finally:
+        process.kill()
+        process.join()
+    found += ["no end"] * (SEEDS - len(found))
+    return sum(map(bool, found)), next(filter(None, found), "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=4, help="faults of a kind, a kernel")
+    parser.add_argument("--first", type=int, default=0, help="which ones")
+    arguments = parser.parse_args()
+    total = seen = 0
+    for name, (arch, options) in KERNELS.items():
+        a_plan = plan(Spec(head_dim=64, dtype="bfloat16", **options), arch)
+        source = render(a_plan)
+        assert outcome(a_plan, source) == (0, ""), "the kernel itself is not right"
+        print(f"\n{name}\n\n| kind | change | seeds of {SEEDS} | found |\n|---|---|---|---|", flush=True)
+        for mutant in chosen(source.text, arguments.each, arguments.first):
+            result = outcome(a_plan, dataclasses.replace(source, text=mutant.apply(source.text)))
+            if result is not None:
+                total, seen = total + 1, seen + (result[0] > 0)
+                change = str(mutant).replace("|", "\\|")
+                print(f"| {mutant.kind} | `{change}` | {result[0]} | {result[1] or '**nothing**'} |", flush=True)
+    print(f"\n{seen} of {total} faults found")
+    sys.exit(seen < total)
+
+
+if __name__ == "__main__":
+    main()
