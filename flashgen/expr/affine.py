@@ -98,7 +98,7 @@ class Int(_Canonical):
     def __floordiv__(self, n: "Int") -> "Int":
         """For n > 0; multiples of a constant n leave the division."""
         if n.terms:
-            return of(Atom("//", (self, n)))
+            return of(Atom("//", (self, n))) if self.text != "0" else self
         whole = Int(self.const // n.const, tuple((atom, c // n.const) for atom, c in self.terms if c % n.const == 0))
         rest = self - whole * n
         return whole + of(Atom("//", (rest, n))) if rest.terms else whole

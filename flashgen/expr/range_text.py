@@ -128,7 +128,7 @@ class Printer:
         (n,) = rest
         if self.facts.extent(atom.args[0])[0] >= 0:
             return f"{grouped(a)} {'/' if atom.op == '//' else '%'} {grouped(n)}", wide
-        return f"floor_div({a}, {n})" if atom.op == "//" else f"({grouped(a)} - floor_div({a}, {n}) * {grouped(n)})", wide
+        return f"{'floor_div' if atom.op == '//' else 'floor_mod'}({a}, {n})", wide
 
 
 def _widen(text: str) -> str:

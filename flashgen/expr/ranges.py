@@ -74,7 +74,7 @@ class KeyRanges:
         return bounds[0], bounds[1]
 
     def cuda(self) -> RangeText:
-        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, BLOCK_M, BLOCK_N, floor_div, min, max."""
+        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, BLOCK_M, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
         printer = Printer(facts, self.tensors)
         lines = []

@@ -29,6 +29,8 @@ struct Params {
 };
 int floor_div(int a, int n) { return a / n - (a % n < 0); }
 long long floor_div(long long a, long long n) { return a / n - (a % n < 0); }
+int floor_mod(int a, int n) { return a % n + (a % n < 0 ? n : 0); }
+long long floor_mod(long long a, long long n) { return a % n + (a % n < 0 ? n : 0); }
 """
 MAIN = """\
 int main() {
