@@ -147,7 +147,7 @@ class Attention:
     def _run(
         self, sizes: Sizes, inputs: Mapping[str, np.ndarray[Any, Any]], params: Mapping[str, int | float]
     ) -> dict[str, np.ndarray[Any, Any]]:
-        if not sizes.batch * sizes.q_len * sizes.kv_len:
+        if not sizes.batch * sizes.q_len:
             shapes = output_shapes(self.spec, sizes)
             return {"o": np.zeros(shapes["o"], self.spec.element.numpy), "lse": np.full(shapes["lse"], -math.inf, np.float32)}
         if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():

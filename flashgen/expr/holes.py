@@ -32,6 +32,7 @@ class Holes:
     keep: tuple[str, ...]
     outer: str  # log2 units of one unit of the score
     requires: tuple[Requirement, ...]  # of the params, at each call
+    sink: str | None  # a logit in log2 units, one more term in the sum of a row
     description_score: str
     description_mask: str
 
@@ -48,14 +49,21 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
     """
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     bind = Binder(spec, params.positive(expressions.scale))
-    factor, rest, proof = _split(bind(expressions.score), bind.signs)
     hoist = Hoist()
-    outer = hoist.text(call("*", factor, Const(LOG2_E, "float")), "factor", "log2 units of one unit of the score")
-    score = None if rest == S else hoist.statements(rest)
+    if spec.softmax.normalized:
+        factor, rest, proof = _split(bind(expressions.score), bind.signs)
+        outer = hoist.text(call("*", factor, Const(LOG2_E, "float")), "factor", "log2 units of one unit of the score")
+        score = None if rest == S else hoist.statements(rest)
+    else:
+        outer, proof, score = "1.0f", frozenset[str](), hoist.statements(assemble(collect(bind(expressions.score), _varies)))
+    sink = None
+    if expressions.sink is not None:
+        sink = hoist.text(call("*", bind(expressions.sink), Const(LOG2_E, "float")), "sink", "one more term in the sum, log2 units")
     keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
     requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(proof)))}
     uniform, row = hoist.members()
-    return Holes(uniform, row, score, keep, outer, tuple(requires.values()), show(expressions.score), show(expressions.mask))
+    described = show(expressions.score), show(expressions.mask)
+    return Holes(uniform, row, score, keep, outer, tuple(requires.values()), sink, *described)
 
 
 def _varies(node: Node) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from flashgen.expr.fold import fold
 from flashgen.expr.language import INDICES, Scope
-from flashgen.expr.nodes import Const, Name, Node, Type, rebuild
+from flashgen.expr.nodes import UNIFORM_NAMES, Const, Name, Node, Type, rebuild
 from flashgen.expr.parse import Parser
 from flashgen.expr.signs import Requirement
 
@@ -17,12 +17,14 @@ TYPES: dict[str, Type] = {"float32": "float", "int32": "int", "bool": "bool"}  #
 
 @dataclass(frozen=True)
 class Expressions:
-    """A spec's expressions: `score`, a float of s (q.k times `scale`); `mask`, true where a query sees a key; `scale`, of params."""
+    """A spec's expressions: `score`, a float of s (q.k times `scale`); `mask`, true where a query sees a key; `scale`, of params;
+    `sink`, a logit of a query head, if its softmax has one."""
 
     score: Node
     mask: Node
     scale: Node
     requires: tuple[Requirement, ...] = ()  # of the params, at each call
+    sink: Node | None = None
 
 
 def lower(spec: "Spec") -> Expressions:
@@ -36,7 +38,8 @@ def lower(spec: "Spec") -> Expressions:
     Raises SpecError, at the column of the mistake.
     """
     parsed = read(spec)
-    return Expressions(fold(parsed.score), fold(parsed.mask), fold(parsed.scale), parsed.requires)
+    sink = None if parsed.sink is None else fold(parsed.sink)
+    return Expressions(fold(parsed.score), fold(parsed.mask), fold(parsed.scale), parsed.requires, sink)
 
 
 def read(spec: "Spec") -> Expressions:
@@ -48,9 +51,13 @@ def read(spec: "Spec") -> Expressions:
         "mask": Parser(Scope(params, tensors), spec.mask, spec.position("mask")),
         "scale": Parser(Scope(params, names={"d": "int"}, masks=False), spec.scale or "1/sqrt(d)", spec.position("scale")),
     }
-    score, mask, scale = (parts[key].read("bool" if key == "mask" else "float") for key in parts)
+    if spec.softmax.sink is not None:
+        uniform: dict[str, Type] = dict.fromkeys(UNIFORM_NAMES, "int")
+        parts["sink"] = Parser(Scope(params, tensors, uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
+    read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
     requires = dict.fromkeys(r for part in parts.values() for r in part.requires)
-    return Expressions(score, mask, _with_head_dim(scale, spec.head_dim.qk), tuple(requires))
+    scale = _with_head_dim(read["scale"], spec.head_dim.qk)
+    return Expressions(read["score"], read["mask"], scale, tuple(requires), read.get("sink"))
 
 
 def _with_head_dim(node: Node, d: int) -> Node:

@@ -110,7 +110,11 @@ class _Run:
     def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array]:
         """o: [n, Sq, Dv], lse: [n, Sq]."""
         shape = (len(heads.b), self.q_len)
-        state = State(np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32), np.zeros((*shape, self.v.shape[-1]), np.float32))
+        state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
+        if not self.plan.softmax.normalized:
+            for rows, keys, masked in self._tiles(begin, end):
+                state.o[:, rows] += self._product(heads, keys)(self._scores(heads, rows, keys, masked))
+            return state.o, np.zeros(shape, np.float32)
         for step in passes(self.plan.softmax):
             for rows, keys, masked in self._tiles(begin, end):
                 before = State(*(x[:, rows] for x in state))
@@ -119,6 +123,15 @@ class _Run:
                     whole[:, rows] = part
         o, lse = finish(self.plan.softmax, state)
         return o, lse * np.float32(math.log(2))
+
+    def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
+        """Maximum and sum before the first key: [n, Sq]."""
+        sink = self.plan.expressions.sink
+        if sink is None:
+            return np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
+        head = {name: x[:, None] for name, x in heads._asdict().items()}
+        logit = np.asarray(evaluate(sink, self.values | head), np.float32) * np.float32(LOG2_E)
+        return np.array(np.broadcast_to(logit, shape)), np.ones(shape, np.float32)
 
     def _tiles(self, begin: Array, end: Array) -> Iterator[Tile]:
         """The tiles of a pass, in the order of the schedule."""
@@ -145,15 +158,16 @@ class _Run:
         return slice(i * m, min((i + 1) * m, self.q_len)), slice(j * n, min((j + 1) * n, self.kv_len)), masked
 
     def _scores(self, heads: Heads, rows: slice, keys: slice, masked: bool) -> Array:
-        """Scores in log2 units, -inf where the mask hides the key: [n, rows, keys]."""
+        """Scores in log2 units, -inf where the mask hides the key; without a maximum as they are, and 0: [n, rows, keys]."""
         expressions, known = self.plan.expressions, self._known(heads, rows, keys)
         raw = _load(self.q, heads.b, heads.h, rows) @ _load(self.k, heads.b, heads.hk, keys).swapaxes(1, 2)
+        units, hidden = (LOG2_E, -np.inf) if self.plan.softmax.normalized else (1.0, 0.0)
         if expressions.score == Name("s", "float"):
-            scores = raw * np.float32(self.scale * LOG2_E)
+            scores = raw * np.float32(self.scale * units)
         else:
             score = evaluate(expressions.score, known | {"s": raw * np.float32(self.scale)})
-            scores = np.broadcast_to(score * np.float32(LOG2_E), raw.shape)
-        return np.where(evaluate(expressions.mask, known), scores, np.float32(-np.inf)) if masked else scores
+            scores = np.broadcast_to(score * np.float32(units), raw.shape)
+        return np.where(evaluate(expressions.mask, known), scores, np.float32(hidden)) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
         """What expressions read in a tile; all of it broadcasts to [n, rows, keys]."""

@@ -80,6 +80,13 @@ class SoftmaxPlan:
     threshold: float = 0.0  # log2 units that the maximum may grow without a rescale
     outer: Literal["q", "kv"] = "q"  # which loop is outside
     materialize: bool = False  # `standard`: s and p in memory
+    normalized: bool = True  # else the scores are the weights: no maximum, no sum
+    sink: bool = False  # one more term in the sum of a row
+
+    @property
+    def phase(self) -> str:
+        """The template that turns products into weights."""
+        return "softmax" if self.normalized else "weights"
 
 
 @dataclass(frozen=True)

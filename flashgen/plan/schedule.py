@@ -73,7 +73,8 @@ def _tile(s: Array, m: Array, product: Product, xp: Any) -> State:
 
 
 def _maximum(state: State, s: Array, _: Product, xp: Any) -> State:
-    return state._replace(m=_top(state, s, xp))
+    m = _top(state, s, xp)
+    return State(m, state.l * _power(state.m, m, xp), state.o)
 
 
 def _sum(state: State, s: Array, _: Product, xp: Any) -> State:
@@ -103,7 +104,7 @@ def _whole(state: State, s: Array, product: Product, xp: Any) -> State:
     """All keys at once, each p divided before its product with v."""
     m = _top(state, s, xp)
     p = _power(s, m[..., None], xp)
-    after = State(m, p.sum(axis=-1), state.o)
+    after = State(m, state.l * _power(state.m, m, xp) + p.sum(axis=-1), state.o)
     return after._replace(o=product(p / _nonzero(after.l, xp)[..., None]))
 
 
@@ -116,7 +117,10 @@ def _divide(state: State, xp: Any) -> Array:
 
 
 def passes(softmax: SoftmaxPlan, xp: Any = np) -> tuple[Pass, ...]:
-    """The schedule: for each pass over the keys, what a tile does to the state. It starts from (-inf, 0, 0)."""
+    """The schedule: for each pass over the keys, what a tile does to the state.
+
+    It starts from (-inf, 0, 0), or with a sink from (sink, 1, 0).
+    """
     if softmax.materialize:
         steps: tuple[Callable[..., State], ...] = (_whole,)
     elif softmax.passes > 1:
@@ -199,6 +203,8 @@ def describe(softmax: SoftmaxPlan) -> str:
     >>> describe(SoftmaxPlan())
     'one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf'
     """
+    if not softmax.normalized:
+        return "none: the scores are the weights; no maximum, no sum, nothing rescaled; no key: o = 0"
     over = {1: "one pass", 2: "two passes (maximum and sum, output)", 3: "three passes (maximum, sum, output)"}[softmax.passes]
     rescaled = {1: "o and l rescaled", 2: "l rescaled", 3: "nothing rescaled"}[softmax.passes]
     if softmax.passes < 3:
@@ -207,4 +213,5 @@ def describe(softmax: SoftmaxPlan) -> str:
     if softmax.materialize:
         over, rescaled, divided = "scores in memory", "nothing rescaled", "exponentials divided before their product with v"
     order = ", key tiles in the outer loop" if softmax.outer == "kv" else ""
-    return f"{over}{order}, log2 units; {rescaled}, {divided}; no key: o = 0, lse = -inf"
+    edge = "exp(sink) one more term of the sum; no key: o = 0, lse = sink" if softmax.sink else "no key: o = 0, lse = -inf"
+    return f"{over}{order}, log2 units; {rescaled}, {divided}; {edge}"

@@ -15,7 +15,7 @@ from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.nodes import Load, walk
 from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
-from flashgen.spec import Spec
+from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
 STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
@@ -128,10 +128,17 @@ def _strategy(arch: Arch, copy_bytes: int) -> Strategy:
 
 def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length: int) -> Problem:
     expressions = lower(spec)
-    softmax = resolve(spec.schedule, *strategy.rescale(spec))
+    softmax = _softmax(spec, strategy)
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
     begin, end = _spans(spec, expressions, ranges, length)
     return Problem(spec, arch, expressions, holes(expressions, spec), softmax, copy_bytes, length, begin, end, ranges.uniform)
+
+
+def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
+    if not spec.softmax.normalized and spec.schedule != Schedule():
+        raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
+    schedule = resolve(spec.schedule, *(strategy.rescale(spec) if spec.softmax.normalized else ("always", 0.0)))
+    return replace(schedule, normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None)
 
 
 def _spans(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

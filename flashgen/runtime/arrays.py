@@ -70,7 +70,6 @@ class DeviceFamily(Family, Protocol):
     """And of one whose arrays lie on a GPU."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any: ...
-    def fill(self, x: Any, value: float) -> None: ...
     def stream(self, device: int) -> int: ...
 
 
@@ -121,13 +120,6 @@ class CupyFamily:
         with self.cupy.cuda.Device(device):
             return self.cupy.empty(shape, by_name(dtype).numpy)
 
-    def fill(self, x: Any, value: float) -> None:
-        with self.cupy.cuda.Device(x.data.device_id):
-            if x.dtype.itemsize == 2:  # CuPy has few kernels for bfloat16; of 16-bit arrays only o is filled, and with 0
-                assert value == 0
-                x = x.view(np.uint16)
-            x[...] = value
-
     def stream(self, device: int) -> int:
         return int(self.cupy.cuda.get_current_stream(device).ptr)
 
@@ -159,9 +151,6 @@ class TorchFamily:
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=f"cuda:{device}")
-
-    def fill(self, x: Any, value: float) -> None:
-        x.fill_(value)
 
     def stream(self, device: int) -> int:
         return int(self.torch.cuda.current_stream(device).cuda_stream)

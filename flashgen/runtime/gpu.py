@@ -1,7 +1,6 @@
 """Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +35,8 @@ class _Prepared:
 
     ordinal: int
     missing: tuple[tuple[str, tuple[int, ...], str], ...]  # outputs to make: name, shape, dtype
-    launch: Launch | None  # None: there is no query or no key
+    launch: Launch | None  # None: there is no query
+    without_keys: bool = False
 
 
 class Gpu:
@@ -75,11 +75,10 @@ class Gpu:
         for name, shape, dtype in prepared.missing:
             results[name] = made = family.empty(shape, dtype, prepared.ordinal)
             addresses[name], _ = family.locate(made)
+        if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
+            addresses |= {"k": addresses["q"], "v": addresses["o"]}
         if prepared.launch:
             prepared.launch(addresses, family.stream(prepared.ordinal))
-        else:
-            arrays.device_family(results["o"]).fill(results["o"], 0)
-            arrays.device_family(results["lse"]).fill(results["lse"], -math.inf)
         return results
 
     def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
@@ -99,10 +98,12 @@ class Gpu:
         arch = self._arch or device(ordinal).arch
         first = plan(self.spec, arch.name)
         values = check_values(first, params)
-        if not sizes.batch * sizes.q_len * sizes.kv_len:
+        if not sizes.batch * sizes.q_len:
             return _Prepared(ordinal, missing, None)
+        if not sizes.kv_len:
+            layouts |= {"k": layouts["q"], "v": layouts["o"]}
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
-        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes))
+        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes), not sizes.kv_len)
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from flashgen.spec.model import Block, HeadDim, Param, Schedule, Spec, Tensor
+from flashgen.spec.model import Block, HeadDim, Param, Schedule, Softmax, Spec, Tensor
 from flashgen.spec.yaml import load, loads
 
-__all__ = ["Block", "HeadDim", "Param", "Schedule", "Spec", "Tensor", "json_schema", "load", "loads"]
+__all__ = ["Block", "HeadDim", "Param", "Schedule", "Softmax", "Spec", "Tensor", "json_schema", "load", "loads"]
 
 
 def json_schema() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
-from flashgen.spec.model import SCHEDULES
+from flashgen.spec.model import SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len")
@@ -132,6 +132,12 @@ def schedule(given: object) -> object:
     if isinstance(given, str):
         raise refusal(f"unknown schedule {given[:64]!r}", did_you_mean(given, SCHEDULES))
     return _mapping("auto, a name or {passes: 1, normalize: end}", given)
+
+
+def softmax(given: object) -> object:
+    if isinstance(given, str):
+        raise refusal(f"unknown softmax {given[:64]!r}", did_you_mean(given, SOFTMAXES))
+    return _mapping("a name or {sink: sinks[h]}", given)
 
 
 def rescale(given: object) -> object:

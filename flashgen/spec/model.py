@@ -70,6 +70,18 @@ SCHEDULES = {
 }
 
 
+@dataclass(frozen=True)
+class Softmax:
+    """How scores become weights: exp(score) over the sum of the row's, with one more term exp(sink) in the sum where there is one; or, not
+    normalized, the scores themselves."""
+
+    normalized: bool = True
+    sink: str | None = None
+
+
+SOFTMAXES = {"softmax": Softmax(), "off_by_one": Softmax(sink="0"), "none": Softmax(normalized=False)}
+
+
 @dataclass(frozen=True, init=False)
 class Spec:
     """An attention variant.
@@ -89,6 +101,7 @@ class Spec:
     scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
     score: str
     mask: str
+    softmax: Softmax
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     outputs: tuple[str, ...]
@@ -121,14 +134,16 @@ class Spec:
 
     def position(self, path: str) -> Position:
         """Where the value of a key is written: `mask`, `params.softcap`. Without a file, the value itself."""
-        text = getattr(self, path, None)
+        text: Any = self
+        for name in path.split("."):
+            text = getattr(text, name, None)
         place = self.positions.get(tuple(path.split(".")))
         return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         optional = {"group": self.group, "scale": self.scale, "stages": self.stages, "warps": self.warps}
-        plain = {key: _plain(getattr(self, key)) for key in ("params", "tensors", "head_dim", "block", "schedule")}
+        plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}}
 
@@ -140,6 +155,8 @@ def _plain(value: Any) -> Any:
             name = next((name for name, schedule in SCHEDULES.items() if schedule == value), None)
             pinned = _pinned(value) | ({"rescale": {"lazy": value.threshold}} if value.threshold is not None else {})
             return name or {k: v for k, v in pinned.items() if k != "threshold"}
+        case Softmax():
+            return next((name for name, softmax in SOFTMAXES.items() if softmax == value), {"sink": value.sink})
         case Block():
             return _pinned(value) or "auto"
         case HeadDim():

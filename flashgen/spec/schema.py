@@ -20,7 +20,7 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
-from flashgen.spec.model import KEY, SCHEDULES, Block, HeadDim, Param, Path, Schedule, Tensor
+from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
 
 
 def _one_of(*words: str | int) -> BeforeValidator:
@@ -72,6 +72,10 @@ class ScheduleKeys(Closed):
     outer: Annotated[str | None, _one_of("q", "kv")] = Field(None, description="the outer loop: over query tiles or over key tiles")
 
 
+class SoftmaxKeys(Closed):
+    sink: Expression = Field(description="a logit: exp(sink) is one more term in the sum of a row, with no value", examples=["sinks[h]"])
+
+
 def _head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
     return HeadDim(**dict(keys(forms.head_dim(given))))
 
@@ -87,6 +91,12 @@ def _schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
     if isinstance(pinned["rescale"], float):
         pinned |= {"rescale": "lazy", "threshold": pinned["rescale"]}
     return Schedule(**pinned)
+
+
+def _softmax(given: object, keys: ValidatorFunctionWrapHandler) -> Softmax:
+    if isinstance(given, str) and given in SOFTMAXES:
+        return SOFTMAXES[given]
+    return Softmax(**dict(keys(forms.softmax(given))))
 
 
 def _params(given: dict[str, int | float]) -> tuple[Param, ...]:
@@ -112,6 +122,9 @@ class SpecKeys(Closed):
     )
     score: Expression = Field("s", description="expression of s, the scaled q.k", examples=["softcap * tanh(s / softcap)"])
     mask: Annotated[str, BeforeValidator(forms.mask)] = Field("full", description="true where a query sees a key", examples=["causal"])
+    softmax: Annotated[SoftmaxKeys, WrapValidator(_softmax, json_schema_input_type=Literal.__getitem__(tuple(SOFTMAXES)) | SoftmaxKeys)] = (
+        Field("softmax", validate_default=True, description="how scores become weights: softmax, off_by_one, none, or {sink: a logit}")
+    )
     params: Annotated[dict[ValueName, Number], AfterValidator(_params)] = Field(
         {}, validate_default=True, description="run-time scalars, each with its default"
     )
@@ -130,6 +143,14 @@ class SpecKeys(Closed):
         ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
 
+    @field_validator("outputs")
+    @classmethod
+    def _defined(cls, outputs: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        softmax = info.data.get("softmax")
+        if "lse" in outputs and softmax is not None and not softmax.normalized:
+            raise refusal("lse is the log of a sum, and softmax: none sums nothing", "outputs: [o]")
+        return outputs
+
     @field_validator("tensors")
     @classmethod
     def _apart(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
@@ -139,7 +160,13 @@ class SpecKeys(Closed):
         return tensors
 
 
-_MAPPINGS: dict[str | int, type[Closed]] = {"head_dim": HeadDimKeys, "block": BlockKeys, "schedule": ScheduleKeys, "tensors": TensorKeys}
+_MAPPINGS: dict[str | int, type[Closed]] = {
+    "head_dim": HeadDimKeys,
+    "block": BlockKeys,
+    "schedule": ScheduleKeys,
+    "softmax": SoftmaxKeys,
+    "tensors": TensorKeys,
+}
 
 
 def _examples(path: Path) -> dict[str, str]:

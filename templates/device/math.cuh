@@ -13,8 +13,6 @@ __device__ __forceinline__ float minimum(float x, float y) { float z; asm("min.N
 
 __device__ __forceinline__ float maximum(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
 
-__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 
 __device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }

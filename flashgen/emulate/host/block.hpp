@@ -166,7 +166,7 @@ class Block {
  private:
   bool run_a_warp();
   bool run_an_engine(bool forced);
-  void resume(Thread& thread);
+  Thread& next_lane(Warp& warp);
   void complete_if_due(Exchange& e);
   void end();
   std::string waiting() const;
@@ -239,9 +239,9 @@ inline bool Block::run_a_warp() {
     if (w.ready && (!chosen || w.priority > chosen->priority)) chosen = &w;
   if (!chosen) return false;
   while (chosen->ready) {
-    const int lane = std::countr_zero(chosen->ready);
-    chosen->ready &= chosen->ready - 1;
-    resume(threads_[static_cast<std::size_t>((chosen - warps_.data()) * 32 + lane)]);
+    switch_context(scheduler_, next_lane(*chosen).context);
+    running_ = nullptr;
+    if (fault_) throw *fault_;
   }
   paused_ = chosen->paused != 0;
   chosen->ready = std::exchange(chosen->paused, 0u);
@@ -261,12 +261,13 @@ inline bool Block::run_an_engine(bool forced) {
   return chosen != nullptr;
 }
 
-inline void Block::resume(Thread& thread) {
-  running_ = &thread;
-  builtins::threadIdx = thread.index;
-  switch_context(scheduler_, thread.context);
-  running_ = nullptr;
-  if (fault_) throw *fault_;
+// A lane that is ready; from now on it is the running one.
+inline Thread& Block::next_lane(Warp& warp) {
+  const int lane = std::countr_zero(warp.ready);
+  warp.ready &= warp.ready - 1;
+  running_ = &threads_[static_cast<std::size_t>((&warp - warps_.data()) * 32 + lane)];
+  builtins::threadIdx = running_->index;
+  return *running_;
 }
 
 inline void Block::enter() {
@@ -284,8 +285,10 @@ inline void Block::complete_if_due(Exchange& e) {
 }
 
 inline void Block::block_on(Wait wait) {
-  running_->wait = wait;
-  switch_context(running_->context, scheduler_);
+  Thread& self = *running_;
+  self.wait = wait;
+  if (fault_ || !warp().ready) return switch_context(self.context, scheduler_);
+  if (Thread& next = next_lane(warp()); &next != &self) switch_context(self.context, next.context);   // straight on: half the switches
 }
 
 inline void Block::pause() {
