@@ -58,8 +58,9 @@ def _yaml(spec: Spec) -> str:
 def _expressions(spec: Spec, chosen: Plan) -> Iterator[str]:
     """What was read, and what fills the holes of a skeleton."""
     read, holes = lower(spec), chosen.holes
-    for name in ("scale", "score", "mask"):
-        yield f"// {name}: {as_text(getattr(read, name))}"
+    for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink)):
+        if node is not None:
+            yield f"// {name}: {as_text(node)}"
     for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):
         yield f"\n// {title}"
         yield from (f"const {m.type} {m.name} = {m.value};" for m in members)

@@ -50,6 +50,8 @@ def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
     Spec(head_dim=16, dtype="float32", mask="kv_idx < lens[b]", tensors={"lens": {"shape": ["b"], "dtype": "int32"}}, group=3),
     Spec(head_dim=16, dtype="bfloat16", score="where(on[h], s, s + bias[q_idx, kv_idx])",
          tensors={"on": {"shape": ["hq"], "dtype": "bool"}, "bias": {"shape": ["q_len", "kv_len"], "dtype": "float32"}}),
+    Spec(head_dim=16, dtype="float16", score="sigmoid(s)", softmax="none"),
+    Spec(head_dim=16, dtype="float16", softmax={"sink": "sinks[h]"}, tensors={"sinks": {"shape": ["hq"], "dtype": "float32"}}),
 ])  # fmt: skip
 def test_any_spec_has_inputs(spec):
     assert checking.check(spec, "host", emulated=False, seeds=1).passed
