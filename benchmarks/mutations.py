@@ -32,8 +32,13 @@ KERNELS = {  # small tiles, so that short sequences have several
     "sm_80 pipelined": ("sm_80", {"mask": "causal", "block": {"m": 64, "n": 32}, "stages": 2}),
     "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", "block": {"m": 64, "n": 32}, "stages": 1}),
 }
-SHAPES = [(1, 300, 420, 2, 1), (2, 300, 70, 2, 2)]  # batch, queries, keys, heads of q, of k; the second has tiles without keys when causal
+SHAPES = [
+    (1, 300, 420, 2, 1),
+    (2, 300, 70, 2, 2),
+    (1, 600, 0, 1, 1),
+]  # batch, queries, keys, heads of q, of k: whole tiles without keys too
 SEEDS = 4
+SHOWN = 60  # characters of a change
 LIMIT = 120  # seconds of a mutant, its compilation included
 CALL = re.compile(r"(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
 OFF_BY_ONE = [
@@ -66,9 +71,16 @@ class Mutant:
         return "\n".join(lines) + "\n"
 
     def __str__(self) -> str:
-        parts = [" ⏎ ".join(line.strip() for line in side) for side in (self.old, self.new)]
-        short = [part if len(part) < 90 else part[:87] + "..." for part in parts]
-        return f"{short[0]}  →  {short[1] or '(nothing)'}"
+        old, new = ("  ".join(line.partition("//")[0].strip() for line in side) for side in (self.old, self.new))
+        if self.kind in ("drop", "move"):
+            return short(old)
+        at = next(i for i, (a, b) in enumerate(zip(old + " ", new + " ", strict=False)) if a != b)
+        begin = max(0, at - SHOWN // 3)
+        return f"{short(old[begin:])}  →  {short(new[begin:])}"
+
+
+def short(text: str) -> str:
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def mutants(text: str) -> Iterator[Mutant]:
