@@ -1,5 +1,6 @@
 """The C++ compiler of this machine: found, asked what it is, and its outputs kept in the user's cache."""
 
+import atexit
 import functools
 import hashlib
 import os
@@ -41,19 +42,19 @@ def compiler() -> str:
     )
 
 
-def run_compiler(*arguments: str) -> str:
-    """What the compiler prints, or a CompileError with its log."""
+def run_compiler(text: Path, *arguments: str) -> str:
+    """What the compiler prints, or a CompileError with its log that names the text."""
     done = subprocess.run([compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise CompileError(f"{compiler()} refused {arguments[-1]}:\n" + "\n".join(errors[:8]))
+        raise CompileError(f"{compiler()} refused {text.name}:\n" + "\n".join(errors[:8]))
     return done.stdout
 
 
 @functools.cache
 def identity() -> str:
     """A digest of what else an output depends on: compiler, target processor, options, headers."""
-    macros = run_compiler(*OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
+    macros = run_compiler(Path(os.devnull), *OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
     headers = [path.read_text() for path in sorted(HOST.glob("*.?pp"))]
     return digest(compiler(), macros, *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
 
@@ -61,7 +62,8 @@ def identity() -> str:
 @functools.cache
 def twins() -> frozenset[str]:
     """The names of all functions that ptx.hpp declares, after its macros."""
-    text = run_compiler(*OPTIONS, "-E", "-P", "-x", "c++", str(HOST / "ptx.hpp"))
+    header = HOST / "ptx.hpp"
+    text = run_compiler(header, *OPTIONS, "-E", "-P", "-x", "c++", str(header))
     return frozenset(re.findall(r"\b([a-z]\w*)(?=\()", text[text.index("namespace ptx") :]))
 
 
@@ -74,7 +76,8 @@ def cache_folder() -> Path:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         warnings.warn(f"{folder} cannot be written ({error}): the emulator compiles anew in each process", stacklevel=2)
-        return Path(tempfile.mkdtemp(prefix="flashgen-emulate-"))
+        folder = Path(tempfile.mkdtemp(prefix="flashgen-emulate-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
@@ -82,7 +85,7 @@ def machine() -> Path:
     """The emulator itself, compiled once for a compiler and these headers, in about ten seconds."""
     output = cache_folder() / f"machine-{identity()}.o"
     if not output.exists():
-        compile_to(output, *MACHINE_OPTIONS, str(HOST / "machine.cpp"))
+        compile_to(output, HOST / "machine.cpp", *MACHINE_OPTIONS)
     return output
 
 
@@ -96,13 +99,13 @@ def library(kernel: HostText, name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             source = Path(folder) / name  # the name that line tables give
             source.write_text(kernel.text)
-            compile_to(output, *KERNEL_OPTIONS, f"-I{HOST}", "-x", "c++", str(source), "-x", "none", str(machine()))
+            compile_to(output, source, *KERNEL_OPTIONS, f"-I{HOST}", str(machine()))
     return output
 
 
-def compile_to(output: Path, *arguments: str) -> None:
+def compile_to(output: Path, text: Path, *arguments: str) -> None:
     unfinished = f"{output}.{os.getpid()}"
-    run_compiler(*OPTIONS, "-o", unfinished, *arguments)
+    run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", "c++", str(text))
     Path(unfinished).replace(output)
 
 

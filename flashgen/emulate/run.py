@@ -43,8 +43,7 @@ def emulate(
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
     spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
-    races and is a third faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries or
-    keys.
+    races and is a third faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
     rows_first = (0, 1, 2, 3) if plan.spec.layout == "bshd" else (0, 2, 1, 3)
@@ -52,12 +51,13 @@ def emulate(
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), q.dtype)
     lse_memory, lse = guarded((batch, heads, q_len), np.dtype(np.float32))
-    if not o.size or not kv_len:
-        o[...], lse[...] = 0, -np.inf
+    if not o.size:
         return o, lse
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
     tensors = {t.name: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
+    if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
+        rows |= {"k": rows["q"], "v": rows["o"]}
     counter = np.zeros(2, np.int32)
     arrays = {**rows, "lse": lse, "counter": counter, **tensors}
     record = fill(plan, arrays, scalars(plan, sizes, params))

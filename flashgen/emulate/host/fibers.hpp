@@ -71,14 +71,14 @@ inline void prepare_context(Context& context, char* stack, std::size_t bytes, vo
 
 #endif
 
-// Stacks of one resident block, with a guard page below each: an overflow faults instead of corrupting a neighbour. Kept for the process's life.
+// Stacks of one resident block, with a guard page below each: an overflow faults instead of corrupting a neighbour.
 class Stacks {
  public:
   static constexpr std::size_t kBytes = 128 << 10;
   static constexpr int kThreads = 1024;                // the largest CUDA block
 
   char* at(int thread) {
-    const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), stride = kBytes + page;
+    const std::size_t page = this->page(), stride = kBytes + page;
     if (!memory_) {
       void* memory = mmap(nullptr, kThreads * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (memory == MAP_FAILED) throw std::runtime_error("no memory for fiber stacks");
@@ -87,8 +87,14 @@ class Stacks {
     for (; guarded_ <= thread; ++guarded_) mprotect(memory_ + static_cast<std::size_t>(guarded_) * stride, page, PROT_NONE);
     return memory_ + static_cast<std::size_t>(thread) * stride + page;
   }
+  void release() {
+    if (memory_) munmap(memory_, kThreads * (kBytes + page()));
+    memory_ = nullptr, guarded_ = 0;
+  }
 
  private:
+  static std::size_t page() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
   char* memory_ = nullptr;
   int guarded_ = 0;
 };

@@ -176,10 +176,11 @@ struct Report {
   int block, thread;
 };
 
+constexpr std::size_t kResident = 4;
+static std::array<Stacks, kResident> stacks;           // of a launch: a process may load many kernels
+
 // So many blocks at once, taking turns under the seed: an atomic or a fence of the scheduler's random choice ends a turn.
 static void run(const Launch& launch) {
-  static constexpr std::size_t kResident = 4;
-  static std::array<Stacks, kResident> stacks;
   std::array<std::unique_ptr<Resident>, kResident> slots;
   std::mt19937_64 random(launch.seed * 69069 + 3);
   const Dim3 grid = builtins::gridDim;
@@ -219,14 +220,18 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Lau
   builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
+  fault = {};
   try {
     const Traps traps;
     if (sigsetjmp(trapped, 1) == 0) run(*launch);
     else throw trap_fault();
   } catch (const Fault& found) {
     fault = found;
-    report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
-    return &report;
+  } catch (const std::runtime_error& error) {
+    fault.what = error.what();
   }
-  return nullptr;
+  for (Stacks& of_block : stacks) of_block.release();
+  if (fault.what.empty()) return nullptr;
+  report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
+  return &report;
 }
