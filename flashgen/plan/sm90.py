@@ -18,6 +18,7 @@ ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which pro
 SCORE_REGISTERS = 24  # that a score which is not linear needs besides,
 READ_REGISTERS = 64  # and a score or mask that reads tensors, many elements at once
 
+TILE_BYTES = 128  # of what the loading thread tells about a query tile
 KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
@@ -66,7 +67,7 @@ def _smem(problem: Problem, tile: TilePlan, stages: int, apart: bool) -> SmemPla
     barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
-    return lay_out([*pieces, ("tile", "TILE", 4, 2, 8)], barriers, problem.arch.shared_bytes, [] if apart else [("O", "O", "Q")])
+    return lay_out([*pieces, ("tile", "TILE", TILE_BYTES, 2, 8)], barriers, problem.arch.shared_bytes, [] if apart else [("O", "O", "Q")])
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:

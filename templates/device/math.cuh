@@ -6,6 +6,8 @@ __device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0
 
 __device__ __forceinline__ float tanh(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
 __device__ __forceinline__ float sqrt(float x) { float y; asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 // NaN if an argument is, as in the formula; fminf and fmaxf would hide it.
