@@ -163,7 +163,8 @@ def test_resolve_fills_in_what_a_spec_leaves_open():
 @pytest.mark.parametrize("name", schedules())
 def test_every_schedule_can_be_pinned(name):
     plan = schedules()[name]
-    pinned = Schedule(**{**dataclasses.asdict(plan), "threshold": plan.threshold or None})
+    keys = [field.name for field in dataclasses.fields(Schedule)]
+    pinned = Schedule(**{key: getattr(plan, key) for key in keys if key != "threshold"}, threshold=plan.threshold or None)
     assert resolve(pinned, "lazy", 4.0) == plan
 
 
