@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_120 | plan 7e10e4b0 | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_120 | plan 6322b129 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -86,6 +86,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 __device__ __forceinline__ void mma_bf16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -219,9 +221,9 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 
 // The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = -inf.
 __device__ __forceinline__ float finalize(const Rows& rows, int r, const Variant& variant, float& inverse) {
-  const float sum = row_sum(rows.sum[r]);
-  inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-  return sum == 0.0f ? -INF : (rows.max[r] * variant.to_log2() + log2f(sum)) * LN_2;
+  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  inverse = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
+  return sum == 0.0f ? -INF : (top + ptx::log2(sum)) * LN_2;
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -231,6 +233,7 @@ struct Work {                            // the t-th query tile and its key tile
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
 
+  Work() = default;
   __device__ __forceinline__ Work(int t, const Params& p) {
     const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
@@ -251,10 +254,16 @@ struct Work {                            // the t-th query tile and its key tile
   static __device__ __forceinline__ int count(const Params& p) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch; }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (begin[run] < end[run]) return end[run] - 1;
-    return -1;
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
   }
 };
 

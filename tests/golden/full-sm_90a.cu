@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec full | arch sm_90a | plan 01513732 | generated, do not edit
+// flashgen 0.1.0 | spec full | arch sm_90a | plan b63305e7 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     head by head, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 4 | 2 stages    196728 of 232448 bytes
+//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 128 | 2 stages    196976 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -46,6 +46,8 @@ constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may g
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
+constexpr int Q_RELEASES = WARPGROUPS;   // of q's place: by warpgroups that have read q
+constexpr int TILE_BYTES = 128;
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
@@ -53,19 +55,19 @@ constexpr u32 Q = 0;                     // 1 x 32768
 constexpr u32 K = 32768;                 // 2 x 32768
 constexpr u32 V = 98304;                 // 2 x 32768
 constexpr u32 O = 163840;                // 1 x 32768
-constexpr u32 TILE = 196608;             // 2 x 4
-constexpr u32 Q_FULL = 196616;           // 1 x 8
-constexpr u32 Q_EMPTY = 196624;          // 1 x 8
-constexpr u32 K_FULL = 196632;           // 2 x 8
-constexpr u32 K_EMPTY = 196648;          // 2 x 8
-constexpr u32 V_FULL = 196664;           // 2 x 8
-constexpr u32 V_EMPTY = 196680;          // 2 x 8
-constexpr u32 TILE_FULL = 196696;        // 2 x 8
-constexpr u32 TILE_EMPTY = 196712;       // 2 x 8
+constexpr u32 TILE = 196608;             // 2 x 128
+constexpr u32 Q_FULL = 196864;           // 1 x 8
+constexpr u32 Q_EMPTY = 196872;          // 1 x 8
+constexpr u32 K_FULL = 196880;           // 2 x 8
+constexpr u32 K_EMPTY = 196896;          // 2 x 8
+constexpr u32 V_FULL = 196912;           // 2 x 8
+constexpr u32 V_EMPTY = 196928;          // 2 x 8
+constexpr u32 TILE_FULL = 196944;        // 2 x 8
+constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
+constexpr int TOGETHER = 4;              // + warpgroup: its four warps
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -83,6 +85,8 @@ __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 __device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
 __device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
@@ -225,9 +229,9 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 
 // The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = -inf.
 __device__ __forceinline__ float finalize(const Rows& rows, int r, const Variant& variant, float& inverse) {
-  const float sum = row_sum(rows.sum[r]);
-  inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-  return sum == 0.0f ? -INF : (rows.max[r] * variant.to_log2() + log2f(sum)) * LN_2;
+  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  inverse = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
+  return sum == 0.0f ? -INF : (top + ptx::log2(sum)) * LN_2;
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -237,6 +241,7 @@ struct Work {                            // the t-th query tile and its key tile
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
 
+  Work() = default;
   __device__ __forceinline__ Work(int t, const Params& p) {
     const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
@@ -253,14 +258,35 @@ struct Work {                            // the t-th query tile and its key tile
   static __device__ __forceinline__ int count(const Params& p) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch; }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (begin[run] < end[run]) return end[run] - 1;
-    return -1;
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------- roles
+
+// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+__device__ __forceinline__ void post(u32 at, const Work& work) {
+  #pragma unroll
+  for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
+}
+__device__ __forceinline__ Work fetch(u32 at) {
+  Work work;
+  work.block = ptx::load_shared(at);
+  if (work.block >= 0)                   // else there is no tile, and nothing more was written
+    #pragma unroll
+    for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
+  return work;
+}
+static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
 
 // One thread: deals query tiles to the warpgroups and fills their buffers.
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
@@ -269,11 +295,15 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
   for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    ptx::store_shared(shared + TILE + 4 * slot, t);
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-    if (t >= count) break;
+    if (t >= count) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+      break;
+    }
     next = gridDim.x + atomicAdd(p.counter, 1);
     const Work work(t, p);
+    post(shared + TILE + TILE_BYTES * slot, work);
+    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
@@ -309,13 +339,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup ^ 1), 256); }
 
-  __device__ __forceinline__ int next_tile(int dealt) const {
+  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
-    const int t = ptx::load_shared(shared + TILE + 4 * slot);
+    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
-    return t;
+    return work;
   }
 
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
@@ -343,13 +373,14 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // One key tile: its scores and the previous tile's output run on the tensor cores while another warpgroup computes exponentials.
   template <bool MASKED>
-  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile) {
+  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile, bool final) {
     float rescale[2];
     start_scores(s, step + 1);
     start_output(o, probabilities, step);
     pass_turn();
     ptx::wgmma_wait<1>();
     release(shared + K_EMPTY + 8 * stage(step + 1));
+    if (final) queries_read();
     softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N);
     ptx::wgmma_wait<0>();
     release(shared + V_EMPTY + 8 * stage(step));
@@ -361,7 +392,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // The last product with q is done; q's place is free.
   __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
-  // o / l through shared memory to o; lse straight from the registers.
+  // o / l through shared memory to o, each warp its own rows; lse straight from the registers.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
     float inverse[2];
     #pragma unroll
@@ -371,8 +402,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    if (lane == 0) ptx::tma_store_wait_read();        // the warp's rows of the previous tile have left their place
+    __syncwarp();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -381,23 +412,21 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
-    if (leader) {
-      for (int c = 0; c < V_STORED; c += 64)
-        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+    __syncwarp();
+    if (lane == 0) {
+      const int first = warpgroup * 64 + warp * 16;   // of the tile, the warp's rows
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + first * 128, c, work.block * BLOCK_M + first, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
 
   __device__ __forceinline__ void run() {
-    const int count = Work::count(p);
     first_turn();
     for (int dealt = 0;; ++dealt) {
-      const int t = next_tile(dealt);
-      if (t >= count) break;
-      const Work work(t, p);
+      const Work work = next_tile(dealt);
+      if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, last = work.last();
+      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
@@ -407,21 +436,21 @@ struct Attend {                          // one warpgroup: 64 query rows against
         pass_turn();
         ptx::wgmma_wait<0>();
         release(shared + K_EMPTY + 8 * stage(step));
+        if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile);
-        queries_read();
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
+        ptx::bar_sync(TOGETHER + warpgroup, 128);     // all four warps have seen q full; no product holds them together here
         queries_read();
       }
       write(o, rows, variant, work, q_idx);
     }
-    if (leader) ptx::tma_store_wait();
+    if (lane == 0) ptx::tma_store_wait();
   }
 };
 
@@ -433,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
+    ptx::mbarrier_init(shared + Q_EMPTY, Q_RELEASES);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);

@@ -1,21 +1,30 @@
-// flashgen 0.1.0 | spec gqa | arch sm_90a | plan fe9f6110 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan c4f0baa8 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
-//   arrays    q, o [B, Sq, Hq, 128] bfloat16    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
+//   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]    lse [B, Hq, Sq] float32, natural log
 //   score     s
-//   mask      kv_idx <= q_idx + kv_len - q_len
+//   mask      (kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))
 //   tile      128 queries x 128 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
-//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   keys      of a query tile: 3 runs of tiles in closed form (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
-//   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 4 | 2 stages    196728 of 232448 bytes
+//   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
+//   shared    Q 16384 | K 4 x 16384 | V 4 x 16384 | O 16384 | tile 2 x 128 | 4 stages    164272 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
 struct __align__(64) TensorMap { unsigned char bytes[128]; };
+template <class T, int RANK> struct Array {   // an array that the expressions read
+  const T* data;
+  long long strides[RANK];               // in elements
+  template <class... Index> __device__ __forceinline__ T operator()(Index... index) const {
+    long long at = 0, axis = 0;
+    ((at += index * strides[axis++]), ...);
+    return data[at];
+  }
+};
 
 struct Params {
   TensorMap q;
@@ -24,6 +33,7 @@ struct Params {
   TensorMap o;
   float* lse;                            // [B, Hq, Sq], natural log
   int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
+  Array<float, 1> arg_sinks;             // [hq]
   float softmax_scale;
   int q_len;
   int kv_len;
@@ -37,35 +47,36 @@ struct Params {
 
 constexpr int BLOCK_M = 128;             // queries of a tile
 constexpr int BLOCK_N = 128;             // keys of a tile
-constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
-constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
-constexpr int STAGES = 2;                // key and value tiles in flight
+constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
+constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
+constexpr int STAGES = 4;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
-constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
+constexpr int Q_RELEASES = WARPGROUPS;   // of q's place: by warpgroups that have read q
+constexpr int TILE_BYTES = 128;
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
-constexpr u32 Q = 0;                     // 1 x 32768
-constexpr u32 K = 32768;                 // 2 x 32768
-constexpr u32 V = 98304;                 // 2 x 32768
-constexpr u32 O = 163840;                // 1 x 32768
-constexpr u32 TILE = 196608;             // 2 x 4
-constexpr u32 Q_FULL = 196616;           // 1 x 8
-constexpr u32 Q_EMPTY = 196624;          // 1 x 8
-constexpr u32 K_FULL = 196632;           // 2 x 8
-constexpr u32 K_EMPTY = 196648;          // 2 x 8
-constexpr u32 V_FULL = 196664;           // 2 x 8
-constexpr u32 V_EMPTY = 196680;          // 2 x 8
-constexpr u32 TILE_FULL = 196696;        // 2 x 8
-constexpr u32 TILE_EMPTY = 196712;       // 2 x 8
+constexpr u32 Q = 0;                     // 1 x 16384
+constexpr u32 K = 16384;                 // 4 x 16384
+constexpr u32 V = 81920;                 // 4 x 16384
+constexpr u32 O = 147456;                // 1 x 16384
+constexpr u32 TILE = 163840;             // 2 x 128
+constexpr u32 Q_FULL = 164096;           // 1 x 8
+constexpr u32 Q_EMPTY = 164104;          // 1 x 8
+constexpr u32 K_FULL = 164112;           // 4 x 8
+constexpr u32 K_EMPTY = 164144;          // 4 x 8
+constexpr u32 V_FULL = 164176;           // 4 x 8
+constexpr u32 V_EMPTY = 164208;          // 4 x 8
+constexpr u32 TILE_FULL = 164240;        // 2 x 8
+constexpr u32 TILE_EMPTY = 164256;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
+constexpr int TOGETHER = 4;              // + warpgroup: its four warps
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -83,6 +94,8 @@ __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 __device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
 __device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
@@ -124,20 +137,15 @@ __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulat
     : "l"(a), "l"(b), "r"(accumulate));
 }
 
-// d[64 x 128] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
+// d[64 x 64] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
 __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
@@ -152,25 +160,32 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 
 struct Variant {                         // what score and mask need, folded once a query tile
   float factor;                          // log2 units of one unit of the score
+  float sink;                            // one more term in the sum, log2 units
   int offset;
+  int offset_2;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
     factor = p.softmax_scale * 1.442695f;
-    offset = p.kv_len - p.q_len + 1;
+    sink = p.arg_sinks(head) * 1.442695f;
+    offset = p.q_len - p.kv_len + 127;
+    offset_2 = p.kv_len - p.q_len + 1;
   }
+  __device__ __forceinline__ float sink_log2() const { return sink; }   // one more term in the sum of a row
   __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
+    int begin;                           // of the keys seen, from kv_begin
     int end;                             // of the keys seen, from kv_begin
   };
   __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
     Row row;
-    row.end = min(q_idx + offset, p.kv_len) - kv_begin;
+    row.begin = q_idx - kv_begin - offset;
+    row.end = min(q_idx + offset_2, p.kv_len) - kv_begin;
     return row;
   }
 
-  // kv_idx <= q_idx + kv_len - q_len
+  // (kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))
   __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
-    return column < row.end;
+    return column >= row.begin && column < row.end;
   }
 };
 
@@ -203,7 +218,6 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     top = row_max(top);
-    if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
     const float reference = top == -INF ? 0.0f : top * variant.to_log2();   // no key yet: exp2(-inf - 0) = 0, not NaN
     rescale[r] = ptx::exp2(rows.max[r] * variant.to_log2() - reference);
     rows.max[r] = top;
@@ -220,25 +234,26 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
 
 // o times the factors of its rows.
 template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
-  if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
   #pragma unroll
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = -inf.
+// The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = sink.
 __device__ __forceinline__ float finalize(const Rows& rows, int r, const Variant& variant, float& inverse) {
-  const float sum = row_sum(rows.sum[r]);
-  inverse = sum == 0.0f ? 0.0f : 1.0f / sum;
-  return sum == 0.0f ? -INF : (rows.max[r] * variant.to_log2() + log2f(sum)) * LN_2;
+  const float largest = rows.max[r] * variant.to_log2(), top = fmaxf(largest, variant.sink_log2()), reference = top == -INF ? 0.0f : top;
+  const float weight = ptx::exp2(largest - reference), sum = row_sum(rows.sum[r]) * weight + ptx::exp2(variant.sink_log2() - reference);
+  inverse = sum == 0.0f ? 0.0f : weight * ptx::reciprocal(sum);
+  return sum == 0.0f ? -INF : (top + ptx::log2(sum)) * LN_2;
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct Work {                            // the t-th query tile and its key tiles
-  static constexpr int RUNS = 2;
+  static constexpr int RUNS = 3;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
 
+  Work() = default;
   __device__ __forceinline__ Work(int t, const Params& p) {
     const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
@@ -249,24 +264,50 @@ struct Work {                            // the t-th query tile and its key tile
     kv_head = head / p.group;
     const int q_begin = block * BLOCK_M;
     const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    const int keys_begin = max(0, p.kv_len - p.q_len + q_begin - 127);
     const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
+    const int full_begin = max(0, p.kv_len - p.q_len + q_last - 127);
     const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
+    const int first = keys_begin / BLOCK_N;
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
-    const int tail = full_end / BLOCK_N;
-    begin[0] = 0, end[0] = tail;
-    begin[1] = tail, end[1] = last; // the mask is tested in these
+    const int body = (full_begin + BLOCK_N - 1) / BLOCK_N;
+    const int tail = max(body, full_end / BLOCK_N);
+    begin[0] = first, end[0] = body; // the mask is tested in these
+    begin[1] = body, end[1] = tail;
+    begin[2] = tail, end[2] = last; // the mask is tested in these
   }
   static __device__ __forceinline__ int count(const Params& p) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch; }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (begin[run] < end[run]) return end[run] - 1;
-    return -1;
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
   }
 };
 
 // ---------------------------------------------------------------------------------------------------------------- roles
+
+// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+__device__ __forceinline__ void post(u32 at, const Work& work) {
+  #pragma unroll
+  for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
+}
+__device__ __forceinline__ Work fetch(u32 at) {
+  Work work;
+  work.block = ptx::load_shared(at);
+  if (work.block >= 0)                   // else there is no tile, and nothing more was written
+    #pragma unroll
+    for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
+  return work;
+}
+static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
 
 // One thread: deals query tiles to the warpgroups and fills their buffers.
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
@@ -275,11 +316,15 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
   for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    ptx::store_shared(shared + TILE + 4 * slot, t);
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-    if (t >= count) break;
+    if (t >= count) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+      break;
+    }
     next = gridDim.x + atomicAdd(p.counter, 1);
     const Work work(t, p);
+    post(shared + TILE + TILE_BYTES * slot, work);
+    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
@@ -315,13 +360,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup ^ 1), 256); }
 
-  __device__ __forceinline__ int next_tile(int dealt) const {
+  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
-    const int t = ptx::load_shared(shared + TILE + 4 * slot);
+    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
-    return t;
+    return work;
   }
 
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
@@ -349,13 +394,14 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // One key tile: its scores and the previous tile's output run on the tensor cores while another warpgroup computes exponentials.
   template <bool MASKED>
-  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile) {
+  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile, bool final) {
     float rescale[2];
     start_scores(s, step + 1);
     start_output(o, probabilities, step);
     pass_turn();
     ptx::wgmma_wait<1>();
     release(shared + K_EMPTY + 8 * stage(step + 1));
+    if (final) queries_read();
     softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N);
     ptx::wgmma_wait<0>();
     release(shared + V_EMPTY + 8 * stage(step));
@@ -367,7 +413,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // The last product with q is done; q's place is free.
   __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
-  // o / l through shared memory to o; lse straight from the registers.
+  // o / l through shared memory to o, each warp its own rows; lse straight from the registers.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
     float inverse[2];
     #pragma unroll
@@ -377,8 +423,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    if (lane == 0) ptx::tma_store_wait_read();        // the warp's rows of the previous tile have left their place
+    __syncwarp();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -387,23 +433,21 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
-    if (leader) {
-      for (int c = 0; c < V_STORED; c += 64)
-        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+    __syncwarp();
+    if (lane == 0) {
+      const int first = warpgroup * 64 + warp * 16;   // of the tile, the warp's rows
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + first * 128, c, work.block * BLOCK_M + first, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
 
   __device__ __forceinline__ void run() {
-    const int count = Work::count(p);
     first_turn();
     for (int dealt = 0;; ++dealt) {
-      const int t = next_tile(dealt);
-      if (t >= count) break;
-      const Work work(t, p);
+      const Work work = next_tile(dealt);
+      if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, last = work.last();
+      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
@@ -413,21 +457,22 @@ struct Attend {                          // one warpgroup: 64 query rows against
         pass_turn();
         ptx::wgmma_wait<0>();
         release(shared + K_EMPTY + 8 * stage(step));
+        if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile);
-        queries_read();
+        for (int tile = min(work.end[2], last) - 1; tile >= work.begin[2]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
+        ptx::bar_sync(TOGETHER + warpgroup, 128);     // all four warps have seen q full; no product holds them together here
         queries_read();
       }
       write(o, rows, variant, work, q_idx);
     }
-    if (leader) ptx::tma_store_wait();
+    if (lane == 0) ptx::tma_store_wait();
   }
 };
 
@@ -439,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
+    ptx::mbarrier_init(shared + Q_EMPTY, Q_RELEASES);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
