@@ -3,15 +3,15 @@
 >>> o, lse = emulate(plan, render(plan), q, k, v, seed=3)
 
 The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`, and nothing else of the text changes. A
-thread is a fiber, TMA and tensor cores are engines, up to four blocks take turns, and the seed orders whatever a GPU may order freely. Data in
-flight is NaN. The checker judges order by barriers, not by what happened to run first, so that a missing wait shows under every seed.
+thread is a fiber, TMA and tensor cores are engines, up to four blocks take turns, and the seed orders whatever a GPU may order freely.
+Data in flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
 
-Judged: races in shared memory, proxy fences, mbarriers and named barriers, registers that a wgmma still uses, setmaxnreg, divergence, work
-left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs that are not written or written around.
+Judged: races in shared memory, proxy fences, mbarriers and named barriers, registers that a wgmma still uses, setmaxnreg, divergence,
+work left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs that are not written or written around.
 
-Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes, order in global memory between
-blocks beyond what the seed brings about, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast, descriptor base
-offsets, negated operands, unswizzled operands dense along m or n, shuffles of some lanes.
+Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes, order in global memory
+between blocks beyond what the seed brings about, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,
+descriptor base offsets, negated operands, unswizzled operands dense along m or n, shuffles of some lanes.
 """
 
 from flashgen.emulate.machine import HostKernel

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdarg>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,54 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "clocks.hpp"
+#include "fault.hpp"
 #include "fibers.hpp"
 #include "ptx.hpp"
 
 namespace cuda_on_host {
 
 using builtins::Dim3;
-
-// A place in the kernel: the return address of a twin, from the start of the loaded file. report.py turns it into lines. 0: none.
-using Place = std::uint32_t;
-
-void here(const void* caller);                         // notes where the running thread calls from
-
-struct Fault {
-  std::string what, hint;                              // what happened, and what to look at; `<1f3c>` in either is a Place
-  Place place = 0, other = 0;                          // where, and the other side of a race
-  int block = 0, thread = -1;                          // -1: an asynchronous unit
-};
-
-inline std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
-inline std::string text(const char* format, ...) {
-  char buffer[512];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(buffer, sizeof buffer, format, arguments);
-  va_end(arguments);
-  return buffer;
-}
-
-// Logical time for the race checker (vector clocks). Agents are warps and asynchronous units; an access is (agent, its time
-// then), and it happened before whoever's clock has reached that time.
-constexpr int kAgents = 160;
-struct Clock {
-  std::array<std::uint32_t, kAgents> time{};
-  void join(const Clock& other) {
-    for (int i = 0; i < kAgents; ++i) time[i] = time[i] < other.time[i] ? other.time[i] : time[i];
-  }
-};
-namespace agent {
-constexpr int warp(int index) { return index; }
-constexpr int tensor_core(int warpgroup) { return 32 + warpgroup; }
-constexpr int bulk_store(int warp) { return 40 + warp; }
-constexpr int mbarrier(int index) { return 72 + index; }   // the bulk loads that report to it
-constexpr int copies(int warp) { return 128 + warp; }      // cp.async
-constexpr bool is_warp(int id) { return id < 32; }
-constexpr bool is_tensor_core(int id) { return id >= 32 && id < 40; }
-constexpr bool is_bulk_store(int id) { return id >= 40 && id < 72; }
-constexpr bool is_bulk_load(int id) { return id >= 72 && id < 128; }
-}  // namespace agent
 
 struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
 
