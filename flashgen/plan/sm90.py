@@ -117,7 +117,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m)),
         Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
-        Argument("o", "TensorMap", "tensor_map", "o", (64, 16)),
+        Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
         Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
         Argument(
             "counter",
