@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec window | arch sm_90a | plan 5a787f9d | generated, do not edit
+// flashgen 0.1.0 | spec window | arch sm_90a | plan 4c0fd25d | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -46,7 +46,6 @@ constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may g
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
-constexpr int Q_RELEASES = WARPGROUPS;   // of q's place: by warpgroups that have read q
 constexpr int TILE_BYTES = 128;
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
@@ -67,7 +66,7 @@ constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int TOGETHER = 4;              // + warpgroup: its four warps
+constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -407,7 +406,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // The last product with q is done; q's place is free.
   __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
-  // o / l through shared memory to o, each warp its own rows; lse straight from the registers.
+  // o / l through shared memory to o; lse straight from the registers.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
     float inverse[2];
     #pragma unroll
@@ -417,8 +416,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    if (lane == 0) ptx::tma_store_wait_read();        // the warp's rows of the previous tile have left their place
-    __syncwarp();
+    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
+    ptx::bar_sync(OUTPUT + warpgroup, 128);
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -427,10 +426,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    __syncwarp();
-    if (lane == 0) {
-      const int first = warpgroup * 64 + warp * 16;   // of the tile, the warp's rows
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + first * 128, c, work.block * BLOCK_M + first, work.head, work.batch);
+    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    if (leader) {
+      for (int c = 0; c < V_STORED; c += 64)
+        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
@@ -461,12 +460,12 @@ struct Attend {                          // one warpgroup: 64 query rows against
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(TOGETHER + warpgroup, 128);     // all four warps have seen q full; no product holds them together here
+        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
         queries_read();
       }
       write(o, rows, variant, work, q_idx);
     }
-    if (lane == 0) ptx::tma_store_wait();
+    if (leader) ptx::tma_store_wait();
   }
 };
 
@@ -478,7 +477,7 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, Q_RELEASES);
+    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
