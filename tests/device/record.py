@@ -1,4 +1,4 @@
-"""Records on an H100 what each instruction gives: python tests/device/record.py"""
+"""Records on an H100 what each instruction gives: python tests/device/record.py [folder]"""
 
 import sys
 import tempfile
@@ -16,7 +16,7 @@ from flashgen.runtime.arrays import cupy_family
 from tests.device.cases import Case, cases
 from tests.emulate.kernels import record
 
-RECORDED = Path(__file__).parent / "recorded" / "instructions.npz"
+RECORDED = Path(__file__).parent / "recorded"
 
 
 def on_device(case: Case) -> dict[str, np.ndarray]:
@@ -44,8 +44,9 @@ def main() -> None:
         kept |= {f"{case.name}/{name}": x for name, x in on_device(case).items()} | {f"{case.name}/digest": np.array(case.digest)}
         print(case.name, flush=True)
     device = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    np.savez_compressed(RECORDED, device=np.array(device), **kept)
-    print(f"{len(cases())} cases on {device}: {RECORDED}")
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else RECORDED) / "instructions.npz"
+    np.savez_compressed(path, device=np.array(device), **kept)
+    print(f"{len(cases())} cases on {device}: {path}")
 
 
 if __name__ == "__main__":

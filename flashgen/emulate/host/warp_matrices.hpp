@@ -80,14 +80,14 @@ class WarpProducts {
         for (int r = 0; r < 2; ++r)
           for (int i = 0; i < 2; ++i) right[lane % 4 * 2 + 8 * r + i][lane / 4] = widen(static_cast<std::uint16_t>(all[lane].b[r] >> 16 * i));
       }
-      for (int row = 0; row < 16; ++row) {
-        Vector sum = {};
+      for (int half = 0; half < 16; half += 8) {       // eight sums in registers
+        Vector sum[8] = {};
         for (int k = 0; k < 16; ++k) {
           Vector line;
           std::memcpy(&line, right[k], sizeof line);
-          sum += left[row][k] * line;
+          for (int row = 0; row < 8; ++row) sum[row] += left[half + row][k] * line;
         }
-        std::memcpy(product.value[row], &sum, sizeof sum);
+        std::memcpy(product.value[half], sum, sizeof sum);
       }
     }
     const int lane = block->lane();
