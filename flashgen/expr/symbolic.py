@@ -40,7 +40,8 @@ def to_sympy(node: Node, symbols: Mapping[str, Any] | None = None) -> Any:
 
 def to_numpy(node: Node, names: Sequence[str]) -> Callable[..., Any]:
     """The node as a function of arrays, one for each of `names`, that broadcast. An index outside a tensor is clamped to it."""
-    symbols = {name: sympy.Dummy(name) for name in names}  # a param may be called as a function of NumPy is
+    # Symbols of our own: a param may be called as a function of NumPy is, and lambdify evaluates anew what it renames.
+    symbols = {name: sympy.Symbol(f"value_{i}") for i, name in enumerate(names)}
     expression = to_sympy(node, symbols)
     function: Callable[..., Any] = sympy.lambdify(list(symbols.values()), expression, modules=[{"read": _read}, "numpy"])
     return function

@@ -5,7 +5,7 @@ import importlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flashgen.errors import Position
@@ -58,6 +58,7 @@ def test_integers_round_down():
 
 
 @given(st.one_of(ints(2), floats(2), conditions(2, s=True)))
+@example("tanh(s - s)")
 def test_sympy_agrees_with_and_without_folding(text):
     values, node = place(), read(text)
     with np.errstate(all="ignore"):
