@@ -37,7 +37,7 @@ class PipelinePlan:
     load_warps: int = 0  # that only load
     compute_registers: int = 0  # a thread, setmaxnreg; 0: as compiled
     load_registers: int = 0
-    turns: bool = False  # two warpgroups take turns at the tensor cores
+    turns: bool = False  # warpgroups take turns at the tensor cores
     separate_output: bool = False  # o is staged beside q, so the next query tile loads early
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to

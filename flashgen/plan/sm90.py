@@ -26,7 +26,7 @@ STEP = 100  # start of the two products of a key step
 EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
 QUERY_TILE = 2500  # start and end of 128 query rows
 SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
-COLLISIONS = 1.05  # on products of warpgroups that do not take turns
+COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
 
@@ -52,7 +52,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: boo
     tile = TilePlan(block_m, block_n, up(qk, 16), up(v, 16), up(qk, 64), up(v, 64))
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
-    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups == 2, separate_output=apart)
+    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart)
     return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
 
 
@@ -98,7 +98,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     instructions = n / 2 * (4.2 + score) + n / 4 + tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2) + 100  # of a warp
     products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
     step = {
-        "tensor cores": products * (1 if pipe.turns else COLLISIONS),
+        "tensor cores": products * (1 if groups == 2 else COLLISIONS),
         "exponentials": m * n / arch.exp2,
         "instructions": instructions * pipe.warps / 4,
         "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,

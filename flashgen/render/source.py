@@ -1,10 +1,11 @@
 """A Plan becomes a Source: one self-contained CUDA file, always the same text for the same plan."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
+from flashgen.expr.range_text import RangeText
 from flashgen.plan.model import Plan
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -39,12 +40,18 @@ def render(plan: Plan) -> Source:
     'forward'
     """
     env = environment()
-    context = {"plan": plan, "holes": plan.holes, "keys": plan.ranges.cuda(), "digest": plan.digest, "version": _version()}
+    context = {"plan": plan, "holes": plan.holes, "keys": _keys(plan), "digest": plan.digest, "version": _version()}
     env.filters["description"] = describe
     text = env.get_template(f"{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
         text = text.replace(_place(kind), functions)
     return Source(plan.spec.name, _tidy(text), plan.arch.name, "forward", OPTIONS)
+
+
+def _keys(plan: Plan) -> RangeText:
+    """The ranges of keys; a mask that hides every key has one, empty."""
+    keys = plan.ranges.cuda()
+    return keys if keys.loops else replace(keys, loops=(("0", "0", False),))
 
 
 def _place(kind: str) -> str:

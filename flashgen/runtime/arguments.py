@@ -8,6 +8,7 @@ import numpy as np
 
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr import Requirement, evaluate
+from flashgen.expr.affine import MAX_LENGTH
 from flashgen.expr.nodes import names
 from flashgen.plan.model import Plan
 from flashgen.plan.params import Sizes
@@ -62,6 +63,8 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
         if name in others and layout.shape != others[name]:
             raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(others[name])}{_axes_text(spec, name)}")
     _check_types(spec, layouts)
+    if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
+        raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
     return sizes
 
 

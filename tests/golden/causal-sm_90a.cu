@@ -339,10 +339,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
-  // The warpgroups take turns at the tensor cores, so that one multiplies while the other computes exponentials.
-  __device__ __forceinline__ void first_turn() const { if (warpgroup == 1) ptx::bar_arrive(TURN, 256); }
+  // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
+  __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
-  __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup ^ 1), 256); }
+  __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
   __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
     const u32 slot = dealt & 1;

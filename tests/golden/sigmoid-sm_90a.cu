@@ -1,11 +1,11 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 63720979 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan ef501fd5 | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //
 //   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]    lse [B, Hq, Sq] float32, natural log
 //   score     sigmoid(s - log(kv_len))
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      192 queries x 96 keys    3 warpgroups compute 64 query rows each, 1 loads
+//   tile      192 queries x 96 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   none: the scores are the weights; no maximum, no sum, nothing rescaled; no key: o = 0
@@ -62,6 +62,7 @@ constexpr u32 TILE_FULL = 147856;        // 2 x 8
 constexpr u32 TILE_EMPTY = 147872;       // 2 x 8
 
 // Named barriers.
+constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
 constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
@@ -78,6 +79,7 @@ __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
   asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
 }
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ float tanh(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 __device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
@@ -302,9 +304,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
-  __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
-  __device__ __forceinline__ void take_turn() const {}
-  __device__ __forceinline__ void pass_turn() const {}
+  // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
+  __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
+  __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
+  __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
   __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
     const u32 slot = dealt & 1;

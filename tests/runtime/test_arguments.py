@@ -147,3 +147,11 @@ def test_unknown_and_missing_keywords() -> None:
         arguments.check_names(SPEC, {"sofcap": 1.0, "bias": bias})
     with pytest.raises(CallError, match=r"the tensor bias, shape \[hq, q_len\], is missing: give it as bias="):
         arguments.check_names(SPEC, {"softcap": 1.0})
+
+
+def test_a_sequence_too_long_for_32_bit_sums_is_refused():
+    spec = Spec(head_dim=64, dtype="float16")
+    long = Layout((1, 2**30 + 1, 1, 64), (0, 64, 64, 1), "float16", 0, 0)
+    short = Layout((1, 5, 1, 64), (320, 64, 64, 1), "float16", 0, 0)
+    with pytest.raises(CallError, match=r"1073741825 positions: at most 1073741824"):
+        arguments.check_arrays(spec, {"q": short, "k": long, "v": long})
