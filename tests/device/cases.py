@@ -222,7 +222,7 @@ BOXES = """
   ptx::mbarrier_wait(shared, 0);
   for (int i = threadIdx.x; i < p.bytes / 4; i += 32) p.raw[i] = ptx::load_shared(shared + 1024 + 4 * i);
   if (threadIdx.x == 0) {
-    ptx::tma_store(p.to, shared + 1024, p.column, p.row, p.head, p.batch);
+    ptx::tma_store(p.to, shared + 1024, max(p.column, 0), max(p.row, 0), p.head, p.batch);   // no kernel writes before the first row
     ptx::tma_store_commit();
     ptx::tma_store_wait();
   }

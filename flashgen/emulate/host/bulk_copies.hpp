@@ -109,6 +109,8 @@ class BulkStores : public Engine {
  public:
   void issue(const TensorMap& map, std::uint32_t source, const Coordinates& at, bool add) {
     const Thread& t = block->thread();
+    if (std::any_of(at.begin(), at.end(), [](int coordinate) { return coordinate < 0; }))   // an illegal instruction on an H100, where loads may begin outside
+      block->fault("a TMA store at a negative coordinate", "the first row and column of the box: a store may end outside the tensor, not begin before it");
     const int agent = agent::bulk_store(t.id / 32);
     Store store{map, source, t.id, -1, at, block->clock(), ++issued_[agent], block->place(), {}, add, false, false};
     store.clock.time[agent] = store.time;
