@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgen.emulate import HostKernel, tensor_map
+from flashgen.emulate import EmulationFault, HostKernel, tensor_map
 from flashgen.errors import BackendError
 from tests.emulate.kernels import kernel_text, record
 
@@ -22,7 +22,7 @@ BODY = """
   for (int i = threadIdx.x; i < p.bytes / 4; i += 32) p.raw[i] = ptx::load_shared(shared + 1024 + 4 * i);
   if (threadIdx.x == 0) {
     asm volatile("cp.async.bulk.tensor.@R@d.global.shared::cta.tile.bulk_group [%0, {@STORE@}], [%1];"
-      :: "l"(&p.to), "r"(shared + 1024), @COORDINATES@ : "memory");
+      :: "l"(&p.to), "r"(shared + 1024), @TO@ : "memory");
     ptx::tma_store_commit();
     ptx::tma_store_wait();
   }
@@ -31,6 +31,7 @@ BODY = """
 
 def text(rank):
     parts = {"R": str(rank), "COORDINATES": ", ".join(f'"r"(p.c{i})' for i in range(rank))}
+    parts["TO"] = ", ".join(f'"r"(max(p.c{i}, 0))' for i in range(rank))  # a store begins inside
     parts |= {"LOAD": ", ".join(f"%{i + 3}" for i in range(rank)), "STORE": ", ".join(f"%{i + 2}" for i in range(rank))}
     body = BODY
     for name, part in parts.items():
@@ -65,9 +66,20 @@ def test_boxes(data):
     address = np.arange(nbytes // 16)  # of chunks; the window begins at a multiple of 1024
     chunk = address ^ (address // 8 % max(1, swizzle // 16))
     assert (raw.reshape(-1, 4)[chunk].reshape(-1).view(dtype) == want.reshape(-1)).all()
+    at = [max(a, 0) for a in at]
+    index = np.meshgrid(*(np.arange(a, a + b) for a, b in zip(at, box, strict=True)), indexing="ij")
+    inside = np.logical_and.reduce([i < n for i, n in zip(index, shape, strict=True)])
     written = np.zeros_like(x)
     written[tuple(i[inside] for i in index)] = want[inside]
     assert (y == written).all()
+
+
+def test_a_store_before_the_first_row_is_no_instruction():
+    x = np.zeros((8, 64), np.uint16)
+    given = {"from": tensor_map(x, (8, 64), 128), "to": tensor_map(x, (8, 64), 128), "raw": np.zeros(256, np.uint32), "bytes": 1024}
+    kernel = HostKernel(text(2).replace("max(p.c1, 0)", "p.c1"))
+    with pytest.raises(EmulationFault, match="store at a negative coordinate"):
+        kernel.launch(1, 32, 2048, record(PARAMS, **given, c0=0, c1=-1))
 
 
 @pytest.mark.parametrize(
