@@ -1,6 +1,7 @@
 """Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,19 @@ class _Prepared:
     missing: tuple[tuple[str, tuple[int, ...], str], ...]  # outputs to make: name, shape, dtype
     launch: Launch | None  # None: there is no query
     without_keys: bool = False
+    unread: int = 0  # bytes of an lse that nobody asked for, and the kernel writes all the same
+
+
+_UNREAD: dict[int, list[Any]] = {}  # by device: kept for good, because kernels in any stream may still write there
+
+
+def _unread(ordinal: int, nbytes: int) -> int:
+    """The address of memory that is written and never read."""
+    kept = _UNREAD.setdefault(ordinal, [])
+    if not kept or kept[-1].nbytes < nbytes:
+        with arrays.cupy().cuda.Device(ordinal):
+            kept.append(arrays.cupy().empty(max(nbytes, 2 * kept[-1].nbytes if kept else 0), "u1"))
+    return int(kept[-1].data.ptr)
 
 
 class Gpu:
@@ -77,6 +91,8 @@ class Gpu:
             addresses[name], _ = family.locate(made)
         if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
             addresses |= {"k": addresses["q"], "v": addresses["o"]}
+        if prepared.unread:
+            addresses["lse"] = _unread(prepared.ordinal, prepared.unread)
         if prepared.launch:
             prepared.launch(addresses, family.stream(prepared.ordinal))
         return results
@@ -93,8 +109,10 @@ class Gpu:
             raise CallError(f"lse has strides {layouts['lse'].strides}: it has to be contiguous")
         dtypes = {"o": self.spec.dtype, "lse": "float32"}
         shapes = output_shapes(self.spec, sizes)
-        missing = tuple((name, shapes[name], dtypes[name]) for name in shapes if name not in outputs)
-        layouts |= {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in missing}
+        made = {name: shape for name, shape in shapes.items() if name not in outputs}
+        layouts |= {name: Layout(shape, contiguous_strides(shape), dtypes[name], ordinal, _OUTPUT_OFFSET) for name, shape in made.items()}
+        unread = 4 * math.prod(made.pop("lse")) if "lse" in made and "lse" not in self.spec.outputs else 0
+        missing = tuple((name, shape, dtypes[name]) for name, shape in made.items())
         arch = self._arch or device(ordinal).arch
         first = plan(self.spec, arch.name)
         values = check_values(first, params)
@@ -103,7 +121,7 @@ class Gpu:
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["o"]}
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
-        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes), not sizes.kv_len)
+        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes), not sizes.kv_len, unread)
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""
