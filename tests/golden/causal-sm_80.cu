@@ -232,7 +232,6 @@ struct Work {                            // the t-th query tile and its key tile
     begin[0] = 0, end[0] = tail;
     begin[1] = tail, end[1] = last; // the mask is tested in these
   }
-  static __device__ __forceinline__ int count(const Params& p) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch; }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;

@@ -275,7 +275,6 @@ struct Work {                            // the t-th query tile and its key tile
     begin[1] = body, end[1] = tail;
     begin[2] = tail, end[2] = last; // the mask is tested in these
   }
-  static __device__ __forceinline__ int count(const Params& p) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch; }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
@@ -310,7 +309,7 @@ static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
 
 // One thread: deals query tiles to the warpgroups and fills their buffers.
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
-  const int count = Work::count(p);
+  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
   int stage = 0, parity = 1;
   for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
     const u32 slot = dealt & 1;
@@ -354,6 +353,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
