@@ -313,26 +313,32 @@ struct Attend {                          // one block: a query tile against all 
     }
   }
 
+  // o += p v over 16 keys: number k of the tile whose values lie at `value`.
+  __device__ __forceinline__ void add_values(const u32 (&probabilities)[ROW_TILES][4], u32 value, int k) {
+    #pragma unroll
+    for (int n = 0; n < V_COLUMNS / 16; ++n) {
+      u32 b[4];
+      ptx::ldmatrix_x4_trans(b, advance<V_COLUMNS>(value, 16 * k, n));
+      #pragma unroll
+      for (int m = 0; m < ROW_TILES; ++m) {
+        ptx::mma_bf16(o[m] + 8 * n, probabilities[m], b[0], b[1]);
+        ptx::mma_bf16(o[m] + 8 * n + 4, probabilities[m], b[2], b[3]);
+      }
+    }
+  }
+  __device__ __forceinline__ u32 values_of_lane() const { return shared + V + stage * V_BYTES + place<V_COLUMNS>(lane % 16, lane / 16); }
+
   // o += p v; two neighbouring products of p are one operand of the next.
   __device__ __forceinline__ void output(const float (&s)[ROW_TILES][BLOCK_N / 2]) {
-    const u32 value = shared + V + stage * V_BYTES + place<V_COLUMNS>(lane % 16, lane / 16);
+    const u32 value = values_of_lane();
     #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) {
-      u32 a[ROW_TILES][4];
+      u32 probabilities[ROW_TILES][4];
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m)
         #pragma unroll
-        for (int i = 0; i < 4; ++i) a[m][i] = ptx::bf16x2(s[m][8 * k + 2 * i], s[m][8 * k + 2 * i + 1]);
-      #pragma unroll
-      for (int n = 0; n < V_COLUMNS / 16; ++n) {
-        u32 b[4];
-        ptx::ldmatrix_x4_trans(b, advance<V_COLUMNS>(value, 16 * k, n));
-        #pragma unroll
-        for (int m = 0; m < ROW_TILES; ++m) {
-          ptx::mma_bf16(o[m] + 8 * n, a[m], b[0], b[1]);
-          ptx::mma_bf16(o[m] + 8 * n + 4, a[m], b[2], b[3]);
-        }
-      }
+        for (int i = 0; i < 4; ++i) probabilities[m][i] = ptx::bf16x2(s[m][8 * k + 2 * i], s[m][8 * k + 2 * i + 1]);
+      add_values(probabilities, value, k);
     }
   }
 
