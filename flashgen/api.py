@@ -159,9 +159,8 @@ class Attention:
         if self.backend == "emulate":
             from flashgen.emulate import emulate
 
-            o, lse = emulate(self.plan, self.source, q, k, v, values)
-        else:
-            o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
+            return emulate(self.plan, self.source, q, k, v, values)
+        o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
         return {"o": o, "lse": lse}
 
 

@@ -75,7 +75,7 @@ def _write(chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
             (folder / name).write_bytes(content)
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
-    shared = chosen.smem.bytes + binary.shared_bytes
+    shared = max(kernel.shared_bytes for kernel in chosen.launch.kernels) + binary.shared_bytes
     return Built(chosen.arch.name, folder / "kernel.cubin", binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3))
 
 

@@ -86,11 +86,12 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
 
 
 def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
-    chosen = plan(spec, arch or DEFAULT)
+    chosen = plan(_with_lse(spec), arch or DEFAULT)
     source = render(chosen)
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:
-        return run_emulated(chosen, source, q, k, v, values, seed=seed)
+        found = run_emulated(chosen, source, q, k, v, values, seed=seed)
+        return found["o"], found.get("lse", np.zeros(0, np.float32))
 
     return f"{chosen.skeleton} for {chosen.arch.name} under the emulator", run
 

@@ -1,6 +1,6 @@
 """Runs the emitted CUDA on the CPU: all its threads, barriers and asynchronous copies, under a race checker.
 
->>> o, lse = emulate(plan, render(plan), q, k, v, seed=3)
+>>> o = emulate(plan, render(plan), q, k, v, seed=3)["o"]
 
 The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`, and nothing else of the text changes. A
 thread is a fiber, TMA and tensor cores are engines, up to four blocks take turns, and the seed orders whatever a GPU may order freely.

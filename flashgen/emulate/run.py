@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.dtypes import by_name
 from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.memory import fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.plan.model import Argument, Plan
-from flashgen.plan.params import Sizes, grid, record_dtype, scalars
+from flashgen.plan.params import Sizes, grid, record_dtype, scalars, shape
 from flashgen.render import Source
 
 Array = NDArray[Any]
@@ -36,10 +37,10 @@ def emulate(
     seed: int = 0,
     checks: bool = True,
     blocks: int = 3,
-) -> tuple[Array, Array]:
-    """Runs the emitted kernel on the CPU: o like q with the columns of v, and lse, float32 [B, Hq, Sq], natural log.
+) -> dict[str, Array]:
+    """Runs the emitted kernels on the CPU: the outputs of the spec, o like q with the columns of v, lse float32 [B, Hq, Sq], natural log.
 
-    >>> o, lse = emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)
+    >>> emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)["o"]
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
     spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
@@ -50,27 +51,38 @@ def emulate(
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), q.dtype)
-    lse_memory, lse = guarded((batch, heads, q_len), np.dtype(np.float32))
+    by_row = {name: guarded((batch, heads, q_len), np.dtype(np.float32)) for name in plan.row_outputs}
+    outputs = {"o": o, **{name: x for name, (_, x) in by_row.items()}}
     if not o.size:
-        return o, lse
+        return outputs
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
     tensors = {t.name: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["o"]}
     counter = np.zeros(2, np.int32)
-    arrays = {**rows, "lse": lse, "counter": counter, **tensors}
-    record = fill(plan, arrays, scalars(plan, sizes, params))
-    watched = {**arrays, "o": o, "lse": lse}
-    kernel = compiled(source.text, source.entry, f"{source.name}.cu")
-    kernel.launch(grid(plan, sizes, blocks), plan.launch.threads, plan.smem.bytes, record, seed, checks, plan.smem.regions, watched)
+    scratch = {s.name: guarded(shape(s, sizes), by_name(s.dtype).numpy)[1] for s in plan.launch.scratch}
+    arrays = {**rows, "counter": counter, **tensors, **scratch}
+    record = fill(plan, {**outputs, **arrays}, scalars(plan, sizes, params))
+    launch(plan, source, sizes, record, {**arrays, **outputs}, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
-    judge(lse, lse_memory, "lse [batch, head, row]")
+    for name, (memory, x) in by_row.items():
+        judge(x, memory, f"{name} [batch, head, row]")
     if counter.any():
         raise EmulationFault(
             f"the kernel leaves its counter at {counter.tolist()}, the next launch needs zeros\n  look at: the reset by the last block"
         )
-    return o, lse
+    return outputs
+
+
+def launch(
+    plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Array], seed: int, checks: bool, blocks: int
+) -> None:
+    """Runs the kernels one after another."""
+    for part in plan.launch.kernels:
+        kernel = compiled(source.text, part.entry, f"{source.name}.cu")
+        regions = plan.smem.regions if part.shared_bytes == plan.smem.bytes else ()
+        kernel.launch(grid(part, sizes, blocks), part.threads, part.shared_bytes, record, seed, checks, regions, watched)
 
 
 @functools.lru_cache(64)

@@ -51,4 +51,4 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:  # noqa: ARG001
     """Nothing is launched."""
-    return LaunchPlan(1, 1, persistent=False, dealt=False, longest_first=False, arguments=())
+    return LaunchPlan((), dealt=False, longest_first=False, arguments=())

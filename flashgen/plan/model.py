@@ -41,6 +41,7 @@ class PipelinePlan:
     separate_output: bool = False  # o is staged beside q, so the next query tile loads early
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
+    blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
 
 
 @dataclass(frozen=True)
@@ -96,21 +97,44 @@ class Argument:
     name: str  # the member
     cuda: str  # its type
     kind: Literal["tensor_map", "pointer", "strides", "array", "scalar"]
-    of: str  # q, k, v, o, lse; counter; a param or tensor of the spec; softmax_scale, q_len, kv_len, heads, batch, group, section
+    of: str  # q, k, v, an output, a scratch; counter; a param or tensor of the spec; softmax_scale; a size as group, section
     box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
     comment: str = ""
 
 
+# A number, a word (batch, heads, kv_heads, q_len, kv_len), or (word, n): how many pieces of n it takes to cover it.
+Extent = int | str | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """One kernel of a launch. All of them take the same Params, one after the other."""
+
+    entry: str
+    threads: int  # of a block
+    shared_bytes: int
+    blocks: tuple[Extent, ...]  # their product
+    resident: int = 0  # blocks of a multiprocessor that take all the work among them, `blocks` being its pieces; 0: a block a piece
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that the kernels of a call hand to each other; it holds anything before and after."""
+
+    name: str
+    dtype: str
+    shape: tuple[Extent, ...]
+
+
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How the kernel is launched."""
+    """How the kernels are launched."""
 
-    threads: int
-    blocks_per_multiprocessor: int
-    persistent: bool  # a block takes many query tiles: grid = min(tiles, multiprocessors * blocks_per_multiprocessor); else a block a tile
-    dealt: bool  # by a counter, so that blocks that finish early take more
+    kernels: tuple[KernelPlan, ...]  # in order
+    dealt: bool  # query tiles, by a counter, so that blocks that finish early take more
     longest_first: bool  # query tiles with most keys first, in sections of heads that share the L2
     arguments: tuple[Argument, ...]
+    scratch: tuple[Scratch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +167,11 @@ class Plan:
     @property
     def dtype(self) -> DType:
         return self.spec.element
+
+    @property
+    def row_outputs(self) -> tuple[str, ...]:
+        """Outputs of one number a query row: float32 [B, Hq, Sq]."""
+        return tuple(name for name in self.spec.outputs if name != "o")
 
     def to_json(self) -> dict[str, Any]:
         """Everything that explains the kernel, as JSON values."""

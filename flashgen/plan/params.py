@@ -1,5 +1,6 @@
 """What a launch is given besides arrays, and the emitted `struct Params` as a NumPy record: the runtime and the emulator fill it in."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,14 +10,14 @@ import numpy as np
 
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
-from flashgen.plan.model import Argument, Plan
+from flashgen.plan.model import Argument, Extent, KernelPlan, Plan, Scratch
 
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
 _SECTION_BYTES = 32 << 20  # of keys and values that stay in the L2 together
 _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
-_MOST_TILES = 2**31 - 1  # the kernel counts them in an int
+_MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,36 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
     }
 
 
-def grid(plan: Plan, sizes: Sizes, multiprocessors: int) -> int:
-    """Blocks of a launch. Raises CallError for more query tiles than the kernel can count."""
-    tiles = -(-sizes.q_len // plan.tile.block_m) * sizes.heads * sizes.batch
-    if tiles > _MOST_TILES:
-        raise CallError(f"{tiles} query tiles of {plan.tile.block_m} rows: a launch takes {_MOST_TILES}. Split the batch")
-    return min(tiles, multiprocessors * plan.launch.blocks_per_multiprocessor) if plan.launch.persistent else tiles
+def extent(size: Extent, sizes: Sizes) -> int:
+    """The number that an extent is for these sizes.
+
+    >>> extent(("q_len", 128), Sizes(batch=1, q_len=200, kv_len=200, heads=8, kv_heads=8))
+    2
+    """
+    match size:
+        case int():
+            return size
+        case str():
+            return int(getattr(sizes, size))
+        case (word, pieces):
+            return -(-extent(word, sizes) // pieces)
+
+
+def shape(scratch: Scratch, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of a scratch in a call."""
+    return tuple(extent(size, sizes) for size in scratch.shape)
+
+
+def grid(kernel: KernelPlan, sizes: Sizes, multiprocessors: int) -> int:
+    """Blocks of a launch. Raises CallError for more pieces of work than the kernel can count."""
+    pieces = math.prod(extent(size, sizes) for size in kernel.blocks)
+    if pieces > _MOST_PIECES:
+        raise CallError(f"{pieces} blocks of {kernel.entry}, as {_product(kernel)}: a launch takes {_MOST_PIECES}. Split the batch")
+    return min(pieces, multiprocessors * kernel.resident) if kernel.resident else pieces
+
+
+def _product(kernel: KernelPlan) -> str:
+    return " x ".join(f"ceil({size[0]} / {size[1]})" if isinstance(size, tuple) else str(size) for size in kernel.blocks)
 
 
 def record_dtype(arguments: Iterable[Argument]) -> np.dtype[Any]:

@@ -13,7 +13,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.nodes import Load, walk
-from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
+from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
 from flashgen.spec import Schedule, Spec
 
@@ -197,6 +197,17 @@ def _reasons(
     yield "rescale", lazy if problem.softmax.rescale == "lazy" else "o is rescaled at every key tile"
     for reason in ranges.reasons:
         yield "ranges", reason
+
+
+def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
+    """The pieces of work of an attention kernel."""
+    return (("q_len", tile.block_m), "heads", "batch")
+
+
+def row_outputs(spec: Spec) -> Iterator[Argument]:
+    """The members of Params for outputs of one number a query row."""
+    if "lse" in spec.outputs:
+        yield Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log")
 
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:

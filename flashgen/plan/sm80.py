@@ -4,11 +4,12 @@ A block takes one query tile; each of its warps copies (cp.async) and multiplies
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from flashgen.plan.limits import check, up
-from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -66,7 +67,11 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     pipeline = PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
-    return Draft(tile, pipeline, lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")]))
+    smem = lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")])
+    if isinstance(smem, SmemPlan):
+        by_shared = problem.arch.multiprocessor_shared_bytes // (smem.bytes + RESERVED_BYTES)
+        pipeline = replace(pipeline, blocks=max(1, min(by_shared, RESIDENT_WARPS // warps)))
+    return Draft(tile, pipeline, smem)
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:
@@ -96,17 +101,10 @@ def _rows(draft: Draft) -> int:
     return draft.tile.block_m // (16 * draft.pipeline.warps)
 
 
-def _blocks(problem: Problem, draft: Draft) -> int:
-    """Blocks that shall be resident on a multiprocessor: a bound for the compiler's registers."""
-    assert isinstance(draft.smem, SmemPlan)
-    by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
-    return max(1, min(by_shared, RESIDENT_WARPS // draft.pipeline.warps))
-
-
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     """Roofline of a key step, and what surrounds it."""
     tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-    m, n, columns, rows, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, _rows(draft), _blocks(problem, draft)
+    m, n, columns, rows, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, _rows(draft), pipe.blocks
     mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
     query = 0 if pipe.query_in_registers else tile.qk_columns
     score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
@@ -132,8 +130,10 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", "u16*", "pointer", "o"),
-        Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
+        *row_outputs(problem.spec),
         *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
         *further_arguments(problem.spec),
     )
-    return LaunchPlan(32 * draft.pipeline.warps, _blocks(problem, draft), False, False, not problem.uniform, arguments)
+    assert isinstance(draft.smem, SmemPlan)
+    kernel = KernelPlan("forward", 32 * draft.pipeline.warps, draft.smem.bytes, query_tiles(draft.tile))
+    return LaunchPlan((kernel,), False, not problem.uniform, arguments)

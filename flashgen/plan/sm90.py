@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashgen.plan.limits import check, up
-from flashgen.plan.model import Argument, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -118,7 +118,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
         Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
-        Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log"),
+        *row_outputs(problem.spec),
         Argument(
             "counter",
             "int*",
@@ -128,4 +128,6 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         ),
         *further_arguments(problem.spec),
     )
-    return LaunchPlan(128 * (tile.block_m // 64 + 1), 1, True, True, not problem.uniform, arguments)
+    assert isinstance(draft.smem, SmemPlan)
+    kernel = KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), resident=1)
+    return LaunchPlan((kernel,), True, not problem.uniform, arguments)

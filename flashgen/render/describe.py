@@ -17,7 +17,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     )
     shared = " | ".join(f"{r.name} {f'{r.count} x ' if r.count > 1 else ''}{r.bytes}" for r in plan.smem.regions if not r.barrier)
     return [
-        ("arrays", f"{arrays}    lse [B, Hq, Sq] float32, natural log"),
+        ("arrays", f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays),
         ("score", plan.holes.description_score),
         ("mask", plan.holes.description_mask),
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(plan)}"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flashgen.plan.model import Argument, Plan
+from flashgen.plan.model import Argument, Extent, KernelPlan, Plan
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.source import Source
@@ -34,14 +34,22 @@ def header(plan: Plan, source: Source) -> str:
     members = [_member(plan, argument) for argument in plan.launch.arguments]
     banner, arrays = source.text.partition("\n")[0], dict(describe(plan))["arrays"]
     template = environment().get_template("kernel.h.j2")
-    return template.render(plan=plan, source=source, banner=banner, arrays=arrays, grid=_grid(plan), members=members)
+    grids = [_grid(kernel) for kernel in plan.launch.kernels]
+    return template.render(plan=plan, source=source, banner=banner, arrays=arrays, grids=grids, members=members)
 
 
-def _grid(plan: Plan) -> str:
-    tiles = f"ceil(q_len / {plan.tile.block_m}) * heads * batch"
-    if not plan.launch.persistent:
-        return f"{tiles} blocks"
-    return f"the lesser of {tiles} and {plan.launch.blocks_per_multiprocessor} x the multiprocessors of the device"
+def _grid(kernel: KernelPlan) -> str:
+    pieces = " * ".join(map(_extent, kernel.blocks))
+    if not kernel.resident:
+        return f"{pieces} blocks"
+    return f"the lesser of {pieces} and {kernel.resident} x the multiprocessors of the device"
+
+
+def _extent(size: Extent) -> str:
+    match size:
+        case (word, pieces):
+            return f"ceil({word} / {pieces})"
+    return str(size)
 
 
 def _member(plan: Plan, argument: Argument) -> Member:
@@ -54,7 +62,7 @@ def _member(plan: Plan, argument: Argument) -> Member:
                 text, f"of {argument.of}: dimensions column, row, head, batch; box {columns}, {rows}, 1, 1; {swizzle}; zero outside"
             )
         case "pointer":
-            return Member(f"CUdeviceptr {argument.name}", argument.comment or f"the first element of {argument.of}")
+            return Member(f"CUdeviceptr {argument.name}", argument.comment or _pointer(plan, argument))
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
         case "array":
@@ -63,6 +71,11 @@ def _member(plan: Plan, argument: Argument) -> Member:
             return Member(text, f"{tensor.name}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
         case "scalar":
             return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(plan, argument))
+
+
+def _pointer(plan: Plan, argument: Argument) -> str:
+    scratch = {s.name: f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in plan.launch.scratch}
+    return scratch.get(argument.of, f"the first element of {argument.of}")
 
 
 def _scalar(plan: Plan, argument: Argument) -> str:

@@ -19,7 +19,7 @@ class Source:
     name: str  # of the spec
     text: str
     arch: str
-    entry: str  # the kernel
+    entries: tuple[str, ...]  # its kernels, in the order of a launch
     options: tuple[str, ...]
 
     @cached_property
@@ -36,8 +36,8 @@ def render(plan: Plan) -> Source:
     """The CUDA of a plan.
 
     >>> source = render(plan(load("specs/causal.yaml"), "sm_90a"))
-    >>> source.entry
-    'forward'
+    >>> source.entries
+    ('forward',)
     """
     env = environment()
     context = {"plan": plan, "holes": plan.holes, "keys": _keys(plan), "digest": plan.digest, "version": _version()}
@@ -45,7 +45,7 @@ def render(plan: Plan) -> Source:
     text = env.get_template(f"{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
         text = text.replace(_place(kind), functions)
-    return Source(plan.spec.name, _tidy(text), plan.arch.name, "forward", OPTIONS)
+    return Source(plan.spec.name, _tidy(text), plan.arch.name, tuple(kernel.entry for kernel in plan.launch.kernels), OPTIONS)
 
 
 def _keys(plan: Plan) -> RangeText:

@@ -1,7 +1,6 @@
 """Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
 from flashgen.plan.model import Plan
+from flashgen.plan.params import shape as shape_of
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.runtime import arrays, cache, tma
@@ -30,27 +30,23 @@ def _kernel(chosen: Plan) -> Kernel:
     return Kernel(chosen, source, cache.binary(chosen, source))
 
 
+_Made = tuple[tuple[str, tuple[int, ...], str], ...]  # arrays to make: name, shape, dtype
+
+
+def _fresh(made: _Made, ordinal: int) -> dict[str, Layout]:
+    """The layouts that new arrays will have."""
+    return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in made}
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """What calls on arrays of the same layouts share."""
 
     ordinal: int
-    missing: tuple[tuple[str, tuple[int, ...], str], ...]  # outputs to make: name, shape, dtype
+    missing: _Made  # outputs that the caller does not give
+    scratch: _Made  # what the kernels hand to each other
     launch: Launch | None  # None: there is no query
     without_keys: bool = False
-    unread: int = 0  # bytes of an lse that nobody asked for, and the kernel writes all the same
-
-
-_UNREAD: dict[int, list[Any]] = {}  # by device: kept for good, because kernels in any stream may still write there
-
-
-def _unread(ordinal: int, nbytes: int) -> int:
-    """The address of memory that is written and never read."""
-    kept = _UNREAD.setdefault(ordinal, [])
-    if not kept or kept[-1].nbytes < nbytes:
-        with arrays.cupy().cuda.Device(ordinal):
-            kept.append(arrays.cupy().empty(max(nbytes, 2 * kept[-1].nbytes if kept else 0), "u1"))
-    return int(kept[-1].data.ptr)
 
 
 class Gpu:
@@ -91,9 +87,9 @@ class Gpu:
             addresses[name], _ = family.locate(made)
         if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
             addresses |= {"k": addresses["q"], "v": addresses["o"]}
-        if prepared.unread:
-            addresses["lse"] = _unread(prepared.ordinal, prepared.unread)
         if prepared.launch:
+            held = [(name, family.empty(shape, dtype, prepared.ordinal)) for name, shape, dtype in prepared.scratch]
+            addresses.update((name, family.locate(x)[0]) for name, x in held)
             prepared.launch(addresses, family.stream(prepared.ordinal))
         return results
 
@@ -107,21 +103,22 @@ class Gpu:
                 raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
         if "lse" in outputs and not layouts["lse"].contiguous:
             raise CallError(f"lse has strides {layouts['lse'].strides}: it has to be contiguous")
-        dtypes = {"o": self.spec.dtype, "lse": "float32"}
         shapes = output_shapes(self.spec, sizes)
-        made = {name: shape for name, shape in shapes.items() if name not in outputs}
-        layouts |= {name: Layout(shape, contiguous_strides(shape), dtypes[name], ordinal, _OUTPUT_OFFSET) for name, shape in made.items()}
-        unread = 4 * math.prod(made.pop("lse")) if "lse" in made and "lse" not in self.spec.outputs else 0
-        missing = tuple((name, shape, dtypes[name]) for name, shape in made.items())
+        missing = tuple(
+            (name, shapes[name], self.spec.dtype if name == "o" else "float32") for name in self.spec.outputs if name not in outputs
+        )
+        layouts |= _fresh(missing, ordinal)
         arch = self._arch or device(ordinal).arch
         first = plan(self.spec, arch.name)
         values = check_values(first, params)
         if not sizes.batch * sizes.q_len:
-            return _Prepared(ordinal, missing, None)
+            return _Prepared(ordinal, missing, (), None)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["o"]}
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
-        return _Prepared(ordinal, missing, kernel.prepare(layouts, values, sizes), not sizes.kv_len, unread)
+        scratch = tuple((s.name, shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch)
+        launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
+        return _Prepared(ordinal, missing, scratch, launch, not sizes.kv_len)
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""

@@ -2,14 +2,14 @@
 
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from flashgen.errors import BackendError
-from flashgen.plan.model import Argument, Plan
+from flashgen.plan.model import Argument, KernelPlan, Plan
 from flashgen.plan.params import Sizes, grid, record_dtype, scalars
 from flashgen.render import Source
 from flashgen.runtime import tma
@@ -29,10 +29,10 @@ class Kernel:
     plan: Plan
     source: Source
     binary: Binary
-    _loaded: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _loaded: dict[int, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def on(self, target: Device) -> Any:
-        """The CUfunction on a device. Raises BackendError when the device cannot run the cubin."""
+    def on(self, target: Device) -> tuple[Any, ...]:
+        """The CUfunctions on a device, in the order of a launch. Raises BackendError when the device cannot run the cubin."""
         if target.ordinal not in self._loaded:
             self._loaded[target.ordinal] = _load(self, target)
         return self._loaded[target.ordinal]
@@ -40,14 +40,15 @@ class Kernel:
     def prepare(self, layouts: Mapping[str, Layout], values: Mapping[str, int | float], sizes: Sizes) -> "Launch":
         """A launch on arrays of these layouts; `values` holds the params by name. Nothing is empty.
 
-        `layouts`: q, k, v, o in the order of the spec, lse, tensors; all on one GPU.
+        `layouts`: q, k, v, o in the order of the spec, outputs, tensors, scratch; all on one GPU.
         """
         ordinal = layouts["q"].device
         assert ordinal is not None
         target = device(ordinal)
         by_rows = {name: rows_first(layout, self.plan.spec.layout) if name in _ROLES else layout for name, layout in layouts.items()}
         record, addresses = fill(self.plan, by_rows, scalars(self.plan, sizes, values))
-        return Launch(self.on(target), target, record, addresses, grid(self.plan, sizes, target.multiprocessors), self.plan)
+        grids = [grid(kernel, sizes, target.multiprocessors) for kernel in self.plan.launch.kernels]
+        return Launch(self.on(target), target, record, addresses, grids, self.plan)
 
 
 Write = Callable[[memoryview, Mapping[str, int]], None]
@@ -92,10 +93,12 @@ def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Wr
 class Launch:
     """A launch that lacks only addresses and a stream. Threads may share it."""
 
-    def __init__(self, function: Any, target: Device, record: np.ndarray[Any, Any], writes: list[Write], blocks: int, plan: Plan):
+    def __init__(
+        self, functions: Sequence[Any], target: Device, record: np.ndarray[Any, Any], writes: list[Write], grids: Sequence[int], plan: Plan
+    ):
         from cuda.bindings import driver
 
-        self._function, self._target, self._writes = function, target, writes
+        self._target, self._writes = target, writes
         self._driver, self._lock, self._stream = driver, threading.Lock(), -1
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64
@@ -104,11 +107,13 @@ class Launch:
         self._record = memoryview(aligned)  # type: ignore[arg-type]  # NumPy's stubs know no buffers before Python 3.12
         self._arguments = np.array([aligned.ctypes.data], np.uint64)
         self._arguments_at = int(self._arguments.ctypes.data)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = plan.launch.threads, 1, 1
-        config.sharedMemBytes, config.numAttrs = plan.smem.bytes, 0
-        self._config = config
+        self._kernels = []
+        for function, kernel, blocks in zip(functions, plan.launch.kernels, grids, strict=True):
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+            config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+            config.sharedMemBytes, config.numAttrs = kernel.shared_bytes, 0
+            self._kernels.append((config, function))
 
     def __call__(self, addresses: dict[str, int], stream: int) -> None:
         """Launches on the arrays at these addresses, by name, in a stream of the device. Raises BackendError."""
@@ -118,14 +123,20 @@ class Launch:
             for write in self._writes:
                 write(self._record, addresses)
             if stream != self._stream:
-                self._config.hStream, self._stream = driver.CUstream(stream), stream
+                self._stream = stream
+                for config, _ in self._kernels:
+                    config.hStream = driver.CUstream(stream)
             if int(driver.cuCtxGetCurrent()[1]) == self._target.handle:
-                (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._arguments_at, 0)
+                self._launch()
             else:
                 with self._target.active():
-                    (status,) = driver.cuLaunchKernelEx(self._config, self._function, self._arguments_at, 0)
-        if status:
-            check(status)
+                    self._launch()
+
+    def _launch(self) -> None:
+        for config, function in self._kernels:
+            (status,) = self._driver.cuLaunchKernelEx(config, function, self._arguments_at, 0)
+            if status:
+                check(status)
 
 
 _COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 8 bytes each, never freed
@@ -144,21 +155,24 @@ def _counter(target: Device, stream: int) -> int:
     return _COUNTERS[key]
 
 
-def _load(kernel: Kernel, target: Device) -> Any:
+def _load(kernel: Kernel, target: Device) -> tuple[Any, ...]:
     from cuda.bindings import driver
 
     with target.active():
         status, module = driver.cuModuleLoadData(kernel.binary.cubin)
         if int(status):
             raise BackendError(f"{target.name} ({target.arch.name}) does not load a cubin for {kernel.source.arch}: {status.name}")
-        function = check(*driver.cuModuleGetFunction(module, kernel.source.entry.encode()))
-        wanted, limit = (
-            kernel.plan.smem.bytes + kernel.binary.shared_bytes,
-            driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-        )
-        (status,) = driver.cuFuncSetAttribute(function, limit, kernel.plan.smem.bytes)
-        if int(status):
-            raise BackendError(
-                f"{kernel.source.name} takes {wanted} bytes of shared memory, more than {target.name} gives a block ({status.name})"
-            )
+        return tuple(_function(kernel, part, module, target) for part in kernel.plan.launch.kernels)
+
+
+def _function(kernel: Kernel, part: KernelPlan, module: Any, target: Device) -> Any:
+    from cuda.bindings import driver
+
+    function = check(*driver.cuModuleGetFunction(module, part.entry.encode()))
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (status,) = driver.cuFuncSetAttribute(function, limit, part.shared_bytes)
+    if int(status):
+        wanted = part.shared_bytes + kernel.binary.shared_bytes
+        what = f"{part.entry} of {kernel.source.name} takes {wanted} bytes of shared memory"
+        raise BackendError(f"{what}, more than {target.name} gives a block ({status.name})")
     return function

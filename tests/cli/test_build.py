@@ -47,7 +47,7 @@ def test_writes_a_folder_an_architecture(flashgen, tmp_path):
         plan = json.loads((folder / "plan.json").read_text())
         assert plan["arch"] == made["arch"]
         assert plan["smem"]["bytes"] <= made["shared_bytes"]
-        assert f"_THREADS {plan['launch']['threads']}\n" in (folder / "kernel.h").read_text()
+        assert f"_FORWARD_THREADS {plan['launch']['kernels'][0]['threads']}\n" in (folder / "kernel.h").read_text()
 
 
 def test_the_table_names_the_folder(flashgen, tmp_path):

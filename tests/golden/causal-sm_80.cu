@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 183433ee | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan 73b9a485 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -200,11 +200,12 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = -inf.
-__device__ __forceinline__ float finalize(const Rows& rows, int r, const Variant& variant, float& inverse) {
+// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
+struct End { float inverse, lse; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
   const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
-  inverse = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
-  return sum == 0.0f ? -INF : (top + ptx::log2(sum)) * LN_2;
+  if (sum == 0.0f) return {0.0f, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -402,8 +403,9 @@ struct Attend {                          // one block: a query tile against all 
       #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = q_idx + 16 * m + 8 * r;
-        const float lse = finalize(rows[m], r, variant, inverse[r]);
-        if (lane % 4 == 0 && row < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = lse;
+        const End end = finalize(rows[m], r, variant);
+        inverse[r] = end.inverse;
+        if (lane % 4 == 0 && row < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
       }
       #pragma unroll
       for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] *= inverse[i / 2 % 2];

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan 0a597a53 | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan b8f4c16a | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -228,11 +228,12 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The end of a row: 1 / l in `inverse`, the log-sum-exp returned, natural log. No key: o = 0, lse = -inf.
-__device__ __forceinline__ float finalize(const Rows& rows, int r, const Variant& variant, float& inverse) {
+// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
+struct End { float inverse, lse; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
   const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
-  inverse = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
-  return sum == 0.0f ? -INF : (top + ptx::log2(sum)) * LN_2;
+  if (sum == 0.0f) return {0.0f, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -402,8 +403,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float lse = finalize(rows, r, variant, inverse[r]);
-      if ((lane & 3) == 0 && q_idx + 8 * r < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + q_idx + 8 * r] = lse;
+      const End end = finalize(rows, r, variant);
+      inverse[r] = end.inverse;
+      if ((lane & 3) == 0 && q_idx + 8 * r < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + q_idx + 8 * r] = end.lse;
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];

@@ -1,8 +1,8 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan ef501fd5 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 159627cc | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //
-//   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]    lse [B, Hq, Sq] float32, natural log
+//   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]
 //   score     sigmoid(s - log(kv_len))
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      192 queries x 96 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
@@ -22,7 +22,6 @@ struct Params {
   TensorMap k;
   TensorMap v;
   TensorMap o;
-  float* lse;                            // [B, Hq, Sq], natural log
   int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
   float softmax_scale;
   int q_len;
@@ -197,8 +196,8 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows&, float (&
 
 template <int N> __device__ __forceinline__ void rescale_rows(float (&)[N], const float (&)[2]) {}
 
-// o is not divided: the log of its divisor is 0.
-__device__ __forceinline__ float finalize(const Rows&, int, const Variant&, float& inverse) { inverse = 1.0f; return 0.0f; }
+struct End { float inverse; };           // o is not divided
+__device__ __forceinline__ End finalize(const Rows&, int, const Variant&) { return {1.0f}; }
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
@@ -362,13 +361,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // The last product with q is done; q's place is free.
   __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
-  // o / l through shared memory to o; lse straight from the registers.
+  // o / l through shared memory to o.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float lse = finalize(rows, r, variant, inverse[r]);
-      if ((lane & 3) == 0 && q_idx + 8 * r < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + q_idx + 8 * r] = lse;
+      const End end = finalize(rows, r, variant);
+      inverse[r] = end.inverse;
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];

@@ -61,11 +61,11 @@ def test_hopper_takes_this_way_where_tma_does_not_reach(copy_bytes):
 )  # fmt: skip
 def test_every_head_dim_has_a_plan_that_fits(arch, qk, v, mask, copy_bytes, dtype):
     p = plan(Spec(head_dim={"qk": 8 * qk, "v": 8 * v}, dtype=dtype, mask=mask), arch, copy_bytes)
-    tile, warps, blocks = p.tile, p.pipeline.warps, p.launch.blocks_per_multiprocessor
+    tile, warps, blocks = p.tile, p.pipeline.warps, p.pipeline.blocks
     rows = tile.block_m // (16 * warps)
     assert 0 <= tile.qk_columns - 8 * qk < 16
     assert 0 <= tile.v_columns - 8 * v < 16
-    assert p.launch.threads == 32 * warps
+    assert p.launch.kernels[0].threads == 32 * warps
     assert rows * 16 * warps == tile.block_m
     assert rows * (tile.block_n + tile.v_columns) // 2 <= FRAGMENTS
     assert (
@@ -133,7 +133,8 @@ def test_what_no_kernel_serves(given, said):
 
 def test_params_in_order():
     spec = Spec(
-        head_dim=64, dtype="float16", score="softcap * tanh(s / softcap) + slopes[h] * kv_idx", params={"softcap": 50.0},
+        head_dim=64, dtype="float16", outputs=["o", "lse"],
+        score="softcap * tanh(s / softcap) + slopes[h] * kv_idx", params={"softcap": 50.0},
         tensors={"slopes": {"shape": ["hq"], "dtype": "float32"}},
     )  # fmt: skip
     names = [a.name for a in plan(spec, "sm_80").launch.arguments]

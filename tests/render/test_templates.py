@@ -18,7 +18,7 @@ from flashgen.spec import Spec, load
 LINES, IFS, NESTING = 150, 5, 2
 TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))
 GIVEN = {"plan", "holes", "keys", "digest", "version", "vocabulary"}  # by render()
-GIVEN_TO_HEADER = {"plan", "source", "banner", "arrays", "grid", "members"}
+GIVEN_TO_HEADER = {"plan", "source", "banner", "arrays", "grids", "members"}
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 

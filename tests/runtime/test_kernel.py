@@ -25,6 +25,7 @@ SPEC = Spec(
     head_dim=64,
     dtype="bfloat16",
     layout="bhsd",
+    outputs=["o", "lse"],
     score="softcap * tanh(s / softcap) + bias[h, q_idx]",
     mask="causal & window(left, 0)",
     params={"softcap": 50.0, "left": 15},
@@ -101,8 +102,9 @@ def test_sections_hold_at_least_a_head_and_at_most_all(kv_len: int) -> None:
 
 def test_grids(planned: Plan) -> None:
     tiles = -(-1000 // planned.tile.block_m) * 16
-    assert grid(planned, SIZES, 132) == min(tiles, 132)
-    assert grid(planned, SIZES, 7) == 7
+    (kernel,) = planned.launch.kernels
+    assert grid(kernel, SIZES, 132) == min(tiles, 132)
+    assert grid(kernel, SIZES, 7) == 7
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def prepare(planned: Plan) -> kernel.Launch:
     record, writes = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
-    return kernel.Launch("f", Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, 99, planned)
+    return kernel.Launch(["f"], Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, [99], planned)
 
 
 def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[dict[str, Any]]) -> None:
@@ -141,7 +143,8 @@ def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[
     assert [first["counter"], second["counter"]] == [0x7005, 0x7006]
     assert first["lse"] == second["lse"] == 0x5000
     assert [x["stream"] for x in launched] == [5, 6]
-    assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, planned.launch.threads, planned.smem.bytes)
+    (part,) = planned.launch.kernels
+    assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.threads, part.shared_bytes)
 
 
 def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[str, Any]]) -> None:
@@ -173,7 +176,7 @@ def test_a_refused_launch_is_an_error(planned: Plan, monkeypatch: pytest.MonkeyP
 def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
     monkeypatch.setattr(kernel, "_load", lambda _, target: loaded.append(target.ordinal) or f"function {target.ordinal}")
-    source = Source("f", "", "sm_90a", "forward", ())
+    source = Source("f", "", "sm_90a", ("forward",), ())
     made = kernel.Kernel(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
     for ordinal in (0, 1, 0, 1):
         target = SimpleNamespace(ordinal=ordinal)
