@@ -1,6 +1,7 @@
 """What the kernels for tensor cores serve, whatever the architecture."""
 
 from flashgen.errors import PlanError
+from flashgen.plan.model import SoftmaxPlan
 from flashgen.plan.search import Problem
 
 MAX_HEAD_DIM = 256  # what a thread's registers hold of o
@@ -16,9 +17,15 @@ def check(problem: Problem) -> None:
     if spec.element.mma is None:
         served = f"float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)"
         raise PlanError(f"dtype {spec.dtype} has no kernel on {arch}: {served}")
-    if softmax.materialize or softmax.passes != 1 or softmax.normalize != "end" or softmax.outer != "q":
-        served = "{passes: 1, normalize: end, outer: q} with rescale always or lazy"
-        raise PlanError(f"kernels run the schedule {served}; every other schedule runs on the CPU (arch host)")
+    if softmax.outer == "kv" and softmax.steps != ("normalized",) and not softmax.materialize:
+        raise PlanError(
+            f"schedule: outer is kv with {_schedule_text(softmax)}: kernels have the keys in the outer loop with {{passes: 1, normalize: "
+            "each_step}; on the CPU (arch host) every schedule has"
+        )
+
+
+def _schedule_text(softmax: SoftmaxPlan) -> str:
+    return f"{{passes: {softmax.passes}, normalize: {softmax.normalize}}}"
 
 
 def up(x: int, to: int) -> int:

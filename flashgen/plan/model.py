@@ -89,6 +89,13 @@ class SoftmaxPlan:
         """The template that turns products into weights."""
         return "softmax" if self.normalized else "weights"
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What each pass over the keys is for, in order."""
+        if self.passes > 1:
+            return ("maximum_and_sum", "output") if self.passes == 2 else ("maximum", "sum", "output")
+        return ("normalized",) if self.normalize == "each_step" else ("online",)
+
 
 @dataclass(frozen=True)
 class Argument:

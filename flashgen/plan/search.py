@@ -96,7 +96,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     '128x128'
     """
     arch = by_name(arch) if isinstance(arch, str) else arch
-    strategy = _strategy(arch, copy_bytes)
+    strategy = _strategy(spec, arch, copy_bytes)
     problem = _problem(spec, arch, strategy, copy_bytes or 16, length)
     strategy.check(problem)
     legal: list[tuple[float, Draft, dict[str, float]]] = []
@@ -121,9 +121,20 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
 
-def _strategy(arch: Arch, copy_bytes: int) -> Strategy:
-    name = arch.strategy if arch.strategy == "host" or not copy_bytes else "sm80"
+def _strategy(spec: Spec, arch: Arch, copy_bytes: int) -> Strategy:
+    name = arch.strategy
+    if name != "host":
+        special = _special(spec)
+        name = special or (name if not copy_bytes else "sm80")
     return cast(Strategy, importlib.import_module(f"flashgen.plan.{name}"))
+
+
+def _special(spec: Spec) -> str | None:
+    """The module for schedules that are not those of FlashAttention 2 and later; they run alike on every architecture."""
+    softmax = resolve(spec.schedule)
+    if softmax.passes > 1 or softmax.normalize == "each_step":
+        return "passes"
+    return None
 
 
 def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length: int) -> Problem:
