@@ -12,6 +12,8 @@ __all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescal
 
 SKELETON = "passes_sm80"
 
+NORMALIZED_FRAGMENTS = 160  # registers a thread of q, one and a half s, and o, where o is divided after every tile; fitted to what spills
+
 
 def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
     """These schedules have no reference that may stay behind."""
@@ -24,7 +26,14 @@ def drafts(problem: Problem) -> Iterator[Draft]:
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:
-    """What sm80 objects to, and a single stage."""
-    if draft.pipeline.stages == 1:
+    """What sm80 objects to, a single stage, and more registers."""
+    tile, pipe = draft.tile, draft.pipeline
+    if pipe.stages == 1:
         return f"stages is 1: 2 to {sm80.MAX_STAGES} with this schedule, which loads a key tile while it multiplies another"
-    return sm80.objection(problem, draft)
+    if found := sm80.objection(problem, draft):
+        return found
+    q = tile.qk_columns // 4 + sm80.QUERY_MARGIN if pipe.query_in_registers else 4
+    held = tile.block_m // (16 * pipe.warps) * (q + 0.75 * tile.block_n + tile.v_columns / 2)
+    if problem.softmax.normalize == "each_step" and held > NORMALIZED_FRAGMENTS:
+        return f"q, s and o take {held:.0f} registers a thread, {NORMALIZED_FRAGMENTS} can be held while o is divided after every tile"
+    return None

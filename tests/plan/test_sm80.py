@@ -122,7 +122,7 @@ def test_a_pin_that_cannot_be(given, said):
         ({"head_dim": 7}, "the nearest is 8"),
         ({"head_dim": {"qk": 64, "v": 512}}, "head_dim v is 512: sm_80 takes multiples of 8 from 8 to 256; the nearest is 256"),
         ({"dtype": "float32"}, "dtype float32 has no kernel on sm_80"),
-        ({"schedule": "two_pass"}, "every other schedule runs on the CPU"),
+        ({"schedule": {"outer": "kv"}}, "on the CPU (arch host) every schedule has"),
     ],
 )
 def test_what_no_kernel_serves(given, said):

@@ -1,0 +1,54 @@
+"""The kernels of the other schedules under the race checker, against the float64 reference."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.emulate import emulate
+from flashgen.expr.reference import reference
+from flashgen.plan import plan
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.emulate.test_forward import ALIBI, SOFTCAP, call, check
+
+SCHEDULES = {
+    "three_pass": "three_pass",
+    "two_pass": "two_pass",
+    "each_step": {"normalize": "each_step"},
+}
+VARIANTS = (
+    {"head_dim": 64, "dtype": "float16", "mask": "causal", "outputs": ["o", "lse"]},
+    {"head_dim": 40, "dtype": "bfloat16", "mask": "prefix(70) | window(30, 10)", "layout": "bhsd", "outputs": ["o", "lse"], **SOFTCAP},
+    {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "softmax": {"sink": "0.5"}, "block": {"m": 64, "n": 32}, **ALIBI},
+)
+
+
+@functools.cache
+def planned(schedule, variant):
+    chosen = plan(Spec(**VARIANTS[variant], schedule=SCHEDULES[schedule]), "sm_90a")
+    return chosen, render(chosen)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(data=st.data())
+@settings(max_examples=settings().max_examples // 8)
+def test_schedule(schedule, data):
+    chosen, source = planned(schedule, data.draw(st.integers(0, len(VARIANTS) - 1), "variant"))
+    (q, k, v), values = call(data, chosen.spec)
+    found = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20), "seed"))
+    check(chosen.spec, found, reference(chosen.spec, q, k, v, **values))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("score", [np.inf, np.nan])
+def test_infinite_and_undefined_scores_reach_the_result(schedule, score):
+    chosen, source = planned(schedule, 0)
+    q, k, v = (np.ones((1, n, 1, 64), np.float16) for n in (70, 70, 70))
+    k[0, 3, 0, 5] = score
+    found = emulate(chosen, source, q, k, v)
+    assert np.isfinite(found["o"][0, :3]).all()
+    assert np.isnan(found["o"][0, 3:]).all()
+    assert np.isnan(found["lse"][0, 0, 3:]).all()
