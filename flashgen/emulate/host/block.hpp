@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "clocks.hpp"
+#include "exchange.hpp"
 #include "fault.hpp"
 #include "fibers.hpp"
 #include "ptx.hpp"
@@ -34,23 +35,6 @@ struct Thread {
   std::uint32_t products_seen = 0, stores_seen = 0;    // how far this very thread has waited for its warpgroup's wgmma, its warp's TMA stores,
   std::uint32_t copies_seen = 0;                       // its warp's cp.async
   Dim3 index;
-};
-
-struct Exchange {                                      // one warp-wide rendezvous: every lane leaves a value
-  const char* what = nullptr;
-  Place place = 0;                                     // of the first lane
-  std::uint32_t arrived = 0;
-  alignas(16) std::array<std::array<unsigned char, 32>, 32> values;
-};
-
-// What the lanes left. It stays until each of them has left the next rendezvous.
-template <class Value> class Left {
- public:
-  explicit Left(const Exchange& e) : e_(e) {}
-  Value operator[](int lane) const { Value v; std::memcpy(&v, e_.values[static_cast<std::size_t>(lane)].data(), sizeof v); return v; }
-
- private:
-  const Exchange& e_;
 };
 
 struct Warp {
@@ -119,7 +103,8 @@ class Block {
     running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]);
   }
 
-  template <class Value> Left<Value> exchange(const char* what, Value mine);   // a value from each lane, once all have come; `what` must agree
+  template <class Last> void meet(const char* what, Last last);   // returns once all lanes have come; the last one calls `last`; `what` must agree
+  template <class Value> Left<Value> exchange(const char* what, Value mine);   // a value from each lane, once all have come
 
  private:
   bool run_a_warp();
@@ -156,7 +141,7 @@ inline Block::Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stac
     const unsigned n = static_cast<unsigned>(i);
     threads_[i].id = static_cast<int>(i);
     threads_[i].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
-    prepare_context(threads_[i].context, stacks.at(threads_[i].id), Stacks::kBytes, &Block::enter);
+    prepare_context(threads_[i].context, stacks.at(threads_[i].id), stacks.bytes(threads_[i].id), &Block::enter);
     wake(threads_[i].id);
   }
   if (const std::size_t lanes = threads_.size() % 32) warps_.back().gone = ~0u << lanes;
@@ -278,17 +263,24 @@ inline std::string Block::waiting() const {
   return lines;
 }
 
-template <class Value>
-Left<Value> Block::exchange(const char* what, Value mine) {
-  static_assert(sizeof(Value) <= 32);
+template <class Last>
+void Block::meet(const char* what, Last last) {
   Exchange& e = warp().exchanges[running_->exchanges++ & 1];
   if (e.arrived == 0) e.what = what, e.place = running_->place;
   if (e.what != what && std::strcmp(e.what, what) != 0)
     fault(text("the warp diverged: this lane is at %s, others at %s", what, e.what), "a branch that not all 32 lanes take around one of the two", e.place);
-  std::memcpy(e.values[lane()].data(), &mine, sizeof mine);
   e.arrived |= 1u << lane();
   complete_if_due(e);
   if (e.arrived) block_on({what});
+  else last();
+}
+
+template <class Value>
+Left<Value> Block::exchange(const char* what, Value mine) {
+  static_assert(sizeof(Value) <= 32);
+  Exchange& e = warp().exchanges[running_->exchanges & 1];
+  std::memcpy(e.values[static_cast<std::size_t>(lane())].data(), &mine, sizeof mine);
+  meet(what, [] {});
   return Left<Value>(e);
 }
 

@@ -87,6 +87,8 @@ class Stacks {
     for (; guarded_ <= thread; ++guarded_) mprotect(memory_ + static_cast<std::size_t>(guarded_) * stride, page, PROT_NONE);
     return memory_ + static_cast<std::size_t>(thread) * stride + page;
   }
+  // Frames of a warp's lanes, at the same depth, fall into different sets of the first cache.
+  static std::size_t bytes(int thread) { return kBytes - static_cast<std::size_t>(thread) % 32 * 128; }
   void release() {
     if (memory_) munmap(memory_, kThreads * (kBytes + page()));
     memory_ = nullptr, guarded_ = 0;

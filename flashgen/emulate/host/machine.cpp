@@ -134,11 +134,11 @@ template void load_matrices<4>(References<std::uint32_t, 4>, std::uint32_t, bool
 template void store_matrices<1>(std::uint32_t, Values<std::uint32_t, 1>, bool);
 template void store_matrices<2>(std::uint32_t, Values<std::uint32_t, 2>, bool);
 template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
-  HERE, units->products.multiply(d.at, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_bf16(bits); });
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
+  HERE, units->products.multiply(d.first, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_bf16(bits); });
 }
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
-  HERE, units->products.multiply(d.at, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_f16(bits); });
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
+  HERE, units->products.multiply(d.first, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_f16(bits); });
 }
 
 }  // namespace ptx
@@ -196,7 +196,7 @@ static void run(const Launch& launch) {
     }
     bool alive = true;
     do alive = slot->step();
-    while (alive && !slot->threads.paused() && random() % 32 != 0);
+    while (alive && !slot->threads.paused() && random() % 128 != 0);
     if (!alive) slot.reset(), --running;
   }
 }

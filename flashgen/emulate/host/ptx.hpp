@@ -119,8 +119,8 @@ MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatr
 MATRICES(2)
 MATRICES(4)
 #undef MATRICES
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(References<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
 
 // --- memory
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes);

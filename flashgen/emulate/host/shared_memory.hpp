@@ -29,7 +29,7 @@ class SharedMemory {
   static constexpr std::uint32_t kBase = 1024;         // sm_90 keeps the first KiB of the window for itself
   static constexpr std::uint32_t kGranule = 16;        // bytes, the unit of the shadow
 
-  explicit SharedMemory(std::uint32_t bytes) : memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1) {}   // NaN, whatever the type
+  explicit SharedMemory(std::uint32_t bytes) : memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())) {}   // NaN, whatever the type
 
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
@@ -43,12 +43,12 @@ class SharedMemory {
     const auto [g, words] = place(address, bytes);
     Granule& granule = shadow_[g];
     for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-      if (const Access w = granule.writes[i]; granule.uniform || (words >> i & 1)) {
+      if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1)) {
         if (w.agent < 0) never_written(agent, g);
         if (w.time > clock.time[w.agent]) race(agent, "reads", g, "written by " + name(w.agent) + " with no wait in between", w);
         if (proxy == Proxy::async && (granule.unfenced & words)) unfenced(agent, g, w);
       }
-    note_read(granule, {clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()});
+    note_read(g, {clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()});
     return data;
   }
 
@@ -57,21 +57,22 @@ class SharedMemory {
     if (!block->checks()) return data;
     const auto [g, words] = place(address, bytes);
     Granule& granule = shadow_[g];
-    for (int i = 0; i < 4; ++i)
-      if (words >> i & 1) {
-        const Access w = granule.writes[i];
+    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()};
+    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+      if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1))
         if (w.agent >= 0 && w.time > clock.time[w.agent]) race(agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
-        granule.writes[i] = {clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()};
-      }
+    if (words != kWhole && granule.uniform) rest_[g].writes.fill(granule.write);
+    granule.uniform = words == kWhole;
+    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+      if (words >> i & 1) write_of(g, i) = now;
     std::int8_t kept = 0;
     for (int i = 0; i < granule.readers; ++i) {
-      Access r = granule.reads[i];
+      Access r = read_of(g, i);
       if ((r.words & words) && r.agent != agent && r.time > clock.time[r.agent])
         race(agent, "writes", g, "still read by " + name(r.agent) + ", nothing orders the two", r);
-      if (r.words &= static_cast<std::uint8_t>(~words)) granule.reads[kept++] = r;
+      if (r.words &= static_cast<std::uint8_t>(~words)) read_of(g, kept++) = r;
     }
     granule.readers = kept;
-    granule.uniform = words == kWhole;
     granule.unfenced &= static_cast<std::uint8_t>(~words);
     if (proxy == Proxy::generic) {
       granule.unfenced |= words;
@@ -97,18 +98,27 @@ class SharedMemory {
  private:
   static constexpr std::uint8_t kWhole = 15;
   struct Access {
-    std::uint32_t time = 0;
-    std::int16_t agent = -1;
-    std::uint8_t words = 0;                            // a bit for each 4 bytes of the granule
-    Place place = 0;
+    std::uint32_t time;
+    std::int16_t agent;                                // -1: nobody yet
+    std::uint16_t words;                               // a bit for each 4 bytes of the granule
+    Place place;
   };
-  struct Granule {
-    std::array<Access, 4> writes;                      // the last one to each word
-    std::array<Access, 8> reads;                       // since then
+  struct alignas(64) Granule {                         // a cache line
     std::int8_t readers = 0;
     bool uniform = true;                               // one write covered all words
     std::uint8_t unfenced = 0;                         // words stored by generic code with no proxy fence since
+    Access write{0, -1, 0, 0};                         // the last one to the first word; to all if uniform
+    std::array<Access, 4> reads;                       // since then
   };
+  static_assert(sizeof(Granule) == 64);
+  struct Rest {                                        // of a granule, seldom needed
+    std::array<Access, 3> writes;                      // the last ones to the other words, unless uniform
+    std::array<Access, 4> reads;
+  };
+  static constexpr int kReads = 8;
+
+  Access& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : rest_[g].writes[static_cast<std::size_t>(word - 1)]; }
+  Access& read_of(std::uint32_t g, int i) { return i < 4 ? shadow_[g].reads[static_cast<std::size_t>(i)] : rest_[g].reads[static_cast<std::size_t>(i - 4)]; }
 
   // An access lies inside one granule: up to 16 bytes, aligned.
   static std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) {
@@ -123,12 +133,14 @@ class SharedMemory {
   }
 
   // One entry for an agent and its words. When a granule has more than eight the oldest is forgotten: a race may be missed, none invented.
-  static void note_read(Granule& granule, Access access) {
+  void note_read(std::uint32_t g, const Access& access) {
+    Granule& granule = shadow_[g];
     for (int i = 0; i < granule.readers; ++i)
-      if (granule.reads[i].agent == access.agent && granule.reads[i].words == access.words) { granule.reads[i] = access; return; }
-    if (granule.readers == static_cast<int>(granule.reads.size())) std::rotate(granule.reads.begin(), granule.reads.begin() + 1, granule.reads.end());
+      if (Access& r = read_of(g, i); r.agent == access.agent && r.words == access.words) { r = access; return; }
+    if (granule.readers == kReads)
+      for (int i = 1; i < kReads; ++i) read_of(g, i - 1) = read_of(g, i);
     else ++granule.readers;
-    granule.reads[granule.readers - 1] = access;
+    read_of(g, granule.readers - 1) = access;
   }
 
 #define COLD [[noreturn, gnu::cold, gnu::noinline]]
@@ -162,6 +174,7 @@ class SharedMemory {
   std::vector<unsigned char> memory_;
   std::uint32_t bytes_;
   std::vector<Granule> shadow_;
+  std::unique_ptr<Rest[]> rest_;
   std::vector<std::string> mbarriers_;                 // names, by index
   std::map<int, std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
 };

@@ -60,45 +60,44 @@ void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> mat
   }
 }
 
-// d[16][8] = a[16][16] * b[16][8] + c. The first lane to leave the rendezvous multiplies for all.
+// d[16][8] = a[16][16] * b[16][8] + c. The last lane to come multiplies for all.
 class WarpProducts {
  public:
   template <class Widen>
-  void multiply(float* const* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4], Widen widen) {
-    struct Fragments { std::uint32_t a[4], b[2]; } mine;
-    std::memcpy(mine.a, a, sizeof a);
-    std::memcpy(mine.b, b, sizeof b);
-    const auto all = block->exchange("mma.sync", mine);
+  void multiply(float* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const float (&c)[4], Widen widen) {
     const Thread& t = block->thread();
-    Product& product = products_[t.id / 32][t.exchanges & 1];
-    if (product.number != t.exchanges) {
-      product.number = t.exchanges;
-      alignas(32) float left[16][16], right[16][8];
-      for (int lane = 0; lane < 32; ++lane) {
-        for (int r = 0; r < 4; ++r)
-          for (int i = 0; i < 2; ++i) left[lane / 4 + 8 * (r & 1)][lane % 4 * 2 + 8 * (r >> 1) + i] = widen(static_cast<std::uint16_t>(all[lane].a[r] >> 16 * i));
-        for (int r = 0; r < 2; ++r)
-          for (int i = 0; i < 2; ++i) right[lane % 4 * 2 + 8 * r + i][lane / 4] = widen(static_cast<std::uint16_t>(all[lane].b[r] >> 16 * i));
-      }
-      for (int half = 0; half < 16; half += 8) {       // eight sums in registers
-        Vector sum[8] = {};
-        for (int k = 0; k < 16; ++k) {
-          Vector line;
-          std::memcpy(&line, right[k], sizeof line);
-          for (int row = 0; row < 8; ++row) sum[row] += left[half + row][k] * line;
-        }
-        std::memcpy(product.value[half], sum, sizeof sum);
-      }
-    }
-    const int lane = block->lane();
-    for (int i = 0; i < 4; ++i) *d[i] = product.value[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + c[i];
+    const auto id = static_cast<unsigned>(t.id), major = id % 32 / 4, minor = id % 4;
+    Product& product = products_[id / 32][t.exchanges & 1];
+    for (int r = 0; r < 4; ++r) product.a[r >> 1][minor][r & 1][major] = a[r];
+    for (int r = 0; r < 2; ++r) product.b[r][minor][major] = b[r];
+    block->meet("mma.sync", [&] { multiply(product, widen); });
+    for (int i = 0; i < 4; ++i) d[i] = product.d[minor * 2 + i % 2][i / 2][major] + c[i];
   }
 
  private:
-  struct Product {
-    unsigned number = 0;                               // of the rendezvous it came from; two, as a lane may be one ahead
-    float value[16][8];
+  struct Product {                                     // two a warp, as a lane may be one ahead of the slowest
+    alignas(32) std::uint32_t a[2][4][2][8], b[2][4][8];   // pairs along k: [k / 8][k / 2 % 4][row / 8][row % 8], [k / 8][k / 2 % 4][column]
+    alignas(32) float d[8][2][8];                      // [column][row / 8][row % 8]
   };
+
+  template <class Widen>
+  static void multiply(Product& product, Widen widen) {
+    alignas(32) float left[16][16], right[16][8];      // by k
+    for (int k = 0; k < 16; ++k) {
+      for (int row = 0; row < 16; ++row) left[k][row] = widen(static_cast<std::uint16_t>(product.a[k / 8][k / 2 % 4][row / 8][row % 8] >> k % 2 * 16));
+      for (int column = 0; column < 8; ++column) right[k][column] = widen(static_cast<std::uint16_t>(product.b[k / 8][k / 2 % 4][column] >> k % 2 * 16));
+    }
+    for (int first = 0; first < 8; first += 4) {       // eight sums in registers
+      Vector sum[4][2] = {};
+      for (int k = 0; k < 16; ++k)
+        for (int half = 0; half < 2; ++half) {
+          Vector rows;
+          std::memcpy(&rows, left[k] + 8 * half, sizeof rows);
+          for (int column = 0; column < 4; ++column) sum[column][half] += right[k][first + column] * rows;
+        }
+      std::memcpy(product.d[first], sum, sizeof sum);
+    }
+  }
   std::array<std::array<Product, 2>, 32> products_;
 };
 
