@@ -132,6 +132,10 @@ def _strategy(spec: Spec, arch: Arch, copy_bytes: int) -> Strategy:
 def _special(spec: Spec) -> str | None:
     """The module for schedules that are not those of FlashAttention 2 and later; they run alike on every architecture."""
     softmax = resolve(spec.schedule)
+    if softmax.materialize:
+        return "standard"
+    if softmax.outer == "kv":
+        return "keys_outer"
     if softmax.passes > 1 or softmax.normalize == "each_step":
         return "passes"
     return None

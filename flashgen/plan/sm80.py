@@ -68,10 +68,15 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     smem = lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")])
-    if isinstance(smem, SmemPlan):
-        by_shared = problem.arch.multiprocessor_shared_bytes // (smem.bytes + RESERVED_BYTES)
-        pipeline = replace(pipeline, blocks=max(1, min(by_shared, RESIDENT_WARPS // warps)))
-    return Draft(tile, pipeline, smem)
+    return with_blocks(problem, Draft(tile, pipeline, smem))
+
+
+def with_blocks(problem: Problem, draft: Draft) -> Draft:
+    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow."""
+    if isinstance(draft.smem, str):
+        return draft
+    by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
+    return replace(draft, pipeline=replace(draft.pipeline, blocks=max(1, min(by_shared, RESIDENT_WARPS // draft.pipeline.warps))))
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:

@@ -37,9 +37,12 @@ def _workers(plan: Plan) -> str:
 
 
 def _runs(plan: Plan) -> str:
+    if plan.softmax.materialize:
+        return "all tiles, the mask tested in each"
     masked = [loop.masked for loop in plan.ranges.loops]
     kinds = ", ".join("masked" if m else "unmasked" for m in masked)
-    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles in closed form ({kinds}), taken downwards"
+    order = "outside the query tiles" if plan.softmax.outer == "kv" else "taken downwards"
+    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles in closed form ({kinds}), {order}"
 
 
 def _order(plan: Plan) -> str:

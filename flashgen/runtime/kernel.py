@@ -109,6 +109,8 @@ class Launch:
         self._arguments_at = int(self._arguments.ctypes.data)
         self._kernels = []
         for function, kernel, blocks in zip(functions, plan.launch.kernels, grids, strict=True):
+            if not blocks:  # as of pairs of a query and a key, where there is no key
+                continue
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1

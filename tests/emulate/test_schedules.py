@@ -15,9 +15,11 @@ from flashgen.spec import Spec
 from tests.emulate.test_forward import ALIBI, SOFTCAP, call, check
 
 SCHEDULES = {
+    "standard": "standard",
     "three_pass": "three_pass",
     "two_pass": "two_pass",
     "each_step": {"normalize": "each_step"},
+    "each_step_kv_outer": {"normalize": "each_step", "outer": "kv"},
 }
 VARIANTS = (
     {"head_dim": 64, "dtype": "float16", "mask": "causal", "outputs": ["o", "lse"]},
@@ -52,3 +54,12 @@ def test_infinite_and_undefined_scores_reach_the_result(schedule, score):
     assert np.isfinite(found["o"][0, :3]).all()
     assert np.isnan(found["o"][0, 3:]).all()
     assert np.isnan(found["lse"][0, 0, 3:]).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_arrays_of_any_strides(schedule):
+    spec = Spec(head_dim=40, dtype="float16", mask="causal", outputs=["o", "lse"], schedule=SCHEDULES[schedule])
+    chosen = plan(spec, "sm_80", 2)
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, 40, 2, n)).astype(np.float16).swapaxes(1, 3) for n in (70, 130, 130))
+    check(spec, emulate(chosen, render(chosen), q, k, v), reference(spec, q, k, v))
