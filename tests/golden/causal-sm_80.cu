@@ -269,6 +269,7 @@ struct Attend {                          // one block: a query tile against all 
   template <bool WHOLE> __device__ __forceinline__ void load_keys(int tile, int to) const {
     load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
   }
+
   template <bool WHOLE> __device__ __forceinline__ void load_values(int tile, int to) const {
     load_tile<BLOCK_N, V_COLUMNS, V_DIM, WHOLE>(shared + V + to * V_BYTES, values, p.v_strides, tile * BLOCK_N, p.kv_len);
   }
@@ -396,20 +397,8 @@ struct Attend {                          // one block: a query tile against all 
     write();
   }
 
-  __device__ __forceinline__ void write() {
-    #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m) {
-      float inverse[2];
-      #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = q_idx + 16 * m + 8 * r;
-        const End end = finalize(rows[m], r, variant);
-        inverse[r] = end.inverse;
-        if (lane % 4 == 0 && row < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
-      }
-      #pragma unroll
-      for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] *= inverse[i / 2 % 2];
-    }
+  // o as it is in the registers.
+  __device__ __forceinline__ void store() {
     u16* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head;
     struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
     __syncthreads();                                  // nobody reads q any more: its place takes o, each warp its own rows
@@ -441,6 +430,23 @@ struct Attend {                          // one block: a query tile against all 
         }
       }
 
+  }
+
+  __device__ __forceinline__ void write() {
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      float inverse[2];
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = q_idx + 16 * m + 8 * r;
+        const End end = finalize(rows[m], r, variant);
+        inverse[r] = end.inverse;
+        if (lane % 4 == 0 && row < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
+      }
+      #pragma unroll
+      for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] *= inverse[i / 2 % 2];
+    }
+    store();
   }
 
 };
