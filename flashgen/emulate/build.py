@@ -1,6 +1,7 @@
 """The C++ compiler of this machine: found, asked what it is, and its outputs kept in the user's cache."""
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import os
@@ -27,6 +28,7 @@ KERNEL_OPTIONS = (
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),  # traps, which machine.cpp tells of
     *("-g", "-fno-optimize-sibling-calls"),  # reports name lines of the kernel, from return addresses
 )
+KEPT = 256 << 20  # bytes of outputs in the cache; beyond that the ones go that were used longest ago
 
 
 @functools.cache
@@ -84,7 +86,7 @@ def cache_folder() -> Path:
 def machine() -> Path:
     """The emulator itself, compiled once for a compiler and these headers, in about ten seconds."""
     output = cache_folder() / f"machine-{identity()}.o"
-    if not output.exists():
+    if not kept(output):
         compile_to(output, HOST / "machine.cpp", *MACHINE_OPTIONS)
     return output
 
@@ -95,11 +97,12 @@ def library(kernel: HostText, name: str) -> Path:
         if instruction.twin not in twins():
             raise MissingTwin(instruction, name)
     output = cache_folder() / f"kernel-{digest(identity(), kernel.text)}.so"
-    if not output.exists():
+    if not kept(output):
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             source = Path(folder) / name  # the name that line tables give
             source.write_text(kernel.text)
             compile_to(output, source, *KERNEL_OPTIONS, f"-I{HOST}", str(machine()))
+        forget_the_oldest(output.parent)
     return output
 
 
@@ -107,6 +110,25 @@ def compile_to(output: Path, text: Path, *arguments: str) -> None:
     unfinished = f"{output}.{os.getpid()}"
     run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", "c++", str(text))
     Path(unfinished).replace(output)
+
+
+def kept(output: Path) -> bool:
+    """Whether an output is there, which counts as a use of it."""
+    try:
+        os.utime(output)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def forget_the_oldest(folder: Path) -> None:
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # another process is at it
+        outputs = sorted(((path.stat().st_mtime_ns, path) for path in folder.glob("*-*")), reverse=True)
+        for _, path in outputs:
+            total += path.stat().st_size
+            if total > KEPT:
+                path.unlink()
 
 
 def digest(*texts: str) -> str:

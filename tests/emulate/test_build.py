@@ -43,9 +43,20 @@ def test_a_cache_that_cannot_be_written_is_replaced_with_a_warning(monkeypatch, 
 def test_a_kernel_is_compiled_once():
     kernel = translate(TEXT, "forward", "once.cu")
     path = build.library(kernel, "once.cu")
-    modified = path.stat().st_mtime_ns
-    assert build.library(kernel, "once.cu").stat().st_mtime_ns == modified
+    file = path.stat().st_ino
+    assert build.library(kernel, "once.cu").stat().st_ino == file
     assert not list(path.parent.glob(f"{path.name}.*"))
+
+
+def test_what_was_used_longest_ago_makes_room(monkeypatch, tmp_path):
+    for age, name in enumerate(["kernel-b.so", "kernel-c.so", "machine-a.o"]):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, ns=(0, 10 - age))
+    assert build.kept(tmp_path / "machine-a.o")
+    assert not build.kept(tmp_path / "kernel-d.so")
+    monkeypatch.setattr(build, "KEPT", 250)
+    build.forget_the_oldest(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"machine-a.o", "kernel-b.so"}
 
 
 def test_twins_are_read_from_the_header():

@@ -42,12 +42,13 @@ class Mbarriers {
     }
   }
 
-  // For a bulk load: who it is to the race checker, and its time.
-  std::pair<int, std::uint32_t> issue(std::uint32_t address) {
+  // For a bulk load: who it is to the race checker, its time set in its clock.
+  int issue(std::uint32_t address, Clock& clock) {
     Barrier& b = find(address);
     if (!b.fenced && block->checks())
       block->fault(describe(address) + ": used by TMA with no fence.mbarrier_init after mbarrier.init", "fence.mbarrier_init after the last mbarrier.init", b.place);
-    return {b.agent, ++b.loads};
+    clock.time[b.agent] = ++b.loads;
+    return b.agent;
   }
   void complete(std::uint32_t address, int bytes, const Clock& clock) {
     Barrier& b = find(address);

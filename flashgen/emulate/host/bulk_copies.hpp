@@ -63,9 +63,8 @@ class BulkLoads : public Engine {
   explicit BulkLoads(Mbarriers& mbarriers) : mbarriers_(mbarriers) {}
 
   void issue(std::uint32_t destination, const TensorMap& map, const Coordinates& at, std::uint32_t mbarrier) {
-    const auto [agent, time] = mbarriers_.issue(mbarrier);
     Load load{map, destination, mbarrier, at, block->clock(), block->chance(), block->place()};
-    load.clock.time[agent] = time;
+    const int agent = mbarriers_.issue(mbarrier, load.clock);
     for_each_chunk(map, destination, at, [&](std::uint32_t address, unsigned char*, int) {
       std::memset(shared->write(address, 16, agent, load.clock, SharedMemory::Proxy::async), 0xFF, 16);
     });

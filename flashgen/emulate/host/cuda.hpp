@@ -17,6 +17,12 @@
 
 namespace cuda_on_host {
 
+#if defined(__clang__) || defined(__aarch64__)
+using Half = __fp16;                                   // 16 bits in memory, float in arithmetic: what clang 14 and g++ 12 for aarch64 know
+#else
+using Half = _Float16;
+#endif
+
 // A rendezvous of the running warp: leaves this lane's bits and returns those of `source`, once all lanes have come.
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source);
 std::uint32_t vote(std::uint32_t mask, bool predicate);

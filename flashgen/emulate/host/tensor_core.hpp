@@ -13,7 +13,7 @@ namespace cuda_on_host {
 using Vector = float __attribute__((vector_size(32)));
 
 inline float widen_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-inline float widen_f16(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+inline float widen_f16(std::uint16_t bits) { return static_cast<float>(__builtin_bit_cast(Half, bits)); }
 
 // d[64][n] (+)= a[64][16] * b[16][n], in blocks of 4 rows by `Vectors` times 8 columns that stay in vector registers.
 template <int Vectors>
