@@ -36,6 +36,7 @@ _ROWS = (
     DType("bfloat16", 2, "u16", "bf16", 2.0**-8),
     DType("float32", 4, "float", None, 2.0**-24),
     DType("int32", 4, "int", None, 0.0),
+    DType("int64", 8, "long long", None, 0.0),
     DType("bool", 1, "bool", None, 0.0),
 )
 DTYPES = {row.name: row for row in _ROWS}

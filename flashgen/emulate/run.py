@@ -61,7 +61,7 @@ def emulate(
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["o"]}
     counter = np.zeros(2, np.int32)
-    scratch = {s.name: guarded(shape(s, sizes), by_name(s.dtype).numpy)[1] for s in plan.launch.scratch}
+    scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in plan.launch.scratch}
     arrays = {**rows, "counter": counter, **tensors, **scratch}
     record = fill(plan, {**outputs, **arrays}, scalars(plan, sizes, params))
     launch(plan, source, sizes, record, {**arrays, **outputs}, seed, checks, blocks)
@@ -80,9 +80,11 @@ def launch(
 ) -> None:
     """Runs the kernels one after another."""
     for part in plan.launch.kernels:
+        if not (size := grid(part, sizes, blocks)):
+            continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
         regions = plan.smem.regions if part.shared_bytes == plan.smem.bytes else ()
-        kernel.launch(grid(part, sizes, blocks), part.threads, part.shared_bytes, record, seed, checks, regions, watched)
+        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, regions, watched)
 
 
 @functools.lru_cache(64)
@@ -119,6 +121,13 @@ def guarded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]
     memory = fenced(int(np.prod(shape)) * dtype.itemsize + GUARD).view(poison.dtype)
     memory[...] = poison
     return memory, memory[guard:].view(dtype).reshape(shape)
+
+
+def unset(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Memory that nothing sensible was written to yet."""
+    memory = fenced(int(np.prod(shape)) * dtype.itemsize).view(np.uint8)
+    memory[...] = 0xA5
+    return memory.view(dtype).reshape(shape)
 
 
 def judge(x: Array, memory: Array, axes: str) -> None:

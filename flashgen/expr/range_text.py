@@ -11,6 +11,7 @@ from flashgen.expr.affine import INT32, Atom, Int, alone, grouped, named, of, pa
 from flashgen.expr.facts import KV_LEN, Q_LEN, ZERO, Facts
 
 if TYPE_CHECKING:
+    from flashgen.expr.pairings import PairingText
     from flashgen.spec import Tensor
 
 SYMBOLS = {"q_len": "p.q_len", "kv_len": "p.kv_len", "b": "batch", "h": "head", "hk": "kv_head"}
@@ -24,6 +25,7 @@ class RangeText:
 
     lines: tuple[str, ...]
     loops: tuple[tuple[str, str, bool], ...]
+    pairings: "tuple[PairingText, ...]" = ()
 
 
 class Printer:

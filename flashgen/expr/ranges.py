@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from flashgen.expr.affine import MAX_LENGTH, Int, param, parts, select, smallest
 from flashgen.expr.facts import BLOCK_M, BLOCK_N, KV_LEN, Q_BEGIN, Q_LEN, ZERO, Facts
 from flashgen.expr.nodes import INDEX_NAMES, Call, Name, Node, walk
+from flashgen.expr.pairings import Pairing
+from flashgen.expr.pairings import text as pairing_text
 from flashgen.expr.range_text import Printer, RangeText, number
 from flashgen.expr.solve import Solver
 from flashgen.expr.strips import MAX_STRIPS, Combiner, Span, Strip
@@ -48,11 +50,12 @@ class KeyRanges:
     reasons: tuple[str, ...]  # what was lost, and why
     requires: tuple[str, ...]  # params that the host must check to be at least 1
     tensors: "tuple[Tensor, ...]"
+    pairings: tuple[Pairing, ...] = ()  # what kernels before the attention find out
 
     @property
     def uniform(self) -> bool:
         """Whether all query tiles have the same number of key tiles, whatever their rows, head and batch."""
-        return _live(self.steps, self.loops).isdisjoint(("q_begin", "q_last", "b", "h", "hk"))
+        return not self.pairings and _live(self.steps, self.loops).isdisjoint(("q_begin", "q_last", "b", "h", "hk"))
 
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Begin and end of every loop: [loops, q_tiles]. `values` holds b, h, hk, params and tensors by name, those that are read.
@@ -65,6 +68,8 @@ class KeyRanges:
         q_begin = np.arange(0, q_len, self.block_m, dtype=np.int64)
         known = {"q_begin": q_begin, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": self.block_m, "BLOCK_N": self.block_n}
         lookup = {name if name in INDEX_NAMES else param(name): value for name, value in values.items()} | known
+        for pairing in self.pairings:
+            lookup |= pairing.evaluate(q_len, kv_len, self.block_m, self.block_n, lookup)
         for name, value in self.steps:
             lookup[name] = number(value, lookup)
         shape = (2, len(self.loops), len(q_begin))
@@ -76,13 +81,18 @@ class KeyRanges:
     def cuda(self) -> RangeText:
         """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, BLOCK_M, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
+        facts.known |= dict.fromkeys(("q_idx", "kv_idx"), (0, MAX_LENGTH))
+        for pairing in self.pairings:
+            pairing.strip(facts)
         printer = Printer(facts, self.tensors)
-        lines = []
+        pairings = pairing_text(self.pairings, printer)
+        lines = [f"const int4 {x.name} = p.{x.name}[{x.place} * blocks + block];" for x in pairings]
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
             if name != Q_LAST_STEP[0]:
                 facts.let(name, value)
-        return RangeText(tuple(lines), tuple((printer.narrow(loop.begin), printer.narrow(loop.end), loop.masked) for loop in self.loops))
+        loops = tuple((printer.narrow(loop.begin), printer.narrow(loop.end), loop.masked) for loop in self.loops)
+        return RangeText(tuple(lines), loops, pairings)
 
     def classes(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
         """0 never loaded, 1 masked, 2 not masked: [q_tiles, kv_tiles]."""
@@ -102,7 +112,8 @@ class KeyRanges:
         """Steps and loops as text, what was lost, and what the host checks."""
         loops = [{"begin": str(loop.begin), "end": str(loop.end), "masked": loop.masked} for loop in self.loops]
         steps = {name: str(value) for name, value in self.steps}
-        return {"steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
+        pairings = [{"name": p.name, "op": p.op, "key": str(p.key), "row": str(p.row)} for p in self.pairings]
+        return {"pairings": pairings, "steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
 
 
 def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> KeyRanges:
@@ -120,12 +131,14 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     requires = tuple(dict.fromkeys(n.name for n in divisors if isinstance(n, Name) and n.name not in INDEX_NAMES))
     facts = Facts(block_m, block_n, map(param, requires))
     combiner = Combiner(facts)
-    strips = combiner.condense(Solver(combiner).strips(mask), MAX_STRIPS)
+    solver = Solver(combiner)
+    strips = combiner.condense(solver.strips(mask), MAX_STRIPS)
     loops = tuple(_lay_out(facts, *combiner.ordered(strips)))
     steps = (Q_LAST_STEP, *facts.meanings.items())
     live = _live(steps, loops)
     kept = tuple(step for step in steps if step[0] in live)
-    return KeyRanges(block_m, block_n, kept, loops, tuple(combiner.reasons), requires, tuple(tensors))
+    pairings = tuple(p for p in solver.pairings if any(name.startswith(f"{p.name}.") for name in live))
+    return KeyRanges(block_m, block_n, kept, loops, tuple(combiner.reasons), requires, tuple(tensors), pairings)
 
 
 def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[str]:

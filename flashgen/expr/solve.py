@@ -6,13 +6,16 @@ may hold everywhere and must hold nowhere, so the rest of a conjunction still li
 """
 
 from functools import reduce
+from typing import Literal
 
 from flashgen.expr.affine import Atom, Int, named, of, param, select
 from flashgen.expr.facts import KV_LEN, Q_BEGIN, Q_LAST, ZERO
 from flashgen.expr.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, rebuild, walk
+from flashgen.expr.pairings import Pairing
 from flashgen.expr.strips import ALL, MAX_TEXT, NONE, Combiner, Span, Strip
 from flashgen.expr.text import show
 
+MAX_PAIRINGS = 2  # two small kernels each before the attention
 MAX_CASES = 200  # comparisons solved, those that where, min and max split included
 ROW, KEY = "q_idx", "kv_idx"
 OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
@@ -28,6 +31,7 @@ class Solver:
     def __init__(self, combiner: Combiner):
         self.combiner, self.facts = combiner, combiner.facts
         self.cases = 0
+        self.pairings: list[Pairing] = []
 
     def strips(self, node: Node, want: bool = True) -> list[Strip]:
         """Where `node` is `want`."""
@@ -61,6 +65,8 @@ class Solver:
             yes, no = (self.compare(op, *(_replace(arg, pick, value) for arg in whole.args)) for value in picked)
             return self.choice(test, yes, no)
         d = self.number(x) - self.number(y)
+        if op in ("==", "!=") and _read(d, ROW, KEY):
+            return [self.pair("==" if op == "==" else "!=", d)]
         limits = {"<=": [d], "<": [d + 1], ">=": [-d], ">": [1 - d], "==": [d, -d], "!=": [d + 1, 1 - d]}[op]
         found = [self.at_most_zero(limit) for limit in limits]
         return self.combiner.some(found) if op == "!=" else self.combiner.every(found)
@@ -73,8 +79,8 @@ class Solver:
                 return named(name if name in INDEX_NAMES else param(name))
             case Load(tensor, indices):
                 read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
-                if index := next((name for name in (KEY, ROW) if name in read.names), None):
-                    raise NoRuleError(f"{tensor} is read at {index}, so its values are not known when the ranges are computed")
+                if not read.names.isdisjoint((ROW, KEY)):
+                    return read
                 taken = sum(name.startswith("read_") for name in self.facts.meanings)
                 return self.facts.let(f"read_{taken}_{tensor}", read)
             case Call(op, args):
@@ -115,6 +121,8 @@ class Solver:
         if self.cases > MAX_CASES:
             raise NoRuleError("there are too many cases")
         self.bounded(d)
+        if _read(d, ROW, KEY):
+            return [self.pair("<=", d)]
         inside = [(atom, c) for atom, c in d.terms if KEY in atom.names]
         if not inside:
             low, high = self.over_rows(d)
@@ -123,6 +131,21 @@ class Solver:
             raise NoRuleError("kv_idx stands in several terms that do not combine")
         ((atom, c),) = inside
         return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
+
+    def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
+        """Where d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
+        key, row = Int(0), Int(-d.const)
+        for atom, c in d.terms:
+            if atom.names >= {ROW, KEY}:
+                raise NoRuleError(f"{atom} depends on rows and on keys, so extents over tiles do not tell what is seen")
+            key, row = (key + of(atom) * c, row) if KEY in atom.names else (key, row - of(atom) * c)
+        found = next((p for p in self.pairings if (p.op, p.key, p.row) == (op, key, row)), None)
+        if found is None:
+            if len(self.pairings) == MAX_PAIRINGS:
+                raise NoRuleError(f"{MAX_PAIRINGS} other comparisons of what tensors hold are found out before the attention already")
+            found = Pairing(f"seen_{len(self.pairings)}", op, key, row)
+            self.pairings.append(found)
+        return found.strip(self.facts)
 
     def solve(self, atom: Atom, sign: int, x: Int) -> list[Strip]:
         """Where sign * atom <= x; kv_idx stands in the atom, and x is free of it or becomes so as operators around kv_idx are undone."""
@@ -196,6 +219,12 @@ class Solver:
         if self.facts.nonnegative(factor):
             return low, high
         return (high, low) if self.facts.nonnegative(-factor) else (self.facts.smallest(low, high), self.facts.largest(low, high))
+
+
+def _read(d: Int, *indices: str) -> bool:
+    """Whether a tensor is read at one of these."""
+    reads = [atom for atom, _ in d.terms if "[" in atom.text]
+    return any(not atom.names.isdisjoint(indices) for atom in reads)
 
 
 def _replace(node: Node, old: Node, new: Node) -> Node:

@@ -13,6 +13,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.nodes import Load, walk
+from flashgen.plan.before import with_ranges
 from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
 from flashgen.spec import Schedule, Spec
@@ -116,7 +117,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     assert isinstance(best.smem, SmemPlan)
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, (len(legal), len(rejected))))
-    launch = strategy.launch(problem, best)
+    launch = with_ranges(strategy.launch(problem, best), ranges)
     what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
@@ -210,6 +211,8 @@ def _reasons(
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
     lazy = f"o is rescaled only where a maximum grew by more than 2^{problem.softmax.threshold:g}: exact, and rare"
     yield "rescale", lazy if problem.softmax.rescale == "lazy" else "o is rescaled at every key tile"
+    for pairing in ranges.pairings:
+        yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     for reason in ranges.reasons:
         yield "ranges", reason
 

@@ -42,7 +42,8 @@ def _runs(plan: Plan) -> str:
     masked = [loop.masked for loop in plan.ranges.loops]
     kinds = ", ".join("masked" if m else "unmasked" for m in masked)
     order = "outside the query tiles" if plan.softmax.outer == "kv" else "taken downwards"
-    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles in closed form ({kinds}), {order}"
+    how = f"by extents of {', '.join(p.text for p in plan.ranges.pairings)}" if plan.ranges.pairings else "in closed form"
+    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles {how} ({kinds}), {order}"
 
 
 def _order(plan: Plan) -> str:

@@ -18,6 +18,7 @@ from flashgen.spec import Spec, load
 
 SOFTCAP = {"score": "softcap * tanh(s / softcap)", "params": {"softcap": 20.0}}
 ALIBI = {"score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
 SPECS: dict[str, list[Any]] = {
     "sm_90a": [
         {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"},
@@ -26,10 +27,12 @@ SPECS: dict[str, list[Any]] = {
         {"head_dim": 72, "dtype": "bfloat16", "mask": "causal_top_left", "block": {"m": 64, "n": 80}, **ALIBI},
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "schedule": {"rescale": {"lazy": 8}}},
         {"head_dim": 256, "dtype": "bfloat16", "mask": "causal", "schedule": {"rescale": "always"}},
+        {"head_dim": 64, "dtype": "bfloat16", "mask": "document(ids) | prefix(20)", "block": {"m": 64, "n": 32}, "tensors": IDS},
     ],
     "sm_80": [
         {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"},
         {"head_dim": 128, "dtype": "float16", "mask": "full", "block": {"m": 64, "n": 32}, "stages": 3},
+        {"head_dim": 32, "dtype": "float16", "mask": "causal & ~document(ids) & (ids[b, kv_idx] < 3)", "tensors": IDS},
         {"head_dim": 40, "dtype": "bfloat16", "mask": "causal & window(100, 0)", "layout": "bhsd", "stages": 2, **SOFTCAP},
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI},
     ],
@@ -58,7 +61,17 @@ def call(data, spec):
     shapes = ((batch, q_len, heads, d.qk), (batch, kv_len, kv_heads, d.qk), (batch, kv_len, kv_heads, d.v))
     arrays = [rng.standard_normal(shape).astype(spec.element.numpy) for shape in shapes]
     arrays = [np.ascontiguousarray(x.swapaxes(1, 2)) if spec.layout == "bhsd" else x for x in arrays]
-    return arrays, {t.name: rng.random(heads).astype(np.float32) / 10 for t in spec.tensors}
+    axes = {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
+    return arrays, {t.name: tensor(rng, t, axes) for t in spec.tensors}
+
+
+def tensor(rng, t, axes):
+    """Numbers up to 0.1; integers, as of documents packed one after the other, or in any order."""
+    shape = [axes[n] if isinstance(n, str) else n for n in t.shape]
+    if t.dtype != "int32":
+        return rng.random(shape).astype(np.float32) / 10
+    ids = rng.integers(0, 4, shape).astype(np.int32)
+    return np.sort(ids, axis=-1) if rng.random() < 0.8 else ids
 
 
 def check(spec, found, want):

@@ -23,9 +23,11 @@ template <class T, int RANK> struct Array {
     return data[at];
   }
 };
+struct int4 { int x, y, z, w; };
 struct Params {
   int q_len, kv_len, heads, batch, group, arg_left, arg_right, arg_n, arg_stride, arg_c;
   Array<int, 1> arg_lens; Array<int, 2> arg_starts; Array<bool, 1> arg_flags;
+  const int4 *seen_0, *seen_1;
 };
 int floor_div(int a, int n) { return a / n - (a % n < 0); }
 long long floor_div(long long a, long long n) { return a / n - (a % n < 0); }
@@ -34,12 +36,17 @@ long long floor_mod(long long a, long long n) { return a % n + (a % n < 0 ? n : 
 """
 MAIN = """\
 int main() {
-  int which, q_begin, batch, head, kv_head, lens[2], starts[12], flags[4]; bool bits[4]; Params p;
+  int which, q_begin, batch, head, kv_head, lens[2], starts[12], flags[4]; bool bits[4]; int4 seen[2][8]; Params p;
   while (scanf("%d %d %d %d %d", &which, &q_begin, &batch, &head, &kv_head) == 5) {
     for (int* x : {&p.q_len, &p.kv_len, &p.arg_left, &p.arg_right, &p.arg_n, &p.arg_stride, &p.arg_c}) scanf("%d", x);
     for (int& x : lens) scanf("%d", &x);
     for (int& x : starts) scanf("%d", &x);
     for (int i = 0; i < 4; ++i) { scanf("%d", flags + i); bits[i] = flags[i]; }
+    for (auto& found : seen) {
+      scanf("%d %d %d %d", &found[0].x, &found[0].y, &found[0].z, &found[0].w);
+      for (int4& x : found) x = found[0];
+    }
+    p.seen_0 = seen[0], p.seen_1 = seen[1];
     p.heads = 4, p.batch = 2, p.group = 2;
     p.arg_lens = {lens, {1}}, p.arg_starts = {starts, {3, 1}}, p.arg_flags = {bits, {1}};
     KERNELS[which](p, batch, head, kv_head, q_begin);
@@ -52,13 +59,13 @@ int main() {
 def function(i, found):
     text = found.cuda()
     body = [*text.lines, *(f'printf("%d %d ", {begin}, {end});' for begin, end, _ in text.loops)]
-    sizes = f"constexpr int BLOCK_M = {found.block_m}, BLOCK_N = {found.block_n};"
+    sizes = f"constexpr int BLOCK_M = {found.block_m}, BLOCK_N = {found.block_n}, blocks = 1, block = 0;"
     return "\n  ".join([f"void k{i}(const Params& p, int batch, int head, int kv_head, int q_begin) {{", sizes, *body]) + "\n}\n"
 
 
 def at_tile(found, q_begin, q_len, kv_len, given_values):
     """The loops of one query tile; evaluate() would hold all of them."""
-    known = {key if key in ("b", "h", "hk") else param(key): x for key, x in given_values.items()}
+    known = {key if key in ("b", "h", "hk") or "." in key else param(key): x for key, x in given_values.items()}
     known |= {"q_begin": q_begin, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": found.block_m, "BLOCK_N": found.block_n}
     with np.errstate(over="raise"):
         for name, value in found.steps:
@@ -67,12 +74,15 @@ def at_tile(found, q_begin, q_len, kv_len, given_values):
         return " ".join(f"{number(loop.begin, known)} {number(loop.end, known)}" for loop in found.loops)
 
 
-def random_values(rng, top):
+def random_values(rng, top, kv_len):
     big = 2**31 - 1
     given_values = {key: rng.choice([rng.randint(-9, 99), rng.randint(-big - 1, big)]) for key in ("left", "right", "c")}
     given_values |= {key: rng.choice([rng.randint(1, 99), rng.randint(1, big)]) for key in ("n", "stride")}
     given_values |= {"b": rng.randint(0, 1), "h": rng.randint(0, 3), "hk": rng.randint(0, 1)}
     reads = lambda count: np.array([rng.choice([rng.randint(-5, top), -big - 1, big]) for _ in range(count)])  # noqa: E731
+    for name in ("seen_0", "seen_1"):
+        bounds = [*sorted((rng.randint(0, kv_len), rng.randint(0, kv_len))), *sorted((rng.randint(0, kv_len), rng.randint(0, kv_len)))]
+        given_values |= {f"{name}.{field}": bound for field, bound in zip("xyzw", bounds, strict=True)}
     return given_values | {"lens": reads(2), "starts": reads(12).reshape(4, 3), "flags": np.array([rng.random() < 0.5 for _ in range(4)])}
 
 
@@ -108,9 +118,10 @@ def test_cuda_text_agrees_with_numpy(tmp_path):
         for trial in range(60):
             top = [70, 5000, 2**30][trial % 3]
             q_len, kv_len = rng.choice([rng.randint(1, top), top]), rng.choice([0, rng.randint(0, top), top])
-            q_begin, given_values = rng.randrange(-(-q_len // x.block_m)) * x.block_m, random_values(rng, top)
+            q_begin, given_values = rng.randrange(-(-q_len // x.block_m)) * x.block_m, random_values(rng, top, kv_len)
             sent = [i, q_begin, *(given_values[key] for key in ("b", "h", "hk")), q_len, kv_len, *(given_values[key] for key in PARAMS)]
             sent += [int(value) for key in ("lens", "starts", "flags") for value in given_values[key].ravel()]
+            sent += [given_values[f"seen_{i}.{field}"] for i in range(2) for field in "xyzw"]
             lines.append(" ".join(map(str, sent)))
             expected.append(at_tile(x, q_begin, q_len, kv_len, given_values))
     output = subprocess.run([tmp_path / "keys"], input="\n".join(lines), capture_output=True, text=True, check=True).stdout

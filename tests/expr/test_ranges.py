@@ -93,14 +93,40 @@ def test_masks_in_use_are_exact(text, q_len, kv_len, block_m, block_n, given_val
 @given(LENGTHS, LENGTHS, TILES, TILES, values())
 def test_what_has_no_range_is_partial_over_the_rest(q_len, kv_len, block_m, block_n, given_values):
     causal = np.minimum(ranges_of("causal", block_m, block_n).classes(q_len, kv_len, {}), PARTIAL)
-    for text, reason in (("document(ids)", "ids is read at kv_idx"), ("(kv_idx % stride == 0)", "repeats"), ("(bias[h] > 0.5)", "floats")):
+    mixed = ("(ids[b, kv_idx - q_idx] == 3)", "depends on rows and on keys")
+    for text, reason in (mixed, ("(kv_idx % stride == 0)", "repeats"), ("(bias[h] > 0.5)", "floats")):
         found, ours, _ = check_sound(f"causal & {text}", q_len, kv_len, block_m, block_n, given_values | {"stride": 5})
         assert (ours == causal).all()
         assert reason in found.reasons[0]
 
 
+@FEW
+@given(LENGTHS, TILES, TILES, st.lists(st.integers(1, 40), min_size=1, max_size=12), st.data())
+def test_packed_documents_are_exact(length, block_m, block_n, sizes, data):
+    """Each document lies in one piece, as packed ones do."""
+    ids = np.repeat(data.draw(st.permutations(range(len(sizes)))), sizes)[:length]
+    given_values = {"b": 0, "ids": np.pad(ids, (0, length - len(ids)), constant_values=-1)[None].astype(np.int32)}
+    for text in ("document(ids)", "document(ids) & (kv_idx >= 3)"):
+        found, ours, truth = check_sound(text, length, length, block_m, block_n, given_values)
+        assert not found.reasons
+        assert (ours[truth == FULL] == FULL).all()
+    if (np.diff(given_values["ids"]) >= 0).all():
+        _, ours, truth = check_sound("document(ids)", length, length, block_m, block_n, given_values)
+        assert (ours == truth).all()
+
+
+@pytest.mark.parametrize(
+    "text", ["document(ids)", "~document(ids)", "ids[b, kv_idx] <= ids[b, q_idx]", "bits[b, kv_idx]", "~bits[b, q_idx]"]
+)
+@MANY
+@given(LENGTHS, LENGTHS, TILES, TILES, values(), st.sampled_from(["", "causal & ", "window(5, 2) & ", "prefix(4) | "]))
+def test_what_tensors_hold_is_paired(text, q_len, kv_len, block_m, block_n, given_values, with_what):
+    found, _, _ = check_sound(f"{with_what}({text})", q_len, kv_len, block_m, block_n, given_values)
+    assert len(found.pairings) == 1
+
+
 def test_loops_stay_few():
-    counts = {"~full": 0, "causal & document(ids)": 1, "full": 2, "causal": 2, "prefix(n) | causal": 2, "kv_idx < lens[b]": 2}
+    counts = {"~full": 0, "causal & document(ids)": 3, "full": 2, "causal": 2, "prefix(n) | causal": 2, "kv_idx < lens[b]": 2}
     counts |= {"window(300, 0)": 3, "window(left, right)": 3, "window(9, 0)": 2, "(kv_idx < 4) | window(300, 0)": 5}
     assert {text: len(ranges_of(text).loops) for text in counts} == counts
 

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 73b9a485 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan b0446b1d | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 32d91a0b | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 6ec962da | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -56,6 +56,19 @@ def test_params_and_tensors() -> None:
     assert len(attn.kernels) == 1
 
 
+@pytest.mark.parametrize("mask", ["causal & document(ids)", "~document(ids) | prefix(9)", "ids[b, kv_idx] <= ids[b, q_idx]"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_masks_that_read_tensors_at_rows_and_keys(mask: str, ordered: bool) -> None:
+    spec = Spec(
+        head_dim=64, dtype="float16", mask=mask, tensors={"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}, outputs=["o", "lse"]
+    )
+    for lengths in ((1500, 1500), (300, 2000), (70, 0), (1, 1)):
+        q, k, v = arrays(spec, 2, 4, 2, *lengths)
+        ids = np.random.default_rng().integers(0, 7, (2, lengths[1])).astype(np.int32)
+        ids = np.sort(ids, axis=1) if ordered else ids
+        judge(spec, down(flashgen.compile(spec)(*up(q, k, v), ids=up(ids)[0], out=poisoned(spec, q))), q, k, v, ids=ids)
+
+
 def test_padding_beyond_the_end_never_leaks() -> None:
     cp = cupy()
     q, k, v = arrays(BF16, 2, 2, 2, 137, 192)

@@ -12,7 +12,8 @@ from flashgen.spec import load
 
 FOLDER = Path(__file__).parent.parent / "golden"
 PAIRS = (
-    "full-sm_90a", "causal-sm_90a", "window-sm_90a", "softcap-sm_90a", "alibi-sm_90a", "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
+    "full-sm_90a", "causal-sm_90a", "document-sm_90a", "window-sm_90a", "softcap-sm_90a", "alibi-sm_90a",
+    "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
     "causal-sm_80", "softcap-sm_89", "alibi-sm_120",
 )  # fmt: skip
 

@@ -36,6 +36,9 @@ struct SharedArray {};                                 // `extern __shared__`: i
 namespace builtins {
 
 struct Dim3 { unsigned x = 1, y = 1, z = 1; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) longlong2 { long long x, y; };
+INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 extern Dim3 threadIdx, blockIdx, blockDim, gridDim;    // the first two follow the running fiber
 
 std::size_t __cvta_generic_to_shared(const SharedArray&);
@@ -77,6 +80,8 @@ template <class T> INLINED T atomicCAS(T* address, std::type_identity_t<T> expec
   return atomic(address, [=](T old) { return old == expected ? value : old; });
 }
 
+INLINED int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
+INLINED int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
 INLINED float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 INLINED int __float_as_int(float value) { return __builtin_bit_cast(int, value); }

@@ -1,0 +1,34 @@
+"""The kernels that run before the attention: they find out which keys a query tile sees where the mask compares what tensors hold."""
+
+from dataclasses import replace
+
+from flashgen.expr import KeyRanges
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch
+
+_WARP = 32  # threads: one warp a tile
+
+
+def with_ranges(launch: LaunchPlan, ranges: KeyRanges) -> LaunchPlan:
+    """The launch, with two small kernels and their memory before it for each pairing of the mask."""
+    for pairing in ranges.pairings:
+        queries, keys = ("q_len", ranges.block_m), ("kv_len", ranges.block_n)
+        extents = f"extents_{pairing.name}"
+        launch = replace(
+            launch,
+            kernels=(
+                KernelPlan(f"key_extents_{pairing.name}", _WARP, 0, (keys, *pairing.axes)),
+                KernelPlan(f"key_ranges_{pairing.name}", _WARP, 0, (queries, *pairing.axes)),
+                *launch.kernels,
+            ),
+            arguments=(
+                *launch.arguments,
+                Argument(extents, "longlong2*", "pointer", extents, comment="the least and the greatest over each key tile"),
+                Argument(pairing.name, "int4*", "pointer", pairing.name, comment="keys that each query tile may see, and must see"),
+            ),
+            scratch=(
+                *launch.scratch,
+                Scratch(extents, "int64", (*pairing.axes, keys, 2)),
+                Scratch(pairing.name, "int32", (*pairing.axes, queries, 4)),
+            ),
+        )
+    return launch
