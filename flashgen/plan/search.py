@@ -117,7 +117,8 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     assert isinstance(best.smem, SmemPlan)
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, (len(legal), len(rejected))))
-    launch = with_ranges(strategy.launch(problem, best), ranges)
+    launch = strategy.launch(problem, best)
+    launch = launch if problem.softmax.materialize else with_ranges(launch, ranges)
     what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
