@@ -3,8 +3,9 @@
 >>> o = emulate(plan, render(plan), q, k, v, seed=3)["o"]
 
 The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`, and nothing else of the text changes. A
-thread is a fiber, TMA and tensor cores are engines, up to four blocks take turns, and the seed orders whatever a GPU may order freely.
-Data in flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
+thread is a fiber, TMA and tensor cores are engines, and the seed orders whatever a GPU may order freely. Eight blocks at a time are spread
+over the cores. At atomics they take turns in an order under the seed, so a seed brings about the same on any number of cores. Data in
+flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
 
 Judged: races in shared memory, proxy fences, mbarriers and named barriers, registers that a wgmma still uses, setmaxnreg, divergence,
 work left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs that are not written or written around.

@@ -1,6 +1,7 @@
 """A kernel on this CPU: loaded, launched, its findings raised."""
 
 import ctypes
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class _Launch(ctypes.Structure):
     _fields_ = (
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
         *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
-        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int)),
+        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int)),
     )
 
 
@@ -83,7 +84,7 @@ class HostKernel:
         bounds = [_Array(name.encode(), *extent(array)) for name, array in (arrays or {}).items()]
         launch = _Launch(
             *(sizes, (block, 1, 1), shared_bytes, checks, seed, params.ctypes.data),
-            *((_Region * len(named))(*named), (_Array * len(bounds))(*bounds), len(named), len(bounds)),
+            *((_Region * len(named))(*named), (_Array * len(bounds))(*bounds), len(named), len(bounds), cores()),
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(ctypes.byref(launch))
@@ -95,6 +96,11 @@ class HostKernel:
     def bank_conflicts(self) -> int:
         """Rows of ldmatrix and stmatrix, since the last call, in the same banks as another row of their 8 x 8 matrix: a cycle lost each."""
         return int(self._library.cuda_on_host_bank_conflicts())
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def extent(array: NDArray[Any]) -> tuple[int, int]:

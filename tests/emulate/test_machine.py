@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from flashgen.emulate import EmulationFault, HostKernel, MissingTwin
+from flashgen.emulate import EmulationFault, HostKernel, MissingTwin, machine
 from flashgen.emulate.memory import fence
 from flashgen.errors import BackendError, CompileError
 from flashgen.plan.model import Region
@@ -116,6 +116,9 @@ DEALT = kernel_text(
 )
 
 
+FAILS = kernel_text("int first;", "  if (blockIdx.x >= p.first) ptx::load_shared(shared);")  # the first of its eight slots: 8, 16, 24
+
+
 def dealt(seed, careless=0):
     counter, order = np.zeros(2, np.int32), np.zeros(41, np.int32)
     HostKernel(DEALT).launch(7, 32, 0, record(DEALT_PARAMS, counter=counter, order=order, tiles=40, careless=careless), seed)
@@ -129,6 +132,18 @@ def test_blocks_take_turns_under_the_seed():
     assert max(len(set(order)) for order in runs) > 3
     assert all((dealt(seed)[1] == 0).all() for seed in range(6))
     assert dealt(3)[0] == dealt(3)[0]
+
+
+def test_cores_do_not_change_what_a_seed_gives(monkeypatch):
+    orders, blocks = set(), set()
+    for cores in (1, 2, 3, 20):
+        monkeypatch.setattr(machine, "cores", lambda cores=cores: cores)
+        orders.add(dealt(5)[0])
+        with pytest.raises(EmulationFault) as caught:
+            HostKernel(FAILS).launch(30, 32, 0, record("int first;", first=5))
+        blocks.add(caught.value.block)
+    assert len(orders) == 1
+    assert blocks == {8}
 
 
 def test_an_update_that_is_not_atomic_is_lost_under_some_seed():

@@ -39,7 +39,7 @@ struct Thread {
 
 struct Warp {
   std::uint32_t ready = 0;                             // lanes that can run
-  std::uint32_t paused = 0;                            // lanes that can run once others had a turn
+  std::uint32_t paused = 0;                            // lanes that wait for the warp's turn, or have ended theirs
   std::uint32_t gone = 0;                              // lanes that have returned, or never were: no rendezvous waits for them
   std::uint32_t priority = 0;
   Clock clock;
@@ -60,10 +60,11 @@ class Block {
   Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stacks& stacks, std::function<void()> kernel);
   // Lets one warp run until it blocks, or one engine complete one operation. False once the block has ended.
   bool step();
-  bool paused() const { return paused_; }              // did the last step stop at an atomic?
+  bool paused() const { return paused_ != nullptr; }   // does a warp wait for its turn?
+  void take_turn();                                    // lets that warp go on to the end of its turn
 
   void block_on(Wait wait);                            // the running thread waits until somebody wakes it
-  void pause();                                        // the running thread lets others go first
+  void pause();                                        // the running thread waits for its turn, or ends it
   void wake(int thread) { warps_[thread / 32].ready |= 1u << (thread % 32); }
   void wake_all(std::vector<int>& threads) { for (int t : threads) wake(t); threads.clear(); }
   [[noreturn]] void fault(std::string what, std::string hint = "", Place other = 0);
@@ -108,6 +109,7 @@ class Block {
 
  private:
   bool run_a_warp();
+  void run(Warp& warp);
   bool run_an_engine(bool forced);
   Thread& next_lane(Warp& warp);
   void complete_if_due(Exchange& e);
@@ -122,7 +124,8 @@ class Block {
   std::mt19937_64 random_;
   std::uint64_t seed_;
   int number_;
-  bool checks_, paused_ = false;
+  bool checks_;
+  Warp* paused_ = nullptr;
   Thread* running_ = nullptr;
   Place engine_place_ = 0;
   std::function<void()> kernel_;
@@ -130,7 +133,7 @@ class Block {
   std::unique_ptr<Fault> fault_;
 };
 
-inline Block* block = nullptr;                         // whose turn it is; likewise `shared` and `units`
+inline thread_local constinit Block* block = nullptr;  // which runs on this core; likewise `shared` and `units`
 
 // Seed 0: asynchronous work completes as late as it can. Seed 1: as early as it can. Others: each engine its own way, for what catches
 // a missing wait is a load that is late when a product is early. Warps go by random, changing priorities.
@@ -157,7 +160,6 @@ inline void Block::add(Engine* engine) {
 }
 
 inline bool Block::step() {
-  paused_ = false;
   if (run_an_engine(false) || run_a_warp() || run_an_engine(true)) return true;
   end();
   return false;
@@ -181,16 +183,22 @@ inline bool Block::run_a_warp() {
   for (Warp& w : warps_)
     if (w.ready && (!chosen || w.priority > chosen->priority)) chosen = &w;
   if (!chosen) return false;
-  while (chosen->ready) {
-    switch_context(scheduler_, next_lane(*chosen).context);
-    running_ = nullptr;
-    if (fault_) throw *fault_;
-  }
-  paused_ = chosen->paused != 0;
-  chosen->ready = std::exchange(chosen->paused, 0u);
+  run(*chosen);
+  if (chosen->ready) paused_ = chosen;
   if (paused_ || random_() % 4 == 0) chosen->priority = static_cast<std::uint32_t>(random_());
   return true;
 }
+
+inline void Block::run(Warp& warp) {
+  while (warp.ready) {
+    switch_context(scheduler_, next_lane(warp).context);
+    running_ = nullptr;
+    if (fault_) throw *fault_;
+  }
+  warp.ready = std::exchange(warp.paused, 0u);
+}
+
+inline void Block::take_turn() { run(*std::exchange(paused_, nullptr)); }
 
 // `forced`: no warp can go on. Then the eager ones still come first, as a rule.
 inline bool Block::run_an_engine(bool forced) {

@@ -1,5 +1,7 @@
 // TMA: tensor maps, bulk loads and stores (PTX ISA 9.0, 9.7.9.25-27).
 #pragma once
+#include <atomic>
+
 #include "barriers.hpp"
 #include "global_memory.hpp"
 
@@ -189,7 +191,7 @@ class BulkStores : public Engine {
     for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t, unsigned char* global, int valid) {
       if (valid <= 0) return;
       if (s.add)
-        for (int i = 0; i < valid / 4; ++i) reinterpret_cast<float*>(global)[i] += reinterpret_cast<const float*>(chunk)[i];
+        for (int i = 0; i < valid / 4; ++i) std::atomic_ref(reinterpret_cast<float*>(global)[i]) += reinterpret_cast<const float*>(chunk)[i];
       else std::memcpy(global, chunk, static_cast<std::size_t>(valid));
       chunk += 16;
     });

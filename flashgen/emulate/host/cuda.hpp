@@ -27,7 +27,10 @@ using Half = _Float16;
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source);
 std::uint32_t vote(std::uint32_t mask, bool predicate);
 int lane();
-void may_switch();                                     // before an access to global memory that other blocks see: another thread may go first
+// Around an access to global memory that other blocks see at once: blocks take turns, in an order under the seed.
+void begin_turn();
+void end_turn();
+struct Turn { INLINED Turn() { begin_turn(); } INLINED ~Turn() { end_turn(); } };
 void check_global(const void* address, std::size_t bytes, std::size_t alignment);
 [[noreturn]] void not_modelled(const char* what);
 
@@ -39,7 +42,8 @@ struct Dim3 { unsigned x = 1, y = 1, z = 1; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-extern Dim3 threadIdx, blockIdx, blockDim, gridDim;    // the first two follow the running fiber
+extern thread_local constinit Dim3 threadIdx, blockIdx;   // follow the running fiber
+extern Dim3 blockDim, gridDim;
 
 std::size_t __cvta_generic_to_shared(const SharedArray&);
 void __syncthreads();
@@ -65,9 +69,8 @@ INLINED unsigned __ballot_sync(unsigned mask, int predicate) { return vote(mask,
 INLINED int __any_sync(unsigned mask, int predicate) { return (vote(mask, predicate) & mask) != 0; }
 INLINED int __all_sync(unsigned mask, int predicate) { return (vote(mask, !predicate) & mask) == 0; }
 
-// Atomics: fibers switch before them, never inside.
 template <class T, class Change> INLINED T atomic(T* address, Change change) {
-  may_switch();
+  const Turn turn;
   check_global(address, sizeof(T), alignof(T));
   const T old = *address;
   *address = change(old);

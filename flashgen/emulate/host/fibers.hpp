@@ -77,6 +77,13 @@ class Stacks {
   static constexpr std::size_t kBytes = 128 << 10;
   static constexpr int kThreads = 1024;                // the largest CUDA block
 
+  Stacks() = default;
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+  ~Stacks() {
+    if (memory_) munmap(memory_, kThreads * (kBytes + page()));
+  }
+
   char* at(int thread) {
     const std::size_t page = this->page(), stride = kBytes + page;
     if (!memory_) {
@@ -89,10 +96,6 @@ class Stacks {
   }
   // Frames of a warp's lanes, at the same depth, fall into different sets of the first cache.
   static std::size_t bytes(int thread) { return kBytes - static_cast<std::size_t>(thread) % 32 * 128; }
-  void release() {
-    if (memory_) munmap(memory_, kThreads * (kBytes + page()));
-    memory_ = nullptr, guarded_ = 0;
-  }
 
  private:
   static std::size_t page() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }

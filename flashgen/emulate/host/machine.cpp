@@ -1,9 +1,7 @@
 // What cuda.hpp and ptx.hpp declare, and the launch. Compiled once, linked to every kernel.
 #include <dlfcn.h>
 
-#include "traps.hpp"
-
-#include "units.hpp"
+#include "grid.hpp"
 
 // From the kernel's translation unit.
 extern "C" void cuda_on_host_thread(const void* params);
@@ -11,7 +9,8 @@ extern "C" std::size_t cuda_on_host_bytes_of_params();
 
 namespace cuda_on_host {
 
-Dim3 builtins::threadIdx, builtins::blockIdx, builtins::blockDim, builtins::gridDim;
+thread_local constinit Dim3 builtins::threadIdx{}, builtins::blockIdx{};
+Dim3 builtins::blockDim, builtins::gridDim;
 
 void here(const void* caller) { block->thread().place = place_of(reinterpret_cast<std::uintptr_t>(caller)); }
 #define HERE here(__builtin_return_address(0))
@@ -35,7 +34,8 @@ std::uint32_t vote(std::uint32_t mask, bool predicate) {
   return bits;
 }
 int lane() { return block->lane(); }
-void may_switch() { HERE, block->pause(); }
+void begin_turn() { HERE, block->pause(); }
+void end_turn() { block->pause(); }
 
 std::size_t builtins::__cvta_generic_to_shared(const SharedArray&) { return SharedMemory::kBase; }
 // Orders the lanes' memory accesses, so what one has waited for all have. Shuffles and votes do not.
@@ -143,70 +143,18 @@ void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers<float, 4> d, Va
 
 }  // namespace ptx
 
-// A block on the multiprocessors, with everything it owns.
-struct Resident {
-  Dim3 index;
-  Block threads;
-  SharedMemory memory;
-  Units of_block;
-
-  Resident(Dim3 at, int number, Dim3 size, std::uint32_t shared_bytes, std::uint64_t seed, bool checks, Stacks& stacks, const void* params)
-      : index(at), threads(number, size, seed, checks, stacks, [params] { cuda_on_host_thread(params); }), memory(shared_bytes), of_block(threads) {}
-
-  bool step() {
-    builtins::blockIdx = index;
-    block = &threads, shared = &memory, units = &of_block;
-    return threads.step();
-  }
-};
-
-struct Launch {                                        // machine.py fills these two
-  unsigned grid[3], block[3];
-  std::uint32_t shared_bytes;
-  int checks;
-  std::uint64_t seed;
-  const void* params;
-  const Region* regions;
-  const Array* arrays;
-  int region_count, array_count;
-};
-struct Report {
+struct Report {                                        // machine.py reads it
   const char *what, *hint;
   Place place, other;
   int block, thread;
 };
-
-constexpr std::size_t kResident = 4;
-static std::array<Stacks, kResident> stacks;           // of a launch: a process may load many kernels
-
-// So many blocks at once, taking turns under the seed: an atomic or a fence of the scheduler's random choice ends a turn.
-static void run(const Launch& launch) {
-  std::array<std::unique_ptr<Resident>, kResident> slots;
-  std::mt19937_64 random(launch.seed * 69069 + 3);
-  const Dim3 grid = builtins::gridDim;
-  unsigned started = 0, running = 0;
-  const unsigned count = grid.x * grid.y * grid.z;
-  for (std::size_t turn = 0; started < count || running > 0; turn = random() % kResident) {
-    auto& slot = slots[turn];
-    if (!slot) {
-      if (started == count) continue;
-      const Dim3 at{started % grid.x, started / grid.x % grid.y, started / grid.x / grid.y};
-      slot = std::make_unique<Resident>(at, static_cast<int>(started++), builtins::blockDim, launch.shared_bytes, launch.seed, launch.checks != 0, stacks[turn], launch.params);
-      ++running;
-    }
-    bool alive = true;
-    do alive = slot->step();
-    while (alive && !slot->threads.paused() && random() % 128 != 0);
-    if (!alive) slot.reset(), --running;
-  }
-}
 
 }  // namespace cuda_on_host
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED std::size_t cuda_on_host_params() { return cuda_on_host_bytes_of_params(); }
-EXPORTED int cuda_on_host_bank_conflicts() { return std::exchange(cuda_on_host::bank_conflicts, 0); }
+EXPORTED int cuda_on_host_bank_conflicts() { return cuda_on_host::bank_conflicts.exchange(0); }
 
 // Runs a grid. Returns what went wrong, or null.
 EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Launch* launch) {
@@ -220,17 +168,7 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Lau
   builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
-  fault = {};
-  try {
-    const Traps traps;
-    if (sigsetjmp(trapped, 1) == 0) run(*launch);
-    else throw trap_fault();
-  } catch (const Fault& found) {
-    fault = found;
-  } catch (const std::runtime_error& error) {
-    fault.what = error.what();
-  }
-  for (Stacks& of_block : stacks) of_block.release();
+  fault = Grid(*launch, cuda_on_host_thread).run();
   if (fault.what.empty()) return nullptr;
   report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
   return &report;

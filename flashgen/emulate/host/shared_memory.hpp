@@ -179,6 +179,6 @@ class SharedMemory {
   std::map<int, std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
 };
 
-inline SharedMemory* shared = nullptr;
+inline thread_local constinit SharedMemory* shared = nullptr;
 
 }  // namespace cuda_on_host

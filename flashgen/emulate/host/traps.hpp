@@ -11,9 +11,9 @@ namespace cuda_on_host {
 inline std::uintptr_t loaded_at;                       // where this library lies in memory
 inline Place place_of(std::uintptr_t return_address) { return static_cast<Place>(return_address - loaded_at); }
 
-inline sigjmp_buf trapped;                             // back to the launch, on its own stack; what the blocks own is lost
-inline siginfo_t trap_info;
-inline std::uintptr_t trap_at;                         // the instruction
+inline thread_local constinit sigjmp_buf* trapped = nullptr;   // back to the core's own stack; what the block owns is lost
+inline thread_local constinit siginfo_t trap_info{};
+inline thread_local constinit std::uintptr_t trap_at = 0;      // the instruction
 
 inline void on_trap(int, siginfo_t* info, void* context) {
   const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
@@ -23,7 +23,7 @@ inline void on_trap(int, siginfo_t* info, void* context) {
   trap_at = static_cast<std::uintptr_t>(registers.pc);
 #endif
   trap_info = *info;
-  siglongjmp(trapped, 1);
+  siglongjmp(*trapped, 1);
 }
 
 inline Fault trap_fault() {
@@ -45,12 +45,22 @@ inline Fault trap_fault() {
   return fault;
 }
 
-class Traps {                                          // while it lives, the handlers are ours, on a stack of their own
+class TrapStack {                                      // a core's: handlers run there, as the fiber's may be full
+ public:
+  TrapStack() {
+    const stack_t mine{stack_.data(), 0, stack_.size()};
+    sigaltstack(&mine, &old_);
+  }
+  ~TrapStack() { sigaltstack(&old_, nullptr); }
+
+ private:
+  std::vector<char> stack_ = std::vector<char>(1 << 16);
+  stack_t old_;
+};
+
+class Traps {                                          // while it lives, the handlers are ours
  public:
   Traps() {
-    static std::array<char, 1 << 16> stack;
-    const stack_t mine{stack.data(), 0, stack.size()};
-    sigaltstack(&mine, &old_stack_);
     struct sigaction action{};
     action.sa_sigaction = on_trap;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -58,13 +68,11 @@ class Traps {                                          // while it lives, the ha
   }
   ~Traps() {
     for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
-    sigaltstack(&old_stack_, nullptr);
   }
 
  private:
   static constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE};
   std::array<struct sigaction, kSignals.size()> old_;
-  stack_t old_stack_;
 };
 
 }  // namespace cuda_on_host

@@ -65,6 +65,6 @@ struct Units {
   TensorCore& tensor_core() { return *tensor_cores[static_cast<std::size_t>(block->thread().id / 128)]; }
 };
 
-inline Units* units = nullptr;
+inline thread_local constinit Units* units = nullptr;
 
 }  // namespace cuda_on_host

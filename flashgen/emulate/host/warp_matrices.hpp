@@ -1,10 +1,12 @@
 // ldmatrix, stmatrix and mma.sync (PTX ISA 9.0, 9.7.14): a warp's, done when they return.
 #pragma once
+#include <atomic>
+
 #include "tensor_core.hpp"
 
 namespace cuda_on_host {
 
-inline int bank_conflicts = 0;                         // rows of ldmatrix and stmatrix that had to wait for another of their matrix
+inline std::atomic<int> bank_conflicts = 0;            // rows of ldmatrix and stmatrix that had to wait for another of their matrix
 
 template <int N, class Rows>
 void count_conflicts(const Rows& rows) {             // their addresses, by lane
@@ -12,7 +14,7 @@ void count_conflicts(const Rows& rows) {             // their addresses, by lane
     unsigned banks = 0;                                // of 16 bytes
     for (int i = 0; i < 8; ++i) {
       const unsigned bank = 1u << rows(8 * j + i) / 16 % 8;
-      bank_conflicts += (banks & bank) != 0;
+      if (banks & bank) ++bank_conflicts;
       banks |= bank;
     }
   }

@@ -1,0 +1,153 @@
+// The blocks of a launch, spread over cores, with an outcome that the seed alone decides.
+//
+// Each of kSlots multiprocessors runs its share of the blocks, one at a time, always on the same core. Until it meets an atomic a block
+// touches nothing that another one may touch, so blocks run side by side. At an atomic it stops. When all have stopped or ended a round is
+// over: those that wait take their turns one by one, in an order under the seed, a quarter of them a round late.
+#pragma once
+#include <atomic>
+#include <barrier>
+#include <thread>
+
+#include "traps.hpp"
+#include "units.hpp"
+
+namespace cuda_on_host {
+
+struct Launch {                                        // machine.py fills it
+  unsigned grid[3], block[3];
+  std::uint32_t shared_bytes;
+  int checks;
+  std::uint64_t seed;
+  const void* params;
+  const Region* regions;
+  const Array* arrays;
+  int region_count, array_count, cores;
+};
+
+// A block on a multiprocessor, with everything it owns.
+class Resident {
+ public:
+  Resident(const Launch& launch, unsigned number, Stacks& stacks, std::function<void()> kernel)
+      : index_{number % launch.grid[0], number / launch.grid[0] % launch.grid[1], number / launch.grid[0] / launch.grid[1]},
+        threads_(static_cast<int>(number), builtins::blockDim, launch.seed, launch.checks != 0, stacks, std::move(kernel)),
+        memory_(launch.shared_bytes), units_(threads_) {}
+
+  // Runs until it ends, or has to wait for its turn: then true.
+  bool advance() {
+    enter();
+    while (!threads_.paused())
+      if (!threads_.step()) return false;
+    return true;
+  }
+  void take_turn() { enter(), threads_.take_turn(); }
+
+ private:
+  void enter() {
+    builtins::blockIdx = index_;
+    block = &threads_, shared = &memory_, units = &units_;
+  }
+
+  Dim3 index_;
+  Block threads_;
+  SharedMemory memory_;
+  Units units_;
+};
+
+class Grid {
+ public:
+  Grid(const Launch& launch, void (*kernel)(const void*))
+      : launch_(launch), kernel_([=, params = launch.params] { kernel(params); }), blocks_(launch.grid[0] * launch.grid[1] * launch.grid[2]),
+        cores_(std::clamp(launch.cores, 1, kSlots)), random_(launch.seed * 69069 + 3), round_over_(cores_, Planner{this}) {
+    for (unsigned i = 0; i < kSlots; ++i) slots_[i].next = i;
+  }
+
+  // What went wrong, empty if nothing.
+  Fault run() {
+    const Traps traps;
+    std::vector<std::jthread> others;
+    for (int core = 1; core < cores_; ++core) others.emplace_back([=, this] { work(core); });
+    work(0);
+    others.clear();
+    return failed_ < kSlots ? slots_[failed_].fault : Fault{};
+  }
+
+ private:
+  static constexpr int kSlots = 8;
+  struct Slot {
+    unsigned next = 0;                                 // the number of its next block
+    std::unique_ptr<Resident> block;
+    Stacks stacks;
+    bool rests = false;                                // in this round
+    Fault fault;
+  };
+  struct Planner {
+    Grid* grid;
+    void operator()() noexcept { grid->plan_round(); }
+  };
+
+  void work(int core) {
+    const TrapStack stack;
+    do {
+      for (int turn = 0; turn < static_cast<int>(order_.size()); ++turn) {
+        if (order_[turn] % cores_ != core) continue;
+        for (int now = turn_; now != turn; now = turn_) turn_.wait(now);
+        guarded(order_[turn], [](Slot& slot) { slot.block->take_turn(); });
+        turn_ = turn + 1;
+        turn_.notify_all();
+      }
+      for (int i = core; i < kSlots; i += cores_)
+        if (!slots_[i].rests) guarded(i, [this](Slot& slot) { advance(slot); });
+      round_over_.arrive_and_wait();
+    } while (!done_);
+  }
+
+  void advance(Slot& slot) {
+    const auto index = static_cast<int>(&slot - slots_.data());
+    for (; slot.block || slot.next < blocks_; slot.block.reset()) {
+      if (!slot.block) slot.block = std::make_unique<Resident>(launch_, std::exchange(slot.next, slot.next + kSlots), slot.stacks, kernel_);
+      if (failed_ < index || slot.block->advance()) return;
+    }
+  }
+
+  // Of several slots that fail in a round the first counts, whatever the cores did: so the ones after it need not go on.
+  template <class Move> void guarded(int index, Move move) {
+    Slot& slot = slots_[index];
+    if (failed_ < index) return;
+    sigjmp_buf back;
+    trapped = &back;
+    try {
+      if (sigsetjmp(back, 1) == 0) return move(slot);
+      slot.fault = trap_fault();
+    } catch (const Fault& found) {
+      slot.fault = found;
+    } catch (const std::exception& error) {
+      slot.fault.what = error.what();
+    }
+    for (int first = failed_; index < first && !failed_.compare_exchange_weak(first, index);) {}
+  }
+
+  void plan_round() {                                  // on one core, while the others wait
+    order_.clear();
+    turn_ = 0;
+    for (int i = 0; i < kSlots; ++i)
+      if (slots_[i].block) order_.push_back(i);
+    done_ = failed_ < kSlots || order_.empty();
+    std::shuffle(order_.begin(), order_.end(), random_);
+    for (std::size_t i = order_.size(); i-- > 0;)      // not the first
+      if (Slot& slot = slots_[order_[i]]; (slot.rests = i > 0 && random_() % 4 == 0)) order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+
+  const Launch& launch_;
+  std::function<void()> kernel_;
+  unsigned blocks_;
+  int cores_;
+  std::mt19937_64 random_;
+  std::array<Slot, kSlots> slots_;
+  std::vector<int> order_;                             // slots that take their turns in this round
+  std::atomic<int> turn_ = 0;                          // whose turn it is, an index of `order_`
+  std::atomic<int> failed_ = kSlots;                   // the first slot that found a fault
+  bool done_ = false;
+  std::barrier<Planner> round_over_;
+};
+
+}  // namespace cuda_on_host
