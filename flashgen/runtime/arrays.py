@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from flashgen.dtypes import by_name
+from flashgen.dtypes import DTYPES, by_name
 from flashgen.errors import BackendError, CallError
 
 _DLPACK_HOST = 1  # kDLCPU
@@ -69,7 +69,10 @@ class Family(Protocol):
 class DeviceFamily(Family, Protocol):
     """And of one whose arrays lie on a GPU."""
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any: ...
+    def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        """A new array on the GPU of another one."""
+
+    def pointer(self, x: Any) -> int: ...
     def stream(self, device: int) -> int: ...
 
 
@@ -102,6 +105,7 @@ class NumpyFamily:
 class CupyFamily:
     def __init__(self) -> None:
         self.cupy = cupy()
+        self.current_device = self.cupy.cuda.runtime.getDevice
 
     def device(self, x: Any) -> int | None:
         return int(x.data.device_id)
@@ -114,11 +118,15 @@ class CupyFamily:
     def layout(self, key: Key) -> Layout:
         return _layout_in_bytes(key)
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
-        if device == self.cupy.cuda.runtime.getDevice():
+    def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        device = beside.data.device_id
+        if device == self.current_device():
             return self.cupy.empty(shape, by_name(dtype).numpy)
         with self.cupy.cuda.Device(device):
             return self.cupy.empty(shape, by_name(dtype).numpy)
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data.ptr)
 
     def stream(self, device: int) -> int:
         return int(self.cupy.cuda.get_current_stream(device).ptr)
@@ -133,11 +141,16 @@ class CupyFamily:
 class TorchFamily:
     def __init__(self) -> None:
         self.torch = sys.modules["torch"]
+        self.dtypes = {name: getattr(self.torch, name) for name in DTYPES}
+        # What a stream is, without a Stream object around it, which takes 2 us; compilers of PyTorch's own ask so.
+        self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
 
     def device(self, x: Any) -> int | None:
-        if x.device.type not in ("cuda", "cpu"):
+        if x.is_cuda:
+            return int(x.get_device())
+        if not x.is_cpu:
             raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
-        return int(x.get_device()) if x.is_cuda else None
+        return None
 
     def locate(self, x: Any) -> tuple[int, Key]:
         if x.requires_grad and self.torch.is_grad_enabled():
@@ -149,11 +162,14 @@ class TorchFamily:
         shape, strides, dtype, device, offset = key
         return Layout(tuple(shape), strides, str(dtype).removeprefix("torch."), device, offset)
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> Any:
-        return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=f"cuda:{device}")
+    def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        return beside.new_empty(shape, dtype=self.dtypes[dtype])
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
 
     def stream(self, device: int) -> int:
-        return int(self.torch.cuda.current_stream(device).cuda_stream)
+        return int(self.raw_stream(device) if self.raw_stream else self.torch.cuda.current_stream(device).cuda_stream)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         if x.dtype == self.torch.bfloat16:

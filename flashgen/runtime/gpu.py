@@ -47,6 +47,7 @@ class _Prepared:
     scratch: _Made  # what the kernels hand to each other
     launch: Launch | None  # None: there is no query
     without_keys: bool = False
+    o: int = 0  # its place among the addresses
 
 
 class Gpu:
@@ -68,30 +69,25 @@ class Gpu:
 
     def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
-        addresses, keys = {}, []
-        for group in (given, outputs):
-            for name, x in group.items():
-                addresses[name], key = arrays.family_of(x).locate(x)
-                keys.append(key)
-        known = (*keys, *params.items())
+        located = [arrays.family_of(x).locate(x) for x in (*given.values(), *outputs.values())]
+        known = (*(key for _, key in located), *params.items())
         prepared = self._prepared.get(known)
         if prepared is None:
             prepared = self._prepare(given, outputs, params)
             if len(self._prepared) == _CALLS_KEPT:
                 self._prepared.pop(next(iter(self._prepared)), None)
             self._prepared[known] = prepared
-        family = arrays.device_family(given["q"])
-        results = dict(outputs)
-        for name, shape, dtype in prepared.missing:
-            results[name] = made = family.empty(shape, dtype, prepared.ordinal)
-            addresses[name], _ = family.locate(made)
-        if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
-            addresses |= {"k": addresses["q"], "v": addresses["o"]}
+        q = given["q"]
+        family = arrays.device_family(q)
+        made = {name: family.empty(shape, dtype, q) for name, shape, dtype in prepared.missing}
         if prepared.launch:
-            held = [(name, family.empty(shape, dtype, prepared.ordinal)) for name, shape, dtype in prepared.scratch]
-            addresses.update((name, family.locate(x)[0]) for name, x in held)
-            prepared.launch(addresses, family.stream(prepared.ordinal))
-        return results
+            held = [family.empty(shape, dtype, q) for _, shape, dtype in prepared.scratch]
+            addresses = [address for address, _ in located]
+            addresses += [family.pointer(x) for x in (*made.values(), *held)]
+            if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
+                addresses[1], addresses[2] = addresses[0], addresses[prepared.o]
+            prepared.launch(tuple(addresses), family.stream(prepared.ordinal))
+        return {**outputs, **made}
 
     def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
         layouts = {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()}
@@ -118,7 +114,7 @@ class Gpu:
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
         scratch = tuple((s.name, shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch)
         launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
-        return _Prepared(ordinal, missing, scratch, launch, not sizes.kv_len)
+        return _Prepared(ordinal, missing, scratch, launch, not sizes.kv_len, list(layouts).index("o"))
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""

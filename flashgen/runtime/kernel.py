@@ -20,6 +20,7 @@ from flashgen.runtime.nvrtc import Binary
 
 _ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
 _POINTER = struct.Struct("<Q")
+COUNTER = "counter"  # what a launch brings itself, after the arrays
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ class Kernel:
         return Launch(self.on(target), target, record, addresses, grids, self.plan)
 
 
-Write = Callable[[memoryview, Mapping[str, int]], None]
+Write = Callable[[memoryview, Sequence[int]], None]  # into the record, from addresses in the order of the layouts
 
 
-def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
-    """The record of Params with all but addresses filled in, and what writes those into it."""
+def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], dict[str, Write]]:
+    """The record of Params with all but addresses filled in, and what writes those into it, by member."""
     dtype = record_dtype(plan.launch.arguments)
     record = np.zeros((), dtype)
-    writes = []
+    writes = {}
     for argument in plan.launch.arguments:
         assert dtype.fields is not None
         offset = dtype.fields[argument.name][1]
@@ -70,22 +71,22 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
         else:
             if argument.kind == "array":
                 record[argument.name]["strides"] = layouts[argument.of].strides
-            writes.append(_write(argument, offset, layouts))
+            writes[argument.name] = _write(argument, offset, layouts)
     return record, writes
 
 
 def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Write:
-    name = argument.of
+    at = [*layouts, COUNTER].index(argument.of)
     if argument.kind == "tensor_map":
-        encode, end = tma.encoder(layouts[name], argument.box), offset + 128
+        encode, end = tma.encoder(layouts[argument.of], argument.box), offset + 128
 
-        def write_map(record: memoryview, addresses: Mapping[str, int]) -> None:
-            record[offset:end] = encode(addresses[name])
+        def write_map(record: memoryview, addresses: Sequence[int]) -> None:
+            record[offset:end] = encode(addresses[at])
 
         return write_map
 
-    def write_pointer(record: memoryview, addresses: Mapping[str, int]) -> None:
-        _POINTER.pack_into(record, offset, addresses[name])
+    def write_pointer(record: memoryview, addresses: Sequence[int]) -> None:
+        _POINTER.pack_into(record, offset, addresses[at])
 
     return write_pointer
 
@@ -94,12 +95,20 @@ class Launch:
     """A launch that lacks only addresses and a stream. Threads may share it."""
 
     def __init__(
-        self, functions: Sequence[Any], target: Device, record: np.ndarray[Any, Any], writes: list[Write], grids: Sequence[int], plan: Plan
+        self,
+        functions: Sequence[Any],
+        target: Device,
+        record: np.ndarray[Any, Any],
+        writes: Mapping[str, Write],
+        grids: Sequence[int],
+        plan: Plan,
     ):
         from cuda.bindings import driver
 
-        self._target, self._writes = target, writes
-        self._driver, self._lock, self._stream = driver, threading.Lock(), -1
+        self._target, self._writes = target, tuple(writes.values())
+        self._driver, self._lock = driver, threading.Lock()
+        self._stream, self._counter = -1, 0
+        self._written: tuple[int, ...] = ()  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64
         aligned = held[start : start + record.nbytes]
@@ -117,22 +126,28 @@ class Launch:
             config.sharedMemBytes, config.numAttrs = kernel.shared_bytes, 0
             self._kernels.append((config, function))
 
-    def __call__(self, addresses: dict[str, int], stream: int) -> None:
-        """Launches on the arrays at these addresses, by name, in a stream of the device. Raises BackendError."""
-        addresses["counter"] = _counter(self._target, stream)
-        driver = self._driver
+    def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
+        """Launches on the arrays at these addresses, in the order of the layouts, in a stream of the device. Raises BackendError."""
         with self._lock:
-            for write in self._writes:
-                write(self._record, addresses)
             if stream != self._stream:
-                self._stream = stream
-                for config, _ in self._kernels:
-                    config.hStream = driver.CUstream(stream)
-            if int(driver.cuCtxGetCurrent()[1]) == self._target.handle:
+                self._follow(stream)
+            if addresses != self._written:
+                for write in self._writes:
+                    write(self._record, (*addresses, self._counter))
+                self._written = addresses
+            if int(self._driver.cuCtxGetCurrent()[1]) == self._target.handle:
                 self._launch()
             else:
                 with self._target.active():
                     self._launch()
+
+    def _follow(self, stream: int) -> None:
+        """Launches from now on are in this stream."""
+        self._counter = _counter(self._target, stream)
+        self._written = ()
+        for config, _ in self._kernels:
+            config.hStream = self._driver.CUstream(stream)
+        self._stream = stream
 
     def _launch(self) -> None:
         for config, function in self._kernels:

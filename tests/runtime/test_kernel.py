@@ -32,7 +32,8 @@ SPEC = Spec(
     tensors={"bias": {"shape": ["hq", "q_len"], "dtype": "float32"}},
 )
 SIZES = Sizes(batch=2, q_len=1000, kv_len=1500, heads=8, kv_heads=2)
-ADDRESSES = {"q": 0x1000, "k": 0x2000, "v": 0x3000, "o": 0x4000, "lse": 0x5000, "bias": 0x6000, "counter": 0x7000}
+ADDRESSES = {"q": 0x1000, "k": 0x2000, "v": 0x3000, "o": 0x4000, "lse": 0x5000, "bias": 0x6000, "counter": 0x7000}  # as LAYOUTS
+ARRAYS = tuple(ADDRESSES.values())[:-1]
 
 
 def packed(*shape: int, dtype: str = "bfloat16") -> Layout:
@@ -68,8 +69,8 @@ def test_the_record(planned: Plan) -> None:
     known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
     record, writes = kernel.fill(planned, by_rows(), known)
     memory = bytearray(record.tobytes())
-    for write in writes:
-        write(memoryview(memory), ADDRESSES)
+    for write in writes.values():
+        write(memoryview(memory), tuple(ADDRESSES.values()))
     filled = np.frombuffer(memory, record.dtype)[0]
     for argument in planned.launch.arguments:
         value = filled[argument.name]
@@ -135,14 +136,15 @@ def prepare(planned: Plan) -> kernel.Launch:
 
 def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[dict[str, Any]]) -> None:
     launch = prepare(planned)
-    launch(dict(ADDRESSES), 5)
-    launch({**ADDRESSES, "q": 0x9000}, 6)
+    launch(ARRAYS, 5)
+    launch((0x9000, *ARRAYS[1:]), 6)
+    launch((0xA000, *ARRAYS[1:]), 6)
     dtype = record_dtype(planned.launch.arguments)
-    first, second = (np.frombuffer(x["bytes"], dtype)[0] for x in launched)
-    assert [first["q"].view(np.uint64)[0], second["q"].view(np.uint64)[0]] == [0x1000, 0x9000]
-    assert [first["counter"], second["counter"]] == [0x7005, 0x7006]
-    assert first["lse"] == second["lse"] == 0x5000
-    assert [x["stream"] for x in launched] == [5, 6]
+    seen = [np.frombuffer(x["bytes"], dtype)[0] for x in launched]
+    assert [x["q"].view(np.uint64)[0] for x in seen] == [0x1000, 0x9000, 0xA000]
+    assert [x["counter"] for x in seen] == [0x7005, 0x7006, 0x7006]
+    assert {int(x["lse"]) for x in seen} == {0x5000}
+    assert [x["stream"] for x in launched] == [5, 6, 6]
     (part,) = planned.launch.kernels
     assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.threads, part.shared_bytes)
 
@@ -152,7 +154,7 @@ def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[s
 
     def run(i: int) -> None:
         for _ in range(50):
-            launch(dict.fromkeys(ADDRESSES, i << 16), i)
+            launch((i << 16,) * len(ARRAYS), i)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(1, 5)]
     for thread in threads:
@@ -170,7 +172,7 @@ def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[s
 def test_a_refused_launch_is_an_error(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuLaunchKernelEx", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE,))
     with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
-        prepare(planned)(dict(ADDRESSES), 5)
+        prepare(planned)(ARRAYS, 5)
 
 
 def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
