@@ -23,8 +23,8 @@ SCHEDULES = {
 }
 VARIANTS = (
     {"head_dim": 64, "dtype": "float16", "mask": "causal", "outputs": ["o", "lse"]},
-    {"head_dim": 40, "dtype": "bfloat16", "mask": "prefix(70) | window(30, 10)", "layout": "bhsd", "outputs": ["o", "lse"], **SOFTCAP},
-    {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "softmax": {"sink": "0.5"}, "block": {"m": 64, "n": 32}, **ALIBI},
+    {"head_dim": 40, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "layout": "bhsd", "outputs": ["o", "lse"], **SOFTCAP},
+    {"head_dim": {"qk": 96, "v": 64}, "dtype": "bfloat16", "softmax": {"sink": "0.5"}, "block": {"m": 64, "n": 32}, **ALIBI},
 )
 
 
