@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flashgen.api import Attention, attention, compile  # noqa: A004
     from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
+    from flashgen.plan.derive import Derivation, derive
     from flashgen.spec import Spec, load, loads
 
 _HOMES = {
     "flashgen.api": ("Attention", "attention", "compile"),
     "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
+    "flashgen.plan.derive": ("Derivation", "derive"),
     "flashgen.spec": ("Spec", "load", "loads"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Attention", "BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "Spec", "SpecError",
-    "attention", "compile", "load", "loads",
+    "Attention", "BackendError", "CallError", "CompileError", "Derivation", "FlashgenError", "PlanError", "Spec", "SpecError",
+    "attention", "compile", "derive", "load", "loads",
 ]  # fmt: skip
 
 

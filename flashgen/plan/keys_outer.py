@@ -15,7 +15,7 @@ __all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescal
 
 SKELETON = "keys_outer_sm80"
 
-QUERY_TILES = 8  # of a block: a key tile is loaded once for so many, and more blocks than heads are at work
+QUERY_TILES = 4  # of a block: a key tile is loaded once for so many, and more blocks than heads are at work
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
