@@ -1,0 +1,115 @@
+"""What a plan does to run: passes, bytes, operations, memory, each as a formula and as a number for given lengths."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+import sympy
+
+from flashgen.expr.ranges import EMPTY
+from flashgen.plan.model import Plan
+from flashgen.plan.params import Sizes
+
+Expr = Any  # of sympy
+
+B, H, H_kv, S_q, S_kv, D, D_v, m, n, W, G = sympy.symbols("B H H_kv S_q S_kv D D_v m n W G", integer=True, positive=True)
+WORDS = {
+    B: "sequences",
+    H: "query heads",
+    H_kv: "key/value heads",
+    S_q: "queries",
+    S_kv: "keys",
+    D: "columns of q and k",
+    D_v: "columns of v and o",
+    m: "queries of a tile",
+    n: "keys of a tile",
+    W: "pairs of a query tile and a key tile that a head visits; ceil(S_q/m) ceil(S_kv/n) where the mask hides no tile",
+    G: "pairs of a block's query tiles and a key tile that a head visits",
+}
+FLOAT = 4  # bytes, of s and of a running state
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one call, in formulas over `WORDS`.
+
+    `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2 both ways, if it keeps the keys and values
+    of the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications that follow a moving maximum, or divide o before
+    the end; where `at_most`, a bound.
+    """
+
+    passes: Expr
+    read: Expr
+    written: Expr
+    dram: Expr
+    flops: Expr  # of products
+    exponentials: Expr
+    rescales: Expr
+    memory: Expr  # bytes at the peak, besides q, k, v, o
+    at_most: bool = False
+
+    def at(self, plan: Plan, sizes: Sizes, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, int]:
+        """The numbers for a call. `values`: what the mask reads; without it the first head counts for all."""
+        tile = plan.tile
+        seen = plan.ranges.classes(sizes.q_len, sizes.kv_len, {"b": 0, "h": 0, "hk": 0, **_defaults(plan), **values}) != EMPTY
+        if plan.softmax.materialize:
+            seen[...] = True
+        per_block = _query_tiles(plan)
+        shared = sum(int(seen[first : first + per_block].any(0).sum()) for first in range(0, len(seen), per_block))
+        known = {B: sizes.batch, H: sizes.heads, H_kv: sizes.kv_heads, S_q: sizes.q_len, S_kv: sizes.kv_len, W: int(seen.sum()), G: shared}
+        known |= {D: plan.spec.head_dim.qk, D_v: plan.spec.head_dim.v, m: tile.block_m, n: tile.block_n}
+        return {f.name: int(getattr(self, f.name).subs(known)) for f in fields(self) if f.name != "at_most"}
+
+
+def _defaults(plan: Plan) -> dict[str, Any]:
+    return {param.name: param.default for param in plan.spec.params}
+
+
+def _query_tiles(plan: Plan) -> int:
+    """Of a block."""
+    match plan.launch.kernels[-1].blocks[0] if plan.launch.kernels else 0:
+        case (_, rows):
+            return max(1, rows // plan.tile.block_m)
+    return 1
+
+
+def counts(plan: Plan) -> Counts:
+    """The formulas of a plan.
+
+    >>> print(counts(plan(Spec(head_dim=64, dtype="float16"), "sm_90a")).memory)
+    0
+    """
+    softmax, e, lse = plan.softmax, plan.dtype.bytes, FLOAT * len(plan.row_outputs)
+    heads, rows, pairs = B * H, m * sympy.ceiling(S_q / m), W * m * n
+    passes = sympy.Integer(softmax.passes)
+    arrays = e * (heads * S_q * D + B * H_kv * S_kv * (D + D_v))
+    output = heads * S_q * (e * D_v + lse)
+    flops = 2 * heads * pairs * (passes * D + D_v)
+    if softmax.materialize:
+        s = heads * rows * n * sympy.ceiling(S_kv / n)
+        read = heads * W * e * (m * D + n * (D + D_v)) + s * (2 * FLOAT + e)
+        written, dram = (
+            s * (FLOAT + e) + output,
+            arrays + output + s * (3 * FLOAT + 2 * e),
+        )  # s is read for its maximum and sum, and again for p
+        return Counts(passes, read, written, dram, flops, s * 5 / 2, s / 2, s * (FLOAT + e))
+    if softmax.outer == "kv":
+        state = FLOAT * (D_v + 2)
+        read = heads * (G * n * e * (D + D_v) + W * m * (e * D + state) + rows * state)
+        written, memory = heads * (W * m + rows) * state + output, heads * rows * state
+    else:
+        read, written, memory = heads * e * (S_q * D + W * n * (passes * D + D_v)), output, sympy.Integer(0)
+    exponents, moved = _exponentials(plan)
+    followed = {"normalized": 2 * D_v + 1, "online": D_v + 1, "maximum_and_sum": 1, "maximum": 0}[softmax.steps[0]]
+    if not softmax.normalized:
+        exponents = moved = followed = 0
+    return Counts(
+        passes, read, written, arrays + output, flops, heads * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed),
+        memory, at_most=softmax.rescale == "lazy",
+    )  # fmt: skip
+
+
+def _exponentials(plan: Plan) -> tuple[int, int]:
+    """A pair of a query and a key, and a query row and key tile, whose state follows the maximum."""
+    return (2 if plan.softmax.passes > 1 else 1), (0 if plan.softmax.passes == 3 else 1)
