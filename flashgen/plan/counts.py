@@ -34,9 +34,9 @@ FLOAT = 4  # bytes, of s and of a running state
 class Counts:
     """Of one call, in formulas over `WORDS`.
 
-    `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2 both ways, if it keeps the keys and values
-    of the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications that follow a moving maximum, or divide o before
-    the end; where `at_most`, a bound.
+    `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2 both ways, if it keeps the keys and values of
+    the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications that follow a
+    moving maximum, or divide o before the end; where `at_most`, a bound. What the ranges of a mask need of memory is not counted.
     """
 
     passes: Expr
@@ -89,10 +89,8 @@ def counts(plan: Plan) -> Counts:
     if softmax.materialize:
         s = heads * rows * n * sympy.ceiling(S_kv / n)
         read = heads * W * e * (m * D + n * (D + D_v)) + s * (2 * FLOAT + e)
-        written, dram = (
-            s * (FLOAT + e) + output,
-            arrays + output + s * (3 * FLOAT + 2 * e),
-        )  # s is read for its maximum and sum, and again for p
+        written = s * (FLOAT + e) + output
+        dram = arrays + output + s * (3 * FLOAT + 2 * e)  # s is read for its maximum and sum, and again for p
         return Counts(passes, read, written, dram, flops, s * 5 / 2, s / 2, s * (FLOAT + e))
     if softmax.outer == "kv":
         state = FLOAT * (D_v + 2)
