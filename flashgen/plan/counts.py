@@ -34,9 +34,9 @@ FLOAT = 4  # bytes, of s and of a running state
 class Counts:
     """Of one call, in formulas over `WORDS`.
 
-    `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2 both ways, if it keeps the keys and values of
-    the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications that follow a
-    moving maximum, or divide o before the end; where `at_most`, a bound. What the ranges of a mask need of memory is not counted.
+    `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2, both ways, if it keeps the keys and
+    values of the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications
+    that follow a moving maximum, or divide o before the end; where `at_most`, a bound. What a mask's ranges need is not counted.
     """
 
     passes: Expr
