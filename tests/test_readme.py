@@ -1,10 +1,12 @@
 """The README tells the truth: its spec, call, commands and inner loop are those of the repository."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks import table
 from flashgen.cli.commands import app
 from flashgen.spec import load, loads
 
@@ -59,3 +61,10 @@ def test_commands_exist(name):
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)]+)\)", TEXT))
 def test_links_lead_somewhere(link):
     assert (ROOT / link).exists()
+
+
+def test_the_table_is_that_of_the_results():
+    """`python benchmarks/table.py benchmarks/results/NVIDIA_H100_80GB_HBM3.json` puts it there."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "NVIDIA_H100_80GB_HBM3.json").read_text())
+    written = TEXT.partition(table.BEGIN)[2].partition(table.END)[0].strip()
+    assert written == table.table(results)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flashgen import arch as arches
+from flashgen.cli import bench as benching
 from flashgen.cli import build as building
 from flashgen.cli import check as checking
 from flashgen.cli import doctor as examining
@@ -105,6 +106,25 @@ def check(
     else:
         checking.table(report)
     if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    specs: Annotated[list[str] | None, typer.Argument(metavar="[SPEC]...", help="by default the FlashAttention-3 paper's grid")] = None,
+    length: Annotated[list[int] | None, typer.Option(min=1, help="queries and keys; may be repeated; by default 512 to 16384")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="may be repeated; by default all that are installed")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where <card>.json and <card>.png are kept")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Measure flashgen beside the peers that are installed, 16k tokens in all, checked; exit code 1 when flashgen is off somewhere."""
+    suite, cases = benching.cases([find(spec) for spec in specs or []], length or [])
+    found, results = benching.bench(suite, cases, benching.chosen(peer or []), out)
+    if as_json:
+        _print_json(found)
+    else:
+        benching.report(found, results)
+    if benching.failed(results):
         raise typer.Exit(1)
 
 

@@ -1,0 +1,135 @@
+"""What is measured: specs at lengths, and fresh random arrays for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from flashgen.dtypes import by_name
+from flashgen.spec import Spec
+from flashgen.spec.model import Tensor
+
+TOKENS, HIDDEN = 16384, 2048  # of the FlashAttention-3 paper's grid: in all, and of all heads together
+HEAD_DIMS, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
+DOCUMENT = 1111  # tokens of a document
+_PER_HEAD = {"shape": ["hq"], "dtype": "float32"}
+
+# What a spec says besides dtype and head dim. Peers say the same their own way, in flashgen.bench.peers.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full": {"mask": "full"},
+    "causal": {"mask": "causal"},
+    "window": {"mask": "causal & window(1023, 0)"},
+    "prefix": {"mask": "prefix(2048) | causal"},
+    "chunk": {"mask": "causal & chunk(1024)"},
+    "padding": {"mask": "kv_idx < lens[b]", "tensors": {"lens": {"shape": ["b"], "dtype": "int32"}}},
+    "document": {"mask": "causal & document(ids)", "tensors": {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}},
+    "strided": {"mask": "causal & ((q_idx - kv_idx) % 4 == 0)"},
+    "softcap": {"mask": "causal", "score": "softcap * tanh(s / softcap)", "params": {"softcap": 50.0}},
+    "alibi": {"mask": "causal", "score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": _PER_HEAD}},
+    "bias": {
+        "mask": "causal",
+        "score": "s + bias[h, q_idx, kv_idx]",
+        "tensors": {"bias": {"shape": ["hq", "q_len", "kv_len"], "dtype": "float32"}},
+    },
+    "temperature": {"mask": "causal", "score": "temperature[h] * s", "tensors": {"temperature": _PER_HEAD}},
+    "log_n": {"mask": "causal", "score": "s * log(max(q_idx, 1))"},
+    "sink": {"mask": "causal", "softmax": {"sink": "sinks[h]"}, "tensors": {"sinks": _PER_HEAD}},
+    "off_by_one": {"mask": "causal", "softmax": "off_by_one"},
+    "sigmoid": {"mask": "causal", "score": "sigmoid(s - log(kv_len))", "softmax": "none"},
+    "relu_squared": {"mask": "causal", "score": "max(s, 0.0) * max(s, 0.0)", "softmax": "none"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec at one size; as many keys as queries. `variant`: its name in VARIANTS, "" where it is none of them."""
+
+    spec: Spec
+    seqlen: int
+    batch: int
+    heads: int  # of q
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        d = self.spec.head_dim
+        return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {self.seqlen}"
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The words that shapes of tensors are made of."""
+        kv_heads = self.heads // (self.spec.group or 1)
+        return {"b": self.batch, "hq": self.heads, "hk": kv_heads, "q_len": self.seqlen, "kv_len": self.seqlen}
+
+    @property
+    def operations(self) -> float:
+        """Of both products over all pairs of a query and a key, half of them where the mask is causal alone."""
+        columns = self.spec.head_dim.qk + self.spec.head_dim.v
+        return 2 * self.batch * self.heads * self.seqlen**2 * columns / (2 if self.spec.mask == "causal" else 1)
+
+    @property
+    def bytes(self) -> int:
+        """Of q, k, v and o."""
+        return sum(int(np.prod(shape)) for shape in (*self.shapes().values(), self.shapes()["q"])) * self.spec.element.bytes
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of q, k and v."""
+        n, d = self.axes, self.spec.head_dim
+        sizes = {"q": (n["hq"], d.qk), "k": (n["hk"], d.qk), "v": (n["hk"], d.v)}
+        if self.spec.layout == "bshd":
+            return {name: (self.batch, self.seqlen, *size) for name, size in sizes.items()}
+        return {name: (self.batch, heads, self.seqlen, columns) for name, (heads, columns) in sizes.items()}
+
+
+def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = None) -> Case:
+    """A case of the grid's size, or with the given batch and heads; heads are a multiple of the spec's group.
+
+    >>> case(Spec(head_dim=128, dtype="float16"), 4096).batch
+    4
+    """
+    group = spec.group or 1
+    heads = heads or max(1, HIDDEN // spec.head_dim.qk // group) * group
+    return Case(spec, seqlen, batch or max(1, TOKENS // seqlen), heads, variant_of(spec))
+
+
+def variant_of(spec: Spec) -> str:
+    """The name under which peers know the spec, or nothing."""
+    if spec.layout != "bshd" or spec.scale or spec.group not in (None, 1):
+        return ""
+    plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
+
+    def says(given: Spec) -> tuple[Any, ...]:
+        return given.mask, given.score, given.softmax, given.params, given.tensors
+
+    return next((name for name, keys in VARIANTS.items() if says(Spec(**plain, **keys)) == says(spec)), "")
+
+
+def grid(head_dims: Sequence[int] = HEAD_DIMS, lengths: Sequence[int] = LENGTHS, dtypes: Sequence[str] = ("bfloat16",)) -> list[Case]:
+    """The cells of the FlashAttention-3 paper, full and causal."""
+    cells = product(dtypes, head_dims, ("full", "causal"), lengths)
+    return [case(Spec(head_dim=d, dtype=dtype, name=mask, mask=mask), length) for dtype, d, mask, length in cells]
+
+
+def draw(case: Case, xp: Any) -> dict[str, Any]:
+    """Normal q, k, v and what else the spec reads, by name, as arrays of CuPy or NumPy (`xp`)."""
+    arrays = {name: rounded(xp.random.standard_normal(shape), case.spec.dtype) for name, shape in case.shapes().items()}
+    return arrays | {tensor.name: draw_tensor(case, tensor, xp) for tensor in case.spec.tensors}
+
+
+def draw_tensor(case: Case, tensor: Tensor, xp: Any) -> Any:
+    """Integers over positions number documents of 1,111 tokens, other integers hold the number of keys; floats are normal, bools either."""
+    shape = tuple(case.axes[n] if isinstance(n, str) else n for n in tensor.shape)
+    if tensor.dtype == "int32":
+        return xp.full(shape, xp.arange(shape[-1]) // DOCUMENT if tensor.shape[-1] in ("q_len", "kv_len") else case.seqlen, "int32")
+    values = xp.random.standard_normal(shape)
+    return values > 0 if tensor.dtype == "bool" else values.astype(tensor.dtype)
+
+
+def rounded(x: Any, dtype: str) -> Any:
+    """To the nearest, ties to even; CuPy has no cast to bfloat16, so by the bits."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    bits = x.astype("float32").view("uint32")
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("uint16").view(by_name(dtype).numpy)

@@ -1,0 +1,240 @@
+"""Who else computes attention on this machine, and how each says a case. Nothing of theirs is imported before it is asked for."""
+
+import functools
+import importlib
+import importlib.util
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashgen.api import Attention
+from flashgen.arch import Arch
+from flashgen.bench.cases import Case
+from flashgen.runtime import arrays
+from flashgen.spec import Spec
+
+Tensors = Mapping[str, Any]  # what a spec reads, by name, in the library of the implementation
+Call = Callable[[Any, Any, Any], Any]  # q, k, v -> o
+
+
+OURS = "flashgen"  # the name of what the others are compared with
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+class UnfitError(Exception):
+    """A case that an implementation has no words for."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is timed, and what had to happen before besides compilation, as building a mask."""
+
+    call: Call
+    mask_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a case. `prepare` raises UnfitError, or whatever its library raises."""
+
+    name: str
+    module: str  # that it needs
+    prepare: Callable[[Case, Tensors], Prepared]
+    adopt: Callable[[Any], Any] = _same  # from CuPy, without a copy
+
+    @property
+    def installed(self) -> bool:
+        """Whether its module is there."""
+        try:
+            return importlib.util.find_spec(self.module) is not None
+        except ModuleNotFoundError:  # not even the package that it would be in
+            return False
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
+
+
+def to_torch(x: Any) -> Any:
+    """A PyTorch tensor in the memory of a CuPy array; DLPack of CuPy knows no bfloat16."""
+    torch = _torch()
+    if x.dtype.name == "bfloat16":
+        return torch.from_dlpack(x.view("uint16")).view(torch.bfloat16)
+    return torch.from_dlpack(x)
+
+
+def prepare_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> Prepared:
+    """Ours, o alone."""
+    attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"]})), arch)
+    return Prepared(lambda q, k, v: attn(q, k, v, **tensors))
+
+
+def _sdpa(backend: str) -> Callable[[Case, Tensors], Prepared]:
+    """PyTorch's scaled_dot_product_attention through one backend."""
+
+    def prepare(case: Case, tensors: Tensors) -> Prepared:
+        if case.variant not in ("full", "causal", "bias"):
+            raise UnfitError("scaled_dot_product_attention takes no mask and score but causal and a bias")
+        torch = _torch()
+        attention = torch.nn.functional.scaled_dot_product_attention
+        kernel = importlib.import_module("torch.nn.attention").sdpa_kernel
+        chosen = getattr(importlib.import_module("torch.nn.attention").SDPBackend, backend)
+        more: dict[str, Any] = {"is_causal": case.variant == "causal"}
+        begin = time.perf_counter()
+        if case.variant == "bias":
+            hidden = torch.ones(case.seqlen, case.seqlen, dtype=torch.bool, device="cuda").triu(1)
+            more = {"attn_mask": tensors["bias"].masked_fill(hidden, -math.inf).to(getattr(torch, case.spec.dtype))[None]}
+            torch.cuda.synchronize()
+        mask_ms = 1e3 * (time.perf_counter() - begin)
+
+        def call(q: Any, k: Any, v: Any) -> Any:
+            with kernel(chosen):
+                return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **more).transpose(1, 2)
+
+        return Prepared(call, mask_ms)
+
+    return prepare
+
+
+def _causal(b: Any, h: Any, q: Any, k: Any) -> Any:  # noqa: ARG001
+    return q >= k
+
+
+def _alone(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:  # noqa: ARG001
+    return score
+
+
+def flex_words(case: Case, t: Tensors) -> tuple[Any, Any]:
+    """The mask and the score of a variant as FlexAttention takes them; None for no mask."""
+    torch = _torch()
+    masks: dict[str, Any] = {
+        "full": None,
+        "window": lambda _b, _h, q, k: (q >= k) & (q - k <= 1023),
+        "prefix": lambda _b, _h, q, k: (k < 2048) | (q >= k),
+        "chunk": lambda _b, _h, q, k: (q >= k) & (q // 1024 == k // 1024),
+        "padding": lambda b, _h, _q, k: k < t["lens"][b],
+        "document": lambda b, _h, q, k: (q >= k) & (t["ids"][b, q] == t["ids"][b, k]),
+        "strided": lambda _b, _h, q, k: (q >= k) & ((q - k) % 4 == 0),
+    }
+    scores: dict[str, Any] = {
+        "softcap": lambda s, _b, _h, _q, _k: 50.0 * torch.tanh(s / 50.0),
+        "alibi": lambda s, _b, h, q, k: s + t["slopes"][h] * (k - q),
+        "bias": lambda s, _b, h, q, k: s + t["bias"][h, q, k],
+        "temperature": lambda s, _b, h, _q, _k: t["temperature"][h] * s,
+        "log_n": lambda s, _b, _h, q, _k: s * torch.log(torch.clamp(q, min=1)),
+    }
+    if case.variant not in {*masks, *scores, "causal"}:
+        raise UnfitError("FlexAttention has softmax with neither sink nor other weights")
+    return masks.get(case.variant, _causal), scores.get(case.variant, _alone)
+
+
+@functools.cache
+def _flex() -> Any:
+    torch = _torch()
+    torch._dynamo.config.recompile_limit = 256  # beyond it PyTorch runs uncompiled: every case is a compilation of the same function
+    return torch.compile(importlib.import_module("torch.nn.attention.flex_attention").flex_attention)
+
+
+def prepare_flex(case: Case, tensors: Tensors) -> Prepared:
+    """FlexAttention."""
+    mask, score = flex_words(case, tensors)
+    flex, torch = _flex(), _torch()
+    begin = time.perf_counter()
+    create = importlib.import_module("torch.nn.attention.flex_attention").create_block_mask
+    batch = case.batch if case.variant in ("padding", "document") else None
+    block_mask = mask and create(mask, batch, None, case.seqlen, case.seqlen, device="cuda")
+    torch.cuda.synchronize()
+    mask_ms = 1e3 * (time.perf_counter() - begin) if mask else 0.0
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        rows = (x.transpose(1, 2) for x in (q, k, v))
+        return flex(*rows, score_mod=None if score is _alone else score, block_mask=block_mask).transpose(1, 2)
+
+    return Prepared(call, mask_ms)
+
+
+def flash_words(version: int, case: Case, tensors: Tensors) -> dict[str, Any]:
+    """The keywords of flash_attn_func, as the package of this version takes them."""
+    known: dict[str, dict[str, Any]] = {
+        "full": {},
+        "causal": {"causal": True},
+        "window": {"causal": True, "window_size": (1023, 0)},
+        "softcap": {"causal": True, "softcap": 50.0},
+    }
+    if version == 2:
+        known["alibi"] = {"causal": True, "alibi_slopes": tensors.get("slopes")}
+    if version == 4:
+        known["sink"] = {"causal": True, "learnable_sink": tensors.get("sinks")}
+    if case.variant not in known:
+        raise UnfitError(f"flash_attn_func of version {version} has no argument for it")
+    return known[case.variant]
+
+
+def _flash(version: int, module: str) -> Callable[[Case, Tensors], Prepared]:
+    """FlashAttention from Dao-AILab, by major version."""
+
+    def prepare(case: Case, tensors: Tensors) -> Prepared:
+        words = flash_words(version, case, tensors)
+        attention = importlib.import_module(module).flash_attn_func
+
+        def call(q: Any, k: Any, v: Any) -> Any:
+            o = attention(q, k, v, **words)
+            return o[0] if isinstance(o, tuple) else o
+
+        return Prepared(call)
+
+    return prepare
+
+
+def prepare_standard(case: Case, tensors: Tensors) -> Prepared:  # noqa: ARG001
+    """Scores as a whole in memory, each step a kernel of CuPy."""
+    if case.variant not in ("full", "causal"):
+        raise UnfitError("standard attention in CuPy is written for full and causal masks")
+    if case.spec.dtype == "bfloat16":
+        raise UnfitError("CuPy has no product of bfloat16")
+    cp, scale = arrays.cupy(), case.spec.head_dim.qk**-0.5
+    hidden = cp.triu(cp.ones((case.seqlen, case.seqlen), bool), 1) if case.variant == "causal" else None
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        s = cp.matmul(q.swapaxes(1, 2), k.transpose(0, 2, 3, 1)).astype("float32")
+        s *= scale
+        if hidden is not None:
+            cp.copyto(s, -cp.inf, where=hidden)
+        s -= s.max(-1, keepdims=True)
+        cp.exp(s, out=s)
+        s /= s.sum(-1, keepdims=True)
+        return cp.matmul(s.astype(v.dtype), v.swapaxes(1, 2)).swapaxes(1, 2)
+
+    return Prepared(call)
+
+
+PEERS = (
+    Implementation("cudnn", "torch", _sdpa("CUDNN_ATTENTION"), to_torch),
+    Implementation("flash", "torch", _sdpa("FLASH_ATTENTION"), to_torch),
+    Implementation("efficient", "torch", _sdpa("EFFICIENT_ATTENTION"), to_torch),
+    Implementation("flex", "torch", prepare_flex, to_torch),
+    Implementation("flash-attn 2", "flash_attn.flash_attn_interface", _flash(2, "flash_attn.flash_attn_interface"), to_torch),
+    Implementation("flash-attn 3", "flash_attn_interface", _flash(3, "flash_attn_interface"), to_torch),
+    Implementation("flash-attn 4", "flash_attn.cute", _flash(4, "flash_attn.cute"), to_torch),
+    Implementation("standard", "cupy", prepare_standard),
+)
+
+
+def implementations(arch: Arch) -> list[Implementation]:
+    """flashgen, on the arrays that most peers take, on Hopper also with the kernel of all other architectures; and what is installed."""
+    peers = [peer for peer in PEERS if peer.installed]
+    adopt = to_torch if any(peer.adopt is to_torch for peer in peers) else _same
+    found = [Implementation(OURS, "flashgen", prepare_flashgen, adopt), *peers]
+    if arch.name == "sm_90a":
+        found.append(Implementation(f"{OURS} mma.sync", "flashgen", functools.partial(prepare_flashgen, arch="sm_90"), adopt))
+    return found
+
+
+def is_peer(name: str) -> bool:
+    """Whether an implementation is one of the others."""
+    return name.partition(" ")[0] != OURS

@@ -1,0 +1,116 @@
+"""Results as a file, with what they were measured on, and as a picture."""
+
+import json
+import statistics
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from flashgen.bench.peers import OURS
+from flashgen.bench.run import Results
+from flashgen.runtime import device
+
+_PACKAGES = (
+    "flashgen",
+    "cupy-cuda13x",
+    "cupy-cuda12x",
+    "torch",
+    "triton",
+    "nvidia-cudnn-cu13",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+)
+
+
+def environment() -> dict[str, Any]:
+    """The card, its driver, versions, the commit. Raises BackendError without a GPU."""
+    here = str(Path(__file__).parent)
+    return {
+        "gpu": device.current().name,
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "commit": _output("git", "-C", here, "rev-parse", "HEAD")[:12],
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _output(*command: str) -> str:
+    """What a command prints; nothing where it fails or is not there."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def to_json(results: Results, suite: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """`found` and the rows, and apart from them what a call costs the host, microseconds, and who was not timed."""
+    host = defaultdict(list)
+    for one in results.measured:
+        host[one.implementation].append(one.host_us)
+    return {
+        **found,
+        "host_us": {name: round(statistics.median(us), 1) for name, us in host.items()},
+        "skipped": [{"case": s.case, "implementation": s.implementation, "reason": s.reason} for s in results.skipped],
+        "rows": [one.row(suite) for one in results.measured],
+    }
+
+
+def card_name(found: Mapping[str, Any]) -> str:
+    """The card, fit for a file's name."""
+    return str(found["gpu"]).replace(" ", "_").replace("/", "_")
+
+
+def save_json(results: Mapping[str, Any], path: Path) -> None:
+    """One row a line. Raises OSError."""
+    rows = ",\n  ".join(json.dumps(row) for row in results["rows"])
+    head = json.dumps({k: v for k, v in results.items() if k != "rows"}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{head.removesuffix("}").rstrip()},\n "rows": [\n  {rows}\n ]\n}}\n')
+
+
+def panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """A panel a head dim, mask and dtype; in it, by implementation, TFLOP/s at each length."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for row in rows:
+        title = f"head dim {row['head_dim']}, {'causal' if row['causal'] else 'full'}, {row['dtype']}"
+        found.setdefault(title, {}).setdefault(row["implementation"], []).append((row["seqlen"], row["tflops"]))
+    return {title: {name: sorted(points) for name, points in lines.items()} for title, lines in found.items()}
+
+
+def save_plot(results: Mapping[str, Any], path: Path) -> None:
+    """TFLOP/s over length, a panel a head dim and mask. Raises OSError."""
+    from matplotlib.figure import Figure
+
+    found = panels(results["rows"])
+    columns = min(2, len(found))
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(5.5 * columns, 3.4 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    names = sorted({name for lines in found.values() for name in lines}, key=lambda name: (name != OURS, name))
+    colors = {name: f"C{i}" for i, name in enumerate(names)}
+    for axes, (title, lines) in zip(grid.flat, found.items(), strict=False):
+        for name, points in lines.items():
+            axes.plot(*zip(*points, strict=True), marker="o", color=colors[name], label=name, linewidth=2.4 if name == OURS else 1.2)
+        lengths = sorted({x for points in lines.values() for x, _ in points})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [str(x) for x in lengths])
+        axes.set_ylim(bottom=0)
+        axes.set_title(title, fontsize=10)
+        axes.set(xlabel="sequence length", ylabel="TFLOP/s")
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(found) :]:
+        axes.set_axis_off()
+    handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend([handles[n] for n in names], names, loc="outside lower center", ncols=min(5, len(names)), frameon=False)
+    figure.suptitle(f"{results['gpu']}, forward")
+    figure.savefig(path, dpi=130)

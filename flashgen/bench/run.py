@@ -1,0 +1,130 @@
+"""Runs cases: every implementation prepared, checked and timed on the same fresh arrays, in one process."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashgen.arch import by_name
+from flashgen.bench.accuracy import Sample, sample
+from flashgen.bench.cases import Case, draw
+from flashgen.bench.peers import Implementation, UnfitError
+from flashgen.bench.timing import Clock, Run, measure
+
+REPETITIONS = 11
+_L2_BYTES = 2 * by_name("sm_90a").l2_bytes  # that all sets of arrays exceed together, so that none stays in the cache
+_MOST_SETS = 32
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One implementation on one case."""
+
+    case: Case
+    implementation: str
+    ms: float  # of a call on the device
+    host_us: float  # of a call until it is queued
+    compile_s: float  # of preparation and the first call, without building a mask
+    mask_ms: float  # of building a mask before calls
+
+    def row(self, suite: str) -> dict[str, Any]:
+        """As in results files."""
+        case = self.case
+        return {
+            "suite": suite,
+            "mode": "forward",
+            "head_dim": case.spec.head_dim.qk,
+            "causal": "causal" in case.spec.mask,
+            "seqlen": case.seqlen,
+            "batch": case.batch,
+            "heads": case.heads,
+            "dtype": case.spec.dtype,
+            "implementation": self.implementation,
+            "ms": round(self.ms, 4),
+            "tflops": round(case.operations / self.ms / 1e9, 1),
+        }
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An implementation that was not timed on a case, and why: it has no words for it, failed, or was wrong."""
+
+    case: str
+    implementation: str
+    reason: str
+    wrong: bool = False
+
+
+@dataclass
+class Results:
+    """What was found so far, case by case."""
+
+    measured: list[Measured] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A run that was checked, and what it cost before."""
+
+    run: Run
+    compile_s: float
+    mask_ms: float
+
+
+def run(
+    cases: Iterable[Case],
+    implementations: Sequence[Implementation],
+    clock: Clock,
+    xp: Any,
+    repetitions: int = REPETITIONS,
+    advance: Callable[[Results], None] = lambda _: None,
+) -> Results:
+    """Times every implementation on every case; `xp` makes the arrays, `advance` is called after each case with all results so far.
+
+    >>> run(grid(), implementations(), DeviceClock(), cupy).measured[0].ms
+    """
+    results = Results()
+    for case in cases:
+        sets = [draw(case, xp) for _ in range(max(1, min(_MOST_SETS, -(-_L2_BYTES // case.bytes))))]
+        expected = sample(case, sets[0])
+        ready = {}
+        for implementation in implementations:
+            found = _attempt(expected, implementation, sets)
+            if isinstance(found, Skipped):
+                results.skipped.append(found)
+            else:
+                ready[implementation.name] = found
+        timings = measure({name: one.run for name, one in ready.items()}, clock, repetitions)
+        for name, timing in timings.items():
+            results.measured.append(Measured(case, name, timing.ms, timing.host_us, ready[name].compile_s, ready[name].mask_ms))
+        advance(results)
+    return results
+
+
+def _attempt(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
+    case = expected.case.name
+    try:
+        return _ready(expected, implementation, sets)
+    except UnfitError as error:
+        return Skipped(case, implementation.name, str(error))
+    except Exception as error:  # whatever a library raises where it cannot serve a case: the others are still measured
+        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        return Skipped(case, implementation.name, reason)
+
+
+def _ready(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
+    case = expected.case
+    adopted = [tuple(implementation.adopt(arrays[name]) for name in "qkv") for arrays in sets]
+    tensors = {t.name: implementation.adopt(sets[0][t.name]) for t in case.spec.tensors}
+    begin = time.perf_counter()
+    prepared = implementation.prepare(case, tensors)
+    o = prepared.call(*adopted[0])
+    error = expected.error(o)
+    compile_s = time.perf_counter() - begin - prepared.mask_ms / 1e3
+    if not error <= expected.allowed:
+        reason = f"wrong: relative error {error:.1e}, twice that of rounding weights and output is {expected.allowed:.1e}"
+        return Skipped(case.name, implementation.name, reason, wrong=True)
+    following = itertools.cycle(adopted)
+    return _Ready(lambda: prepared.call(*next(following)), compile_s, prepared.mask_ms)

@@ -1,0 +1,56 @@
+"""How runs are compared: in turns, each several times in a row between two readings of a clock, medians."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flashgen.runtime.clock import Reading
+
+Run = Callable[[], Any]
+_READING_MS = 4.0  # that calls in a row shall take together
+_FEWEST_CALLS, _MOST_CALLS = 2, 64
+
+
+class Clock(Protocol):
+    """What reads the time of calls; `flashgen.runtime.clock.DeviceClock` on a GPU."""
+
+    def read(self, run: Run, calls: int) -> Reading: ...
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Medians of one call."""
+
+    ms: float  # on the device
+    host_us: float  # until it was queued
+
+
+def measure(runs: Mapping[str, Run], clock: Clock, repetitions: int, advance: Callable[[], None] = lambda: None) -> dict[str, Timing]:
+    """The time of every run, by name. They take turns, and each repetition begins with another one: a place in the order counts too.
+
+    >>> measure({"a": attn, "b": peer}, DeviceClock(), 11)["a"].ms
+
+    `advance` is called after each repetition.
+    """
+    calls = {name: _calls(clock, run) for name, run in runs.items()}
+    readings: dict[str, list[Reading]] = {name: [] for name in runs}
+    names = list(runs)
+    for repetition in range(repetitions):
+        first = repetition % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            readings[name].append(clock.read(runs[name], calls[name]))
+        advance()
+    return {name: median(found) for name, found in readings.items()}
+
+
+def median(readings: list[Reading]) -> Timing:
+    """Of one run's readings."""
+    return Timing(statistics.median(r.device_ms for r in readings), 1e3 * statistics.median(r.host_ms for r in readings))
+
+
+def _calls(clock: Clock, run: Run) -> int:
+    """In a row, after some that warm up."""
+    ms = min(clock.read(run, 2).device_ms for _ in range(2))
+    return max(_FEWEST_CALLS, min(_MOST_CALLS, math.ceil(_READING_MS / max(ms, 1e-3))))

@@ -1,0 +1,99 @@
+"""`flashgen bench`: cases measured under a progress bar, kept after each; a table, a picture, a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from flashgen.bench import Case, DeviceClock, Results, case, grid, implementations, run
+from flashgen.bench.cases import LENGTHS
+from flashgen.bench.peers import OURS, Implementation, is_peer
+from flashgen.bench.results import card_name, environment, save_json, save_plot, to_json
+from flashgen.cli.errors import CommandError
+from flashgen.cli.terminal import console, plain, table
+from flashgen.errors import did_you_mean
+from flashgen.runtime import arrays, device
+from flashgen.spec import Spec
+
+
+def cases(specs: Sequence[Spec], lengths: Sequence[int]) -> tuple[str, list[Case]]:
+    """The suite and its cases: the specs at these lengths; without specs, the grid."""
+    lengths = lengths or LENGTHS
+    return ("specs", [case(spec, length) for spec in specs for length in lengths]) if specs else ("grid", grid(lengths=lengths))
+
+
+def chosen(names: Sequence[str]) -> list[Implementation]:
+    """flashgen and these peers; without names, all that are installed. Raises CommandError for one that is not."""
+    found = {one.name: one for one in implementations(device.current().arch)}
+    for name in names:
+        if name not in found:
+            raise CommandError(f"--peer {name}: nothing installed is called so; {did_you_mean(name, found)}")
+    return [one for one in found.values() if not names or one.name in (OURS, *names)]
+
+
+def bench(suite: str, wanted: Sequence[Case], contenders: Sequence[Implementation], out: Path) -> tuple[dict[str, Any], Results]:
+    """Measures, and keeps what was found in out/<card>.json and .png after each case. Raises BackendError, CommandError."""
+    found, clock = environment(), DeviceClock()
+    path = out / f"{'' if suite == 'grid' else suite + '_'}{card_name(found)}.json"
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task(wanted[0].name, total=len(wanted))
+
+        def advance(results: Results) -> None:
+            progress.advance(task)
+            done = int(progress.tasks[0].completed)
+            progress.update(task, description=wanted[min(done, len(wanted) - 1)].name)
+            _save(to_json(results, suite, found), path)
+
+        results = run(wanted, contenders, clock, arrays.cupy(), advance=advance)
+    return to_json(results, suite, found), results
+
+
+def _save(results: dict[str, Any], path: Path) -> None:
+    try:
+        save_json(results, path)
+        save_plot(results, path.with_suffix(".png"))
+    except OSError as error:
+        raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def report(found: dict[str, Any], results: Results) -> None:
+    """TFLOP/s, a line a case; how flashgen does against the best of the others; host time; who was not timed."""
+    out = console()
+    names = list(dict.fromkeys(one.implementation for one in results.measured))
+    rows = table("", *names, "of the best peer")
+    for column in rows.columns[1:]:
+        column.justify = "right"
+    speeds: dict[str, dict[str, float]] = {}
+    for one in results.measured:
+        speeds.setdefault(one.case.name, {})[one.implementation] = one.case.operations / one.ms / 1e9
+    for name, speed in speeds.items():
+        rows.add_row(*plain([name, *(f"{speed[n]:.0f}" if n in speed else "" for n in names), relative(speed)]))
+    out.print(Text(f"{found['gpu']}: forward, TFLOP/s", style="bold"))
+    out.print(rows)
+    out.print(*plain([f"host time of a call, microseconds: {', '.join(f'{n} {us:.0f}' for n, us in found['host_us'].items())}"]))
+    for reason, where in _reasons(results).items():
+        out.print(*plain([f"not timed: {reason} ({where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''})"]))
+
+
+def relative(speed: dict[str, float]) -> str:
+    """flashgen's speed over the best of the others."""
+    others = [x for name, x in speed.items() if is_peer(name)]
+    return f"{speed[OURS] / max(others):.2f}" if others and OURS in speed else ""
+
+
+def _reasons(results: Results) -> dict[str, list[str]]:
+    """Cases that were not timed, by who and why."""
+    found: dict[str, list[str]] = {}
+    for one in results.skipped:
+        found.setdefault(f"{one.implementation}: {one.reason}", []).append(one.case)
+    return found
+
+
+def failed(results: Results) -> bool:
+    """Whether flashgen itself was wrong or did not run somewhere."""
+    return any(one.implementation == OURS for one in results.skipped)

@@ -1,0 +1,47 @@
+"""`flashgen bench` as far as it goes without a GPU; what it measures is in tests/bench, what a GPU says in tests/gpu."""
+
+import pytest
+
+from flashgen.bench.run import Measured, Results, Skipped
+from flashgen.cli import bench
+from flashgen.runtime import device
+from flashgen.spec import Spec
+
+SPEC = Spec(head_dim=64, dtype="float16", mask="causal", name="mine")
+
+
+def results():
+    _, cases = bench.cases([SPEC], [512, 1024])
+    measured = [Measured(one, name, ms, 5.0, 1.0, 0.0) for one in cases for name, ms in (("flashgen", 1.0), ("cudnn", 2.0))]
+    return Results(measured, [Skipped(cases[0].name, "flash", "no words"), Skipped(cases[1].name, "flash", "no words")])
+
+
+def test_specs_at_lengths_or_the_grid():
+    suite, cases = bench.cases([SPEC], [100])
+    assert (suite, [c.name for c in cases]) == ("specs", ["causal 64 float16 100"])
+    suite, cases = bench.cases([], [512])
+    assert (suite, len(cases)) == ("grid", 6)
+
+
+def test_the_report_names_the_ratio_and_who_was_not_timed(capsys):
+    found = {"gpu": "Some Card", "host_us": {"flashgen": 5.0, "cudnn": 20.0}}
+    bench.report(found, results())
+    out = capsys.readouterr().out
+    assert out.count("2.00") == 2
+    assert "flash: no words (causal 64 float16 512 and 1 more)" in out
+    assert "flashgen 5, cudnn 20" in out
+
+
+def test_it_failed_only_where_flashgen_did():
+    found = results()
+    assert not bench.failed(found)
+    found.skipped.append(Skipped("a case", "flashgen", "wrong: much", wrong=True))
+    assert bench.failed(found)
+
+
+@pytest.mark.skipif(device.missing() is None, reason="there is a GPU")
+def test_without_a_gpu_it_says_so(flashgen):
+    ran = flashgen("bench", "causal", "--length", "512")
+    assert ran.code == 2
+    assert ran.err.startswith("flashgen: ")
+    assert "Traceback" not in ran.err
