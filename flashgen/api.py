@@ -15,6 +15,7 @@ from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import BackendError, CallError, did_you_mean
 from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
+from flashgen.plan.split import has_kernel
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
@@ -167,9 +168,10 @@ class Attention:
 def _default_arch(spec: Spec, backend: Backend | None) -> Arch:
     if backend == "emulate":
         return arches.by_name(arches.DEFAULT)
-    if backend != "gpu" and (backend == "interpreter" or spec.element.mma is None or device.missing()):
+    if backend != "gpu" and (backend == "interpreter" or device.missing()):
         return arches.by_name("host")
-    return device.current().arch
+    arch = device.current().arch
+    return arch if backend == "gpu" or has_kernel(spec, arch) else arches.by_name("host")
 
 
 def attention(

@@ -18,7 +18,7 @@ class DType:
     name: str
     bytes: int
     cuda: str  # storage type in emitted text
-    mma: str | None  # operand type of mma and wgmma; None: not on tensor cores
+    mma: str | None  # operand type of mma and wgmma, of float32's planes too; None: not on tensor cores
     rounding: float  # unit roundoff
 
     @cached_property
@@ -34,7 +34,7 @@ class DType:
 _ROWS = (
     DType("float16", 2, "u16", "f16", 2.0**-11),
     DType("bfloat16", 2, "u16", "bf16", 2.0**-8),
-    DType("float32", 4, "float", None, 2.0**-24),
+    DType("float32", 4, "float", "f16", 2.0**-24),
     DType("int32", 4, "int", None, 0.0),
     DType("int64", 8, "long long", None, 0.0),
     DType("bool", 1, "bool", None, 0.0),

@@ -50,6 +50,7 @@ class Binder:
 
     def __init__(self, spec: "Spec", scale: frozenset[str] | None):
         """`scale`: the params that the sign of softmax_scale rests on, if it is positive."""
+        self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
         positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
@@ -70,6 +71,10 @@ class Binder:
     def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
         x = args[0]
         match op:
+            case "sigmoid" if self.accurate:
+                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), Call("exp", (call("neg", x),), "float")))
+            case "exp" | "log" | "exp2" | "tanh" | "sqrt" if self.accurate:
+                return Call(op, args, type)
             case "//" | "%" if self._nonnegative(x):
                 return Call("quotient" if op == "//" else "remainder", args, "int")
             case "sigmoid" if level(x) <= UNIFORM:

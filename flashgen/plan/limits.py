@@ -8,15 +8,12 @@ MAX_HEAD_DIM = 256  # what a thread's registers hold of o
 
 
 def check(problem: Problem) -> None:
-    """Raises PlanError for head dims, dtypes and schedules that no kernel has."""
+    """Raises PlanError for head dims and schedules that no kernel has."""
     spec, arch, softmax = problem.spec, problem.arch.name, problem.softmax
     for label, d in (("qk", spec.head_dim.qk), ("v", spec.head_dim.v)):
         if d % 8 or not 8 <= d <= MAX_HEAD_DIM:
             nearest = min(max(8, round(d / 8) * 8), MAX_HEAD_DIM)
             raise PlanError(f"head_dim {label} is {d}: {arch} takes multiples of 8 from 8 to {MAX_HEAD_DIM}; the nearest is {nearest}")
-    if spec.element.mma is None:
-        served = f"float16 and bfloat16 have; NumPy arrays of {spec.dtype} run on the CPU (arch host)"
-        raise PlanError(f"dtype {spec.dtype} has no kernel on {arch}: {served}")
     if softmax.outer == "kv" and softmax.steps != ("normalized",) and not softmax.materialize:
         raise PlanError(
             f"schedule: outer is kv with {_schedule_text(softmax)}: kernels have the keys in the outer loop with {{passes: 1, normalize: "

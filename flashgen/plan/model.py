@@ -9,6 +9,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes, KeyRanges
+from flashgen.plan.split import SplitPlan, split
 from flashgen.spec import Spec
 
 
@@ -22,6 +23,8 @@ class TilePlan:
     v_columns: int  # of v and o
     qk_stored: int  # columns that a row of q or k takes in shared memory
     v_stored: int
+    qk_part: int = 0  # columns of q and k that one sum of a score covers; 0: all
+    v_part: int = 0  # columns of v that one product takes; 0: all
 
     @property
     def text(self) -> str:
@@ -38,6 +41,7 @@ class PipelinePlan:
     compute_registers: int = 0  # a thread, setmaxnreg; 0: as compiled
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
+    overlap: bool = False  # of float32: a tile's scores and the product of the one before are in flight at once; of 16 bits they always are
     separate_output: bool = False  # o is staged beside q, so the next query tile loads early
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
@@ -174,6 +178,11 @@ class Plan:
     @property
     def dtype(self) -> DType:
         return self.spec.element
+
+    @property
+    def split(self) -> SplitPlan | None:
+        """The planes of float32 operands; None for 16-bit ones."""
+        return split(self.spec)
 
     @property
     def row_outputs(self) -> tuple[str, ...]:

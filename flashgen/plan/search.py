@@ -16,6 +16,7 @@ from flashgen.expr.nodes import Load, walk
 from flashgen.plan.before import with_ranges
 from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
+from flashgen.plan.split import UNHELD, has_kernel, split
 from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
@@ -55,7 +56,7 @@ class Draft:
     @property
     def text(self) -> str:
         pipe = self.pipeline
-        extras = {"o apart": pipe.separate_output, "q in registers": pipe.query_in_registers}
+        extras = {"o apart": pipe.separate_output, "q in registers": pipe.query_in_registers, "overlapped": pipe.overlap}
         return ", ".join(
             [self.tile.text, f"{pipe.stages} stages", f"{pipe.warps} warps", *(text for text, holds in extras.items() if holds)]
         )
@@ -125,7 +126,12 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
 
 def _strategy(spec: Spec, arch: Arch, copy_bytes: int) -> Strategy:
     name = arch.strategy
-    if name != "host":
+    if name != "host" and split(spec):
+        if not has_kernel(spec, arch):
+            served = "sm_90a has; NumPy arrays of float32 run on the CPU (arch host)"
+            raise PlanError(f"dtype float32 has no kernel on {arch.name}: {served}")
+        name += "_split"  # takes arrays of any strides
+    elif name != "host":
         special = _special(spec)
         name = special or (name if not copy_bytes else "sm80")
     return cast(Strategy, importlib.import_module(f"flashgen.plan.{name}"))
@@ -214,6 +220,9 @@ def _reasons(
     yield "rescale", lazy if problem.softmax.rescale == "lazy" else "o is rescaled at every key tile"
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
+    if planes := split(problem.spec):
+        yield "precision", planes.text
+        yield "precision", f"computed in plain float32, slowly: query tiles that see what is not finite, or what {UNHELD}"
     for reason in ranges.reasons:
         yield "ranges", reason
 

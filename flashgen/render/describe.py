@@ -20,6 +20,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("arrays", f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays),
         ("score", plan.holes.description_score),
         ("mask", plan.holes.description_mask),
+        *([("planes", plan.split.text)] if plan.split else []),
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(plan)}"),
         ("keys", f"of a query tile: {_runs(plan)}"),
         ("order", _order(plan)),

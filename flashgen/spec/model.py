@@ -95,6 +95,7 @@ class Spec:
 
     name: str
     dtype: str
+    precision: str  # of float32 products: ieee, tf32
     head_dim: HeadDim
     group: int | None  # query heads per key/value head; None: as the arrays have it
     layout: str  # bshd, bhsd
@@ -142,7 +143,8 @@ class Spec:
 
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
-        optional = {"group": self.group, "scale": self.scale, "stages": self.stages, "warps": self.warps}
+        precision = None if self.precision == "ieee" else self.precision
+        optional = {"precision": precision, "group": self.group, "scale": self.scale, "stages": self.stages, "warps": self.warps}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}}

@@ -112,6 +112,9 @@ class SpecKeys(Closed):
 
     name: Annotated[str, BeforeValidator(forms.name)] = Field("attention", description="names the files and the kernel")
     dtype: Annotated[str, _one_of(*ATTENTION_DTYPES)] = Field(description="of q, k, v and o; sums are float32", examples=["bfloat16"])
+    precision: Annotated[str, _one_of("ieee", "tf32")] = Field(
+        "ieee", description="of float32 products: ieee, as sums of float32 numbers err, or tf32, 11 bits and less than half the time"
+    )
     head_dim: Annotated[HeadDimKeys, WrapValidator(_head_dim, json_schema_input_type=int | HeadDimKeys)] = Field(
         description="columns of a head: one number, or {qk: 192, v: 128}", examples=[128]
     )
@@ -142,6 +145,13 @@ class SpecKeys(Closed):
     schedule: Annotated[
         ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
+
+    @field_validator("precision")
+    @classmethod
+    def _rounded(cls, precision: str, info: ValidationInfo) -> str:
+        if precision == "tf32" and info.data.get("dtype", "float32") != "float32":
+            raise refusal(f"tf32 is of float32, and dtype is {info.data['dtype']}", "leave precision out")
+        return precision
 
     @field_validator("outputs")
     @classmethod

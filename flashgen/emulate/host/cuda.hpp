@@ -97,8 +97,10 @@ template <class T> INLINED T abs(T a) { return a < T(0) ? -a : a; }
 // As IEEE 754 and CUDA have it, a number wins over NaN. libm's are calls; these are an instruction or two.
 INLINED float fmaxf(float a, float b) { return a > b || b != b ? a : b; }
 INLINED float fminf(float a, float b) { return a < b || b != b ? a : b; }
+INLINED int __ffs(int x) { return __builtin_ffs(x); }
 INLINED float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINED float fabsf(float x) { return __builtin_fabsf(x); }
+INLINED float ceilf(float x) { return __builtin_ceilf(x); }
 INLINED float floorf(float x) { return __builtin_floorf(x); }
 INLINED float sqrtf(float x) { return __builtin_sqrtf(x); }
 INLINED float tanhf(float x) { return __builtin_tanhf(x); }

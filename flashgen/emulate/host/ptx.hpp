@@ -180,6 +180,7 @@ INLINED std::uint32_t bf16(float value) {              // round to nearest even
   return value != value ? 0x7FFFu : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
 INLINED std::uint32_t f16(float value) { return value != value ? 0x7FFF : __builtin_bit_cast(std::uint16_t, static_cast<Half>(value)); }
+INLINED void cvt_f32_f16(float& y, std::uint16_t x) { y = static_cast<float>(__builtin_bit_cast(Half, x)); }
 INLINED void cvt_rn_f16x2_f32(std::uint32_t& d, float high, float low) { d = f16(high) << 16 | f16(low); }   // the first source: the high half
 INLINED void cvt_rn_bf16x2_f32(std::uint32_t& d, float high, float low) { d = bf16(high) << 16 | bf16(low); }
 

@@ -1,0 +1,51 @@
+"""How float32 operands go through 16-bit tensor cores: as float16 planes, scaled by powers of two.
+
+x = 2^-e (high + low): `high` is x rounded to 11 bits, `low` the exact rest rounded to 11 more, and e brings the largest of a query row,
+or of a tile of keys or values, into [2^14, 2^15). A product of two such numbers is three products of planes; the fourth, low x low, lies below
+the rounding of float32. Small products come first, because a tensor core truncates its sums in proportion to what they hold; and o is
+never carried in one, but takes each key tile's product with one rounded multiply-add.
+"""
+
+from dataclasses import dataclass
+
+from flashgen.arch import Arch
+from flashgen.spec import Spec
+
+UNHELD = "planes do not hold: rows or columns of a tile of q, k or v more than 2^17 apart"
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """The planes of an operand, and the products that make one product of float32."""
+
+    planes: int  # of 11 bits each
+    products: tuple[tuple[int, int], ...]  # planes of the left and of the right factor, in order; 0 is the high one
+    error: float  # of o, relative to its norm, that normally distributed operands lead one to expect
+
+    @property
+    def text(self) -> str:
+        """A line for banners."""
+        names = ("high", "low")
+        order = ", then ".join(f"{names[a]} x {names[b]}" for a, b in self.products)
+        planes = "one float16 plane" if self.planes == 1 else f"{self.planes} float16 planes"
+        return f"{planes}, scaled by powers of two: a query row, a tile of keys or values; {order}; o error about {self.error:.0e}"
+
+
+SPLITS = {
+    "ieee": SplitPlan(2, ((1, 0), (0, 1), (0, 0)), 4e-7),
+    "tf32": SplitPlan(1, ((0, 0),), 4e-4),
+}
+
+
+def split(spec: Spec) -> SplitPlan | None:
+    """How a spec's operands are split; None where tensor cores take them as they are.
+
+    >>> split(Spec(head_dim=64, dtype="float32")).planes
+    2
+    """
+    return SPLITS[spec.precision] if spec.dtype == "float32" else None
+
+
+def has_kernel(spec: Spec, arch: Arch) -> bool:
+    """Whether an architecture has a kernel for the dtype of a spec."""
+    return arch.strategy == "sm90" or not split(spec)

@@ -1,0 +1,109 @@
+"""float32 through planes of float16, as emitted, under the race checker: as exact as sums of float32 numbers, whatever the numbers."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.emulate import emulate
+from flashgen.expr.reference import reference
+from flashgen.plan import plan
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.emulate.test_forward import ALIBI, SOFTCAP, call
+from tests.plan.agreement import plain
+
+SPECS: list[dict[str, Any]] = [
+    {"head_dim": 64, "mask": "causal"},
+    {"head_dim": {"qk": 72, "v": 136}, "mask": "causal & window(100, 0)", "softmax": "off_by_one", "layout": "bhsd", **SOFTCAP},
+    {"head_dim": 16, "mask": "full", "softmax": "none", "score": "sigmoid(s)", "outputs": ["o"], "precision": "tf32"},
+]
+ERROR = {"ieee": 2e-6, "tf32": 4e-3}  # of a row, relative to its norm
+
+
+@functools.cache
+def planned(index, copy_bytes=0):
+    chosen = plan(Spec(**{"dtype": "float32", "outputs": ["o", "lse"], **SPECS[index]}), "sm_90a", copy_bytes)
+    return chosen, render(chosen)
+
+
+def row_norms(x):
+    return np.linalg.norm(np.asarray(x, np.float64), axis=-1)
+
+
+@given(data=st.data())
+@settings(max_examples=settings().max_examples // 10)
+def test_forward(data):
+    chosen, source = planned(data.draw(st.integers(0, len(SPECS) - 1), "spec"))
+    spec = chosen.spec
+    (q, k, v), values = call(data, spec)
+    found = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20), "seed"), blocks=data.draw(st.integers(1, 4), "blocks"))
+    o, lse = reference(spec, q, k, v, **values)
+    assert (row_norms(found["o"] - o) <= ERROR[spec.precision] * row_norms(o) + 1e-30).all()
+    if "lse" in spec.outputs:
+        assert (np.isneginf(found["lse"]) == np.isneginf(lse)).all()
+        assert (np.abs(found["lse"] - lse)[np.isfinite(lse)] <= 2e-6 * (1 + np.abs(lse[np.isfinite(lse)]))).all()
+
+
+def scaled(name, x, rng):
+    """Operands that a split must survive, by the name of what is odd about them."""
+    columns = {"one channel of q and k": 3, "cancellation": 5}
+    match name:
+        case "small":
+            return x * np.float32(1e-3)
+        case "logits of 1e4":
+            return x * np.float32(35)
+        case "denormals":
+            return x * np.float32(1e-40)
+        case "12 decades":
+            return x * 10 ** rng.uniform(-6, 6, x.shape).astype(np.float32)
+        case "rows far apart":
+            return x * np.where(np.arange(x.shape[1]) % 7, 1, 1e-8).astype(np.float32)[:, None, None]
+        case "columns far apart":
+            return x * np.where(np.arange(x.shape[3]) % 7, 1, 1e-8).astype(np.float32)
+        case _:
+            x[..., columns[name]] *= 60
+            return x - x.mean(1, keepdims=True) if name == "cancellation" else x
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["small", "logits of 1e4", "denormals", "12 decades", "rows far apart", "columns far apart", "one channel of q and k", "cancellation"],
+)
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_errs_no_more_than_plain_float32(odd, which):
+    chosen, source = planned(0)
+    rng = np.random.default_rng(7)
+    arrays = {x: rng.standard_normal((1, n, 1, 64)).astype(np.float32) for x, n in (("q", 70), ("k", 150), ("v", 150))}
+    arrays[which] = scaled(odd, arrays[which], rng)
+    found = emulate(chosen, source, **arrays, checks=False)["o"]
+    want, simple = reference(chosen.spec, **arrays)[0], plain(chosen.spec, **arrays)
+    for axis in (-1, 1):  # rows, and columns of v, each by its own norm
+        norms = np.linalg.norm(want, axis=axis)
+        error, allowed = (np.linalg.norm(x - want, axis=axis) for x in (found, simple))
+        assert (error <= 2 * allowed.max() + 1e-6 * norms + 1e-44).all(), (error / norms).max()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_goes_where_it_would(value):
+    """Plain attention takes it there too: the float64 reference has no 0 * inf where float32 has it."""
+    chosen, source = planned(0)
+    rng = np.random.default_rng(3)
+    for which in range(3):
+        arrays = [rng.standard_normal((1, 140, 1, 64)).astype(np.float32) for _ in range(3)]
+        arrays[which][0, 100, 0, 5] = value
+        found = emulate(chosen, source, *arrays, checks=False)
+        np.testing.assert_allclose(found["o"], plain(chosen.spec, *arrays), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("copy_bytes", [4, 8])
+def test_any_strides(copy_bytes):
+    chosen, source = planned(0, copy_bytes)
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 90, 2, 130)).astype(np.float32)[:, ::-1, :, 1 : 129 : 2] for _ in range(3))
+    found = emulate(chosen, source, q, k, v)["o"]
+    want = reference(chosen.spec, q, k, v)[0]
+    assert (row_norms(found - want) <= ERROR["ieee"] * row_norms(want)).all()
