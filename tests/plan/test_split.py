@@ -1,0 +1,57 @@
+"""Plans of float32: what splits it, what is chosen for every head dim, what is refused and how that reads."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashgen.errors import PlanError, SpecError
+from flashgen.plan import plan
+from flashgen.plan.sm90_split import ACCUMULATORS
+from flashgen.spec import Spec
+
+
+@given(
+    st.integers(1, 32), st.integers(1, 32), st.sampled_from(["full", "causal"]), st.sampled_from(["ieee", "tf32"]), st.sampled_from([0, 4])
+)
+def test_every_head_dim_has_a_plan_that_fits(qk, v, mask, precision, copy_bytes):
+    spec = Spec(head_dim={"qk": 8 * qk, "v": 8 * v}, dtype="float32", mask=mask, precision=precision)
+    p = plan(spec, "sm_90a", copy_bytes)
+    tile = p.tile
+    assert p.skeleton == "forward_sm90_split"
+    assert tile.v_columns % tile.v_part == 0
+    assert tile.v_columns // 2 + tile.v_part // 2 + tile.block_n * p.split.planes // 4 <= ACCUMULATORS
+    assert max(kernel.shared_bytes for kernel in p.launch.kernels) <= p.smem.capacity
+    assert [kernel.entry for kernel in p.launch.kernels] == ["split_queries", "split_keys", "split_values", "forward", "forward_plain"]
+
+
+def test_the_plan_tells_the_split():
+    p = plan(Spec(head_dim=64, dtype="float32"), "sm_90a")
+    assert p.split.products == ((1, 0), (0, 1), (0, 0))
+    assert any("2 float16 planes" in why for _, why in p.reasons)
+    assert any("plain float32, slowly" in why for _, why in p.reasons)
+    assert plan(Spec(head_dim=64, dtype="float32", precision="tf32"), "sm_90a").split.planes == 1
+    assert plan(Spec(head_dim=64, dtype="bfloat16"), "sm_90a").split is None
+
+
+def test_precision_is_of_float32():
+    with pytest.raises(SpecError, match="precision: tf32 is of float32, and dtype is bfloat16"):
+        Spec(head_dim=64, dtype="bfloat16", precision="tf32")
+    with pytest.raises(SpecError, match="precision: expected ieee or tf32"):
+        Spec(head_dim=64, dtype="float32", precision="fp32")
+    spec = Spec(head_dim=64, dtype="float32", precision="tf32")
+    assert Spec(**spec.to_json()) == spec
+    assert "precision" not in Spec(head_dim=64, dtype="float32").to_json()
+
+
+@pytest.mark.parametrize(
+    ("pins", "message"),
+    [
+        ({"schedule": "two_pass"}, r"float32 kernels run \{passes: 1"),
+        ({"schedule": {"rescale": "lazy"}}, "schedule: lazy saves nothing with float32"),
+        ({"block": {"m": 192}}, "block m is 192: a warpgroup takes 64 query rows"),
+        ({"head_dim": 68}, "head_dim qk is 68: sm_90a takes multiples of 8"),
+    ],
+)
+def test_what_is_refused(pins, message):
+    with pytest.raises(PlanError, match=message):
+        plan(Spec(**{"head_dim": 64, "dtype": "float32", **pins}), "sm_90a")
