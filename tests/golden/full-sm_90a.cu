@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec full | arch sm_90a | plan 8a645fb0 | generated, do not edit
+// flashgen 0.1.0 | spec full | arch sm_90a | plan 9cf21759 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

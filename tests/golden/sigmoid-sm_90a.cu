@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 49e4e8eb | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 79184c04 | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //
