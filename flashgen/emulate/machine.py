@@ -43,7 +43,7 @@ class _Report(ctypes.Structure):
 
 
 class HostKernel:
-    """A kernel of a self-contained CUDA text, compiled for this CPU. Raises MissingTwin, CompileError, BackendError.
+    """A kernel of a self-contained CUDA text, compiled for this CPU with its others. Raises MissingTwin, CompileError, BackendError.
 
     >>> text = 'struct Params { int* x; }; extern "C" __global__ void f(const __grid_constant__ Params p) { atomicAdd(p.x, 2); }'
     >>> x = np.zeros(1, np.int32)
@@ -54,9 +54,11 @@ class HostKernel:
 
     def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu"):
         self.text, self.name = text, name
-        self._path = build.library(translate(text, entry, name), name)
+        self._path = build.library(translate(text, name), name)
         self._library = ctypes.CDLL(str(self._path))
         self._library.cuda_on_host_params.restype = ctypes.c_size_t
+        self._entry = int(self._library.cuda_on_host_entry(entry.encode()))
+        assert self._entry >= 0, f"{name} has no kernel {entry}"
         self._library.cuda_on_host_launch.restype = ctypes.POINTER(_Report)
 
     def launch(
@@ -76,7 +78,7 @@ class HostKernel:
         looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports; when `arrays` are given, accesses
         to global memory through instructions must stay inside them.
         """
-        expected = self._library.cuda_on_host_params()
+        expected = self._library.cuda_on_host_params(self._entry)
         if params.nbytes != expected:
             raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
@@ -87,7 +89,7 @@ class HostKernel:
             *((_Region * len(named))(*named), (_Array * len(bounds))(*bounds), len(named), len(bounds), cores()),
         )
         with ONE_AT_A_TIME:
-            found = self._library.cuda_on_host_launch(ctypes.byref(launch))
+            found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))
             if found:
                 r = found.contents
                 finding = report.Finding(r.what.decode(), r.hint.decode(), r.place, r.other, r.block, r.thread, seed)

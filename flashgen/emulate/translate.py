@@ -11,12 +11,14 @@ HOST_FILE = """\
 namespace cuda_on_host::builtins::kernel {{   // inside builtins: their names win over the C library's
 #line 1 "{name}"
 {text}
-extern "C" void cuda_on_host_thread(const void* params) {{ call(&{entry}, params); }}
-extern "C" std::size_t cuda_on_host_bytes_of_params() {{ return bytes_of_params(&{entry}); }}
+}}
+namespace cuda_on_host {{
+const Entry entries[] = {{ {entries}, {{}} }};
 }}
 """
 REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", ".b64": "std::uint64_t", ".f32": "float"}
 STATEMENT = re.compile(r"\basm\s*(?:volatile\s*)?\(")
+ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(')
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
 
 Operand = tuple[str, str]  # constraint and expression of asm: ("=r", "(x)")
@@ -49,10 +51,10 @@ class MissingTwin(BackendError):  # noqa: N818
         )
 
 
-def translate(cuda: str, entry: str, name: str) -> HostText:
-    """The host's form of one kernel, `entry`, of a self-contained CUDA text; `name` is what reports call the text.
+def translate(cuda: str, name: str) -> HostText:
+    """The host's form of a self-contained CUDA text, all its kernels; `name` is what reports call the text.
 
-    >>> translate('extern "C" __global__ void f(int n) { asm("bar.sync 0, 32;"); }', "f", "f.cu").instructions
+    >>> translate('extern "C" __global__ void f(int n) { asm("bar.sync 0, 32;"); }', "f.cu").instructions
     (Instruction(twin='bar_sync', ptx='bar.sync', line=1),)
     """
     instructions: list[Instruction] = []
@@ -65,7 +67,8 @@ def translate(cuda: str, entry: str, name: str) -> HostText:
         pieces += [cuda[at : match.start()], "{ ", " ".join(calls), " }", "\n" * cuda.count("\n", match.start(), closing)]
         at = cuda.index(";", closing) + 1
     text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(pieces) + cuda[at:])
-    return HostText(HOST_FILE.format(name=name, text=text, entry=entry), tuple(instructions))
+    entries = ", ".join(f'entry<&builtins::kernel::{entry}>("{entry}")' for entry in ENTRY.findall(cuda))
+    return HostText(HOST_FILE.format(name=name, text=text, entries=entries), tuple(instructions))
 
 
 def statements(asm: str, line: int, instructions: list[Instruction]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_with_a_warning(monkeypatch, 
 
 
 def test_a_kernel_is_compiled_once():
-    kernel = translate(TEXT, "forward", "once.cu")
+    kernel = translate(TEXT, "once.cu")
     path = build.library(kernel, "once.cu")
     file = path.stat().st_ino
     assert build.library(kernel, "once.cu").stat().st_ino == file

@@ -8,8 +8,8 @@ ENTRY = 'extern "C" __global__ void forward(Params p) { %s }'
 
 
 def calls(statement):
-    text = translate(ENTRY % statement, "forward", "a.cu").text
-    return text[text.index("{ {") + 2 : text.index(" }\nextern")].strip().replace("::cuda_on_host::ptx::", "")
+    text = translate(ENTRY % statement, "a.cu").text
+    return text[text.index("{ {") + 2 : text.index(" }\n}\n")].strip().replace("::cuda_on_host::ptx::", "")
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_statements(statement, call):
 
 def test_lines_are_kept():
     text = 'void f() {\n  asm volatile("a.b"\n    ::\n    : "memory");\n  g();\n}\n' + ENTRY % ""
-    host = translate(text, "forward", "a.cu")
+    host = translate(text, "a.cu")
     numbered = host.text[host.text.index('#line 1 "a.cu"\n') + 15 :].splitlines()
     assert numbered[4] == "  g();"
     assert host.instructions == (Instruction("a_b", "a.b", 2),)
 
 
 def test_shared_memory_is_reached_by_address_only():
-    host = translate(ENTRY % "extern __shared__ __align__(1024) unsigned char memory[]; use(memory);", "forward", "a.cu")
+    host = translate(ENTRY % "extern __shared__ __align__(1024) unsigned char memory[]; use(memory);", "a.cu")
     assert "::cuda_on_host::SharedArray memory; use(memory);" in host.text

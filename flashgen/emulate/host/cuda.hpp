@@ -111,13 +111,19 @@ INLINED float log2f(float x) { return __builtin_log2f(x); }
 
 }  // namespace builtins
 
-// Calls a kernel that takes one struct by value, from the launch's own copy of it.
-template <class Params>
-void call(void (*kernel)(Params), const void* params) {
-  alignas(64) unsigned char storage[sizeof(Params)];
-  std::memcpy(storage, params, sizeof(Params));
-  kernel(*reinterpret_cast<const std::remove_cv_t<Params>*>(storage));
+struct Entry { const char* name; void (*thread)(const void* params); std::size_t bytes_of_params; };
+extern const Entry entries[];                          // of the kernel's text; the last has no name
+
+template <class Kernel> struct ParamsOf;
+template <class Params> struct ParamsOf<void (*)(Params)> { using Type = std::remove_cv_t<Params>; };
+// A kernel takes one struct by value, from the launch's own copy of it.
+template <auto kKernel> constexpr Entry entry(const char* name) {
+  using Params = typename ParamsOf<decltype(kKernel)>::Type;
+  return {name, [](const void* params) {
+            alignas(64) unsigned char storage[sizeof(Params)];
+            std::memcpy(storage, params, sizeof(Params));
+            kKernel(*reinterpret_cast<const Params*>(storage));
+          }, sizeof(Params)};
 }
-template <class Params> constexpr std::size_t bytes_of_params(void (*)(Params)) { return sizeof(Params); }
 
 }  // namespace cuda_on_host

@@ -3,10 +3,6 @@
 
 #include "grid.hpp"
 
-// From the kernel's translation unit.
-extern "C" void cuda_on_host_thread(const void* params);
-extern "C" std::size_t cuda_on_host_bytes_of_params();
-
 namespace cuda_on_host {
 
 thread_local constinit Dim3 builtins::threadIdx{}, builtins::blockIdx{};
@@ -153,11 +149,18 @@ struct Report {                                        // machine.py reads it
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-EXPORTED std::size_t cuda_on_host_params() { return cuda_on_host_bytes_of_params(); }
+// The number of an entry by its name, -1 if there is none.
+EXPORTED int cuda_on_host_entry(const char* name) {
+  using cuda_on_host::entries;
+  for (int i = 0; entries[i].name; ++i)
+    if (!std::strcmp(entries[i].name, name)) return i;
+  return -1;
+}
+EXPORTED std::size_t cuda_on_host_params(int entry) { return cuda_on_host::entries[entry].bytes_of_params; }
 EXPORTED int cuda_on_host_bank_conflicts() { return cuda_on_host::bank_conflicts.exchange(0); }
 
-// Runs a grid. Returns what went wrong, or null.
-EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Launch* launch) {
+// Runs a grid of an entry. Returns what went wrong, or null.
+EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_on_host::Launch* launch) {
   using namespace cuda_on_host;
   static Fault fault;
   static Report report;
@@ -168,7 +171,7 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(const cuda_on_host::Lau
   builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
-  fault = Grid(*launch, cuda_on_host_thread).run();
+  fault = Grid(*launch, entries[entry].thread).run();
   if (fault.what.empty()) return nullptr;
   report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
   return &report;
