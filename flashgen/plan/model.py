@@ -125,6 +125,7 @@ class KernelPlan:
     threads: int  # of a block
     shared_bytes: int
     blocks: tuple[Extent, ...]  # their product
+    early: bool = False  # it may start before the kernel ahead of it ends, and waits itself (programmatic dependent launch)
     resident: int = 0  # blocks of a multiprocessor that take all the work among them, `blocks` being its pieces; 0: a block a piece
 
 

@@ -129,5 +129,5 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         *further_arguments(problem.spec),
     )
     assert isinstance(draft.smem, SmemPlan)
-    kernel = KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), resident=1)
+    kernel = KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), early=True, resident=1)
     return LaunchPlan((kernel,), True, not problem.uniform, arguments)

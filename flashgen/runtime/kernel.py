@@ -123,7 +123,9 @@ class Launch:
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-            config.sharedMemBytes, config.numAttrs = kernel.shared_bytes, 0
+            config.sharedMemBytes = kernel.shared_bytes
+            config.attrs = [_early()] if kernel.early else []
+            config.numAttrs = len(config.attrs)
             self._kernels.append((config, function))
 
     def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
@@ -154,6 +156,16 @@ class Launch:
             (status,) = self._driver.cuLaunchKernelEx(config, function, self._arguments_at, 0)
             if status:
                 check(status)
+
+
+def _early() -> Any:
+    """The attribute of a kernel that starts early."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
 
 
 _COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 8 bytes each, never freed

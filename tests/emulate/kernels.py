@@ -1,16 +1,18 @@
 """Small kernels for these tests, with the wrappers of templates/device as their vocabulary."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-DEVICE = Path(__file__).parents[2] / "templates" / "device"
-VOCABULARY = (
-    "using u16 = unsigned short;\nusing i64 = long long;\nusing u32 = unsigned int;\nusing u64 = unsigned long long;\n"
-    "struct __align__(64) TensorMap { unsigned char bytes[128]; };\n"
-    "namespace ptx {\n" + "\n".join(path.read_text() for path in sorted(DEVICE.glob("*.cuh"))) + "}\n"
-)
+from flashgen.render.snippets import used
+
+TYPES = """\
+using u16 = unsigned short;
+using i64 = long long;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+struct __align__(64) TensorMap { unsigned char bytes[128]; };
+"""
 PARAMS = {
     "TensorMap": (np.dtype((np.uint8, 128)), 64),
     "u64": (np.dtype(np.uint64), 8),
@@ -21,12 +23,14 @@ PARAMS = {
 
 def kernel_text(params: str, body: str, before: str = "", threads: int = 1024) -> str:
     """A kernel `forward(p)` whose Params has these members; `shared` is the address of its shared memory."""
-    return (
-        f"{VOCABULARY}struct Params {{ {params} }};\n{before}\n"
+    kernel = (
+        f"struct Params {{ {params} }};\n{before}\n"
         f'extern "C" __global__ void __launch_bounds__({threads}, 1) forward(const __grid_constant__ Params p) {{\n'
         "  extern __shared__ __align__(1024) unsigned char memory[];\n"
         f"  const u32 shared = __cvta_generic_to_shared(memory);\n{body}\n}}\n"
     )
+    found = used(kernel)
+    return f"{TYPES}namespace ptx {{\n{found['ptx']}\n}}\n{found['plain']}\n{kernel}"
 
 
 def record(params: str, **values: Any) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 7d07b281 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 8838d221 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -92,6 +92,8 @@ __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
 }
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -312,6 +314,7 @@ static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
   const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
   int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
   for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
@@ -483,6 +486,7 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = (u32)__cvta_generic_to_shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
+  ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared + Q_FULL, 1);
     ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
