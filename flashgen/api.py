@@ -55,7 +55,8 @@ class Attention:
     >>> o = attn(q, k, v)                                # all of NumPy, CuPy, PyTorch, JAX or DLPack; the result is of the same library
     >>> attn(q, k, v, out=o, softcap=30.0, slopes=slopes)
 
-    Runs in the caller's stream on the arrays' device. `spec`, `plan` and `source` are what it was made from.
+    Runs in the caller's stream on the arrays' device. A CUDA graph may capture a call whose like was made before, which compiled it.
+    `spec`, `plan` and `source` are what it was made from.
     """
 
     def __init__(self, spec: Spec, arch: str | None = None, backend: Backend | None = None):

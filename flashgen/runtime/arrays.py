@@ -72,6 +72,9 @@ class DeviceFamily(Family, Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         """A new array on the GPU of another one."""
 
+    def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        """The same for the kernels of one call alone."""
+
     def pointer(self, x: Any) -> int: ...
     def stream(self, device: int) -> int: ...
 
@@ -128,6 +131,16 @@ class CupyFamily:
     def pointer(self, x: Any) -> int:
         return int(x.data.ptr)
 
+    def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        """What a graph captures is the graph's: the pool would give it to others, though replays still write there."""
+        device = beside.data.device_id
+        stream = self.stream(device)
+        if not stream or not self.cupy.cuda.runtime.streamIsCapturing(stream):
+            return self.empty(shape, dtype, beside)
+        numpy = by_name(dtype).numpy
+        with self.cupy.cuda.Device(device):
+            return self.cupy.ndarray(shape, numpy, self.cupy.cuda.malloc_async(math.prod(shape) * numpy.itemsize))
+
     def stream(self, device: int) -> int:
         return int(self.cupy.cuda.get_current_stream(device).ptr)
 
@@ -164,6 +177,8 @@ class TorchFamily:
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         return beside.new_empty(shape, dtype=self.dtypes[dtype])
+
+    scratch = empty  # while a graph captures, PyTorch takes memory from a pool that the graph keeps
 
     def pointer(self, x: Any) -> int:
         return int(x.data_ptr())

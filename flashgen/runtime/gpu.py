@@ -81,7 +81,7 @@ class Gpu:
         family = arrays.device_family(q)
         made = {name: family.empty(shape, dtype, q) for name, shape, dtype in prepared.missing}
         if prepared.launch:
-            held = [family.empty(shape, dtype, q) for _, shape, dtype in prepared.scratch]
+            held = [family.scratch(shape, dtype, q) for _, shape, dtype in prepared.scratch]
             addresses = [address for address, _ in located]
             addresses += [family.pointer(x) for x in (*made.values(), *held)]
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address

@@ -131,7 +131,7 @@ class Launch:
     def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
         """Launches on the arrays at these addresses, in the order of the layouts, in a stream of the device. Raises BackendError."""
         with self._lock:
-            if stream != self._stream:
+            if stream != self._stream or captured(stream):
                 self._follow(stream)
             if addresses != self._written:
                 for write in self._writes:
@@ -145,11 +145,12 @@ class Launch:
 
     def _follow(self, stream: int) -> None:
         """Launches from now on are in this stream."""
-        self._counter = _counter(self._target, stream)
+        alone = captured(stream)  # nobody knows beside what a graph will run, so each call in one has a counter of its own
+        self._counter = _zeros(self._target) if alone else _counter(self._target, stream)
         self._written = ()
         for config, _ in self._kernels:
             config.hStream = self._driver.CUstream(stream)
-        self._stream = stream
+        self._stream = -1 if alone else stream
 
     def _launch(self) -> None:
         for config, function in self._kernels:
@@ -175,13 +176,35 @@ def _counter(target: Device, stream: int) -> int:
     """Two zeros in memory for the kernels of a stream, which leave them zero."""
     key = (target.ordinal, stream)
     if key not in _COUNTERS:
-        from cuda.bindings import driver
-
-        with target.active():
-            address = check(*driver.cuMemAlloc(8))
-            check(*driver.cuMemsetD32Async(address, 0, 2, stream))
-        _COUNTERS.setdefault(key, int(address))
+        _COUNTERS.setdefault(key, _zeros(target))
     return _COUNTERS[key]
+
+
+def captured(stream: int) -> bool:
+    """Whether a CUDA graph captures what goes into a stream; the default stream cannot be."""
+    if not stream:
+        return False
+    from cuda.bindings import driver
+
+    return int(check(*driver.cuStreamIsCapturing(stream))) != 0
+
+
+def _zeros(target: Device) -> int:
+    """In a stream of its own, so that a capture neither sees it nor forbids it."""
+    from cuda.bindings import driver
+
+    with target.active():
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        mode = check(*driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            address = check(*driver.cuMemAlloc(8))
+            aside = check(*driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            check(*driver.cuMemsetD32Async(address, 0, 2, aside))
+            check(*driver.cuStreamSynchronize(aside))
+            check(*driver.cuStreamDestroy(aside))
+        finally:
+            check(*driver.cuThreadExchangeStreamCaptureMode(mode))
+    return int(address)
 
 
 def _load(kernel: Kernel, target: Device) -> tuple[Any, ...]:

@@ -108,6 +108,9 @@ def test_grids(planned: Plan) -> None:
     assert grid(kernel, SIZES, 7) == 7
 
 
+CAPTURED = 9  # a stream
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the driver is asked to launch."""
@@ -126,6 +129,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
     monkeypatch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
+    monkeypatch.setattr(kernel, "captured", lambda stream: stream == CAPTURED)
     return seen
 
 
@@ -147,6 +151,21 @@ def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[
     assert [x["stream"] for x in launched] == [5, 6, 6]
     (part,) = planned.launch.kernels
     assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.threads, part.shared_bytes)
+
+
+def test_each_captured_launch_has_a_counter_of_its_own(
+    planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = iter(range(0x8000, 0x9000, 8))
+    monkeypatch.setattr(kernel, "_zeros", lambda _: next(fresh))
+    launch = prepare(planned)
+    for stream in (5, CAPTURED, CAPTURED, 5):
+        launch(ARRAYS, stream)
+    monkeypatch.setattr(kernel, "captured", lambda _: False)
+    launch(ARRAYS, CAPTURED)
+    dtype = record_dtype(planned.launch.arguments)
+    counters = [np.frombuffer(x["bytes"], dtype)[0]["counter"] for x in launched]
+    assert counters == [0x7005, 0x8000, 0x8008, 0x7005, 0x7000 + CAPTURED]
 
 
 def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[str, Any]]) -> None:
