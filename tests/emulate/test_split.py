@@ -15,6 +15,7 @@ from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_forward import SOFTCAP, call
 from tests.plan.agreement import plain
+from tests.plan.operands import ODD, scaled
 
 SPECS: list[dict[str, Any]] = [
     {"head_dim": 64, "mask": "causal"},
@@ -50,31 +51,7 @@ def test_forward(data):
         assert (np.abs(found["lse"] - lse)[np.isfinite(lse)] <= 2e-6 * (1 + np.abs(lse[np.isfinite(lse)]))).all()
 
 
-def scaled(name, x, rng):
-    """Operands that a split must survive, by the name of what is odd about them."""
-    columns = {"one channel of q and k": 3, "cancellation": 5}
-    match name:
-        case "small":
-            return x * np.float32(1e-3)
-        case "logits of 1e4":
-            return x * np.float32(35)
-        case "denormals":
-            return x * np.float32(1e-40)
-        case "12 decades":
-            return x * 10 ** rng.uniform(-6, 6, x.shape).astype(np.float32)
-        case "rows far apart":
-            return x * np.where(np.arange(x.shape[1]) % 7, 1, 1e-8).astype(np.float32)[:, None, None]
-        case "columns far apart":
-            return x * np.where(np.arange(x.shape[3]) % 7, 1, 1e-8).astype(np.float32)
-        case _:
-            x[..., columns[name]] *= 60
-            return x - x.mean(1, keepdims=True) if name == "cancellation" else x
-
-
-@pytest.mark.parametrize(
-    "odd",
-    ["small", "logits of 1e4", "denormals", "12 decades", "rows far apart", "columns far apart", "one channel of q and k", "cancellation"],
-)
+@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("which", ["q", "k", "v"])
 def test_errs_no_more_than_plain_float32(odd, which):
     chosen, source = planned(0)

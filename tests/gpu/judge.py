@@ -41,5 +41,5 @@ def poisoned(spec: Spec, q: Any) -> tuple[Any, Any]:
     heads, length = (2, 1) if spec.layout == "bshd" else (1, 2)
     waste = cp.full(1 << 22, 0xFFFF, np.uint16)
     del waste
-    o = cp.full((*q.shape[:3], spec.head_dim.v), 0xFFFF, np.uint16).view(spec.element.numpy)
+    o = cp.full((*q.shape[:3], spec.head_dim.v), -1, f"i{spec.element.bytes}").view(spec.element.numpy)
     return o, cp.full((q.shape[0], q.shape[heads], q.shape[length]), np.nan, np.float32)

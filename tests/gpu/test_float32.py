@@ -1,0 +1,75 @@
+"""float32 on a GPU: errs no more than float32 sums do, whatever the numbers, and what planes do not hold comes out right all the same."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flashgen
+from flashgen.expr import reference
+from flashgen.spec import Spec
+from tests.emulate.test_split import scaled
+from tests.gpu.judge import cupy, down, judge, poisoned, up
+from tests.plan.agreement import arrays, plain
+
+CAUSAL = Spec(head_dim=64, dtype="float32", mask="causal", outputs=["o", "lse"])
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "causal & window(70, 0)"])
+@pytest.mark.parametrize("head_dim", [8, 64, 72, 128, 160, 256, {"qk": 192, "v": 128}, {"qk": 64, "v": 136}])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 300), (129, 257), (300, 130)])
+def test_forward(head_dim: Any, mask: str, q_len: int, kv_len: int) -> None:
+    spec = Spec(head_dim=head_dim, dtype="float32", mask=mask, outputs=["o", "lse"])
+    q, k, v = arrays(spec, 2, 4, 2, q_len, kv_len)
+    got = down(flashgen.compile(spec)(*up(q, k, v), out=poisoned(spec, q)))
+    judge(spec, got, q, k, v)
+    assert np.linalg.norm(got[0] - reference(spec, q, k, v)[0]) <= 1e-6 * np.linalg.norm(reference(spec, q, k, v)[0])
+
+
+def test_tf32() -> None:
+    spec = Spec(head_dim=128, dtype="float32", precision="tf32")
+    q, k, v = arrays(spec, 2, 4, 2, 300, 400)
+    o, want = down([flashgen.compile(spec)(*up(q, k, v))])[0], reference(spec, q, k, v)[0]
+    assert 1e-5 < np.linalg.norm(o - want) / np.linalg.norm(want) < 2e-3
+
+
+@pytest.mark.parametrize(
+    "odd", ["small", "logits of 1e4", "denormals", "12 decades", "rows far apart", "columns far apart", "cancellation"]
+)
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_errs_no_more_than_plain_float32(odd: str, which: str) -> None:
+    rng = np.random.default_rng(7)
+    given = {x: rng.standard_normal((1, n, 4, 64)).astype(np.float32) for x, n in (("q", 300), ("k", 500), ("v", 500))}
+    given[which] = scaled(odd, given[which], rng)
+    o = down(flashgen.compile(CAUSAL)(*up(*given.values())))[0]
+    want, simple = reference(CAUSAL, **given)[0], plain(CAUSAL, **given)
+    for axis in (-1, 1):
+        norms = np.linalg.norm(want, axis=axis)
+        error, allowed = (np.linalg.norm(x - want, axis=axis) for x in (o, simple))
+        assert (error <= 2 * allowed.max() + 1e-6 * norms + 1e-44).all()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_goes_where_it_would(value: float) -> None:
+    q, k, v = arrays(CAUSAL, 1, 2, 2, 300, 300)
+    k[0, 200, 1, 5] = value
+    o = down(flashgen.compile(CAUSAL)(*up(q, k, v)))[0]
+    np.testing.assert_allclose(o, plain(CAUSAL, q, k, v), rtol=1e-4, atol=1e-5)
+
+
+def test_any_strides() -> None:
+    cp = cupy()
+    x = cp.asarray(np.random.default_rng(0).standard_normal((3, 1, 200, 2, 130)).astype(np.float32))
+    q, k, v = x[0, ..., 1:129:2], x[1, :, ::-1, :, ::2][..., :64], x[2, ..., 64:128]
+    o = down(flashgen.compile(CAUSAL)(q, k, v))[0]
+    want = reference(CAUSAL, *(y.get() for y in (q, k, v)))[0]
+    assert np.linalg.norm(o - want) <= 1e-6 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize(("b", "q_len", "kv_len"), [(0, 5, 5), (2, 0, 5), (2, 5, 0)])
+def test_nothing_is_not_an_error(b: int, q_len: int, kv_len: int) -> None:
+    q, k, v = arrays(CAUSAL, b, 4, 2, q_len, kv_len)
+    o, lse = down(flashgen.compile(CAUSAL)(*up(q, k, v), out=poisoned(CAUSAL, q)))
+    assert o.shape == q.shape
+    assert not o.any()
+    assert np.isneginf(lse).all()
