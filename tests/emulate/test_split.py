@@ -15,7 +15,7 @@ from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_forward import SOFTCAP, call
 from tests.plan.agreement import plain
-from tests.plan.operands import ODD, scaled
+from tests.plan.operands import ODD, scaled, worst
 
 SPECS: list[dict[str, Any]] = [
     {"head_dim": 64, "mask": "causal"},
@@ -60,10 +60,7 @@ def test_errs_no_more_than_plain_float32(odd, which):
     arrays[which] = scaled(odd, arrays[which], rng)
     found = emulate(chosen, source, **arrays, checks=False)["o"]
     want, simple = reference(chosen.spec, **arrays)[0], plain(chosen.spec, **arrays)
-    for axis in (-1, 1):  # rows, and columns of v, each by its own norm
-        norms = np.linalg.norm(want, axis=axis)
-        error, allowed = (np.linalg.norm(x - want, axis=axis) for x in (found, simple))
-        assert (error <= 2 * allowed.max() + 1e-6 * norms + 1e-44).all(), (error / norms).max()
+    assert worst(found, want) <= 2 * worst(simple, want) + 1e-6
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
@@ -78,9 +75,8 @@ def test_what_is_not_finite_goes_where_it_would(value):
         np.testing.assert_allclose(found["o"], plain(chosen.spec, *arrays), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copy_bytes", [4])
-def test_any_strides(copy_bytes):
-    chosen, source = planned(0, copy_bytes)
+def test_any_strides():
+    chosen, source = planned(0, 4)
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 90, 2, 130)).astype(np.float32)[:, ::-1, :, 1:129:2] for _ in range(3))
     found = emulate(chosen, source, q, k, v)["o"]

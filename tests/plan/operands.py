@@ -1,4 +1,4 @@
-"""Operands that arithmetic must survive."""
+"""Operands that arithmetic must survive, and how far it is off."""
 
 import numpy as np
 
@@ -27,3 +27,9 @@ def scaled(name, x, rng):
         case _:
             x[..., columns[name]] *= 60
             return x - x.mean(1, keepdims=True) if name == "cancellation" else x
+
+
+def worst(o, want):
+    """The largest error of a row, and of a column of v, relative to its norm."""
+    pairs = ((np.linalg.norm(o - want, axis=axis), np.linalg.norm(want, axis=axis)) for axis in (-1, 1))
+    return max((error / np.maximum(norms, 1e-42)).max() for error, norms in pairs)
