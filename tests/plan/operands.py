@@ -1,5 +1,7 @@
 """Operands that arithmetic must survive, and how far it is off."""
 
+from functools import partial
+
 import numpy as np
 
 ODD = (
@@ -29,7 +31,15 @@ def scaled(name, x, rng):
             return x - x.mean(1, keepdims=True) if name == "cancellation" else x
 
 
-def worst(o, want):
-    """The largest error of a row, and of a column of v, relative to its norm."""
-    pairs = ((np.linalg.norm(o - want, axis=axis), np.linalg.norm(want, axis=axis)) for axis in (-1, 1))
-    return max((error / np.maximum(norms, 1e-42)).max() for error, norms in pairs)
+def check_errors(o, simple, want):
+    """The whole errs at most twice as much as simple attention, its worst row or column of v four times, each relative to its norm."""
+    for axis, times in ((None, 2), (-1, 4), (1, 4)):
+        error, allowed = (_worst(x - want, want, axis) for x in (o, simple))
+        assert error <= times * allowed + 5e-7, f"{error:.1e}, {allowed:.1e} of simple attention, along axis {axis}"
+
+
+def _worst(difference, want, axis):
+    norm = partial(np.linalg.norm, axis=axis)
+    return (
+        norm(difference.ravel() if axis is None else difference) / np.maximum(norm(want.ravel() if axis is None else want), 1e-42)
+    ).max()
