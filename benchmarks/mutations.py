@@ -26,11 +26,17 @@ from flashgen.plan import Plan, plan
 from flashgen.render import Source, render
 from flashgen.spec import Spec
 
+IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
 KERNELS = {  # small tiles, so that short sequences have several
     "sm_90a causal": ("sm_90a", {"mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}),
     "sm_90a softcap": ("sm_90a", {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}, "block": {"m": 192, "n": 64}, "stages": 3}),
     "sm_80 pipelined": ("sm_80", {"mask": "causal", "block": {"m": 64, "n": 32}, "stages": 2}),
     "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", "block": {"m": 64, "n": 32}, "stages": 1}),
+    "sm_90a document": ("sm_90a", {"mask": "document(ids)", "tensors": IDS, "block": {"m": 64, "n": 64}}),
+    "sm_90a float32": ("sm_90a", {"mask": "causal", "dtype": "float32"}),
+    "three passes": ("sm_80", {"mask": "causal", "schedule": "three_pass"}),
+    "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
+    "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
 }
 SHAPES = [
     (1, 300, 420, 2, 1),
@@ -38,6 +44,7 @@ SHAPES = [
     (1, 600, 0, 1, 1),
 ]  # batch, queries, keys, heads of q, of k: whole tiles without keys too
 SEEDS = 4
+ROUNDING = 6e-7  # at least, relative to a row's norm, as float32 sums are rounded too
 SHOWN = 60  # characters of a change
 LIMIT = 120  # seconds of a mutant, its compilation included
 CALL = re.compile(r"(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
@@ -130,7 +137,8 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
     for b, sq, sk, h, hk in SHAPES:
         shapes = ((b, sq, h, d.qk), (b, sk, hk, d.qk), (b, sk, hk, d.v))
         q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
-        calls.append((q, k, v, reference(a_plan.spec, q, k, v)))
+        values = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in a_plan.spec.tensors}
+        calls.append((q, k, v, values, reference(a_plan.spec, q, k, v, **values)))
     for seed in range(SEEDS):
         try:
             pipe.send(next(filter(None, (finding(a_plan, source, call, seed) for call in calls)), ""))
@@ -140,12 +148,13 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
 
 
 def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
-    q, k, v, (o, lse) = call
+    q, k, v, values, (o, lse) = call
+    rounding = max(ROUNDING, a_plan.dtype.rounding)
     try:
-        got = emulate(a_plan, source, q, k, v, seed=seed, blocks=2)
+        got = emulate(a_plan, source, q, k, v, values, seed=seed, blocks=2)
     except EmulationFault as fault:
         return fault.what.splitlines()[0]
-    off = np.linalg.norm(got["o"].astype(np.float64) - o, axis=-1) - 3 * a_plan.dtype.rounding * np.linalg.norm(o, axis=-1) - 1e-6
+    off = np.linalg.norm(got["o"].astype(np.float64) - o, axis=-1) - 3 * rounding * np.linalg.norm(o, axis=-1) - 1e-6
     same = np.isclose(got["lse"], lse, rtol=2e-4, atol=2e-4)
     return "" if (off <= 0).all() and same.all() else f"wrong values: {int((~(off <= 0)).sum())} rows of o, {int((~same).sum())} of lse"
 
@@ -178,7 +187,7 @@ def main() -> None:
     arguments = parser.parse_args()
     total = seen = 0
     for name, (arch, options) in KERNELS.items():
-        a_plan = plan(Spec(head_dim=64, dtype="bfloat16", outputs=["o", "lse"], **options), arch)
+        a_plan = plan(Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options}), arch)
         source = render(a_plan)
         assert outcome(a_plan, source) == (0, ""), "the kernel itself is not right"
         print(f"\n{name}\n\n| kind | change | seeds of {SEEDS} | found |\n|---|---|---|---|", flush=True)

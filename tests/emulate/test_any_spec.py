@@ -1,0 +1,85 @@
+"""Any spec, any plan, any shape: what is emitted, under the race checker, against the float64 reference."""
+
+import functools
+
+import numpy as np
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from flashgen.emulate import emulate
+from flashgen.errors import PlanError
+from flashgen.expr.reference import reference
+from flashgen.plan import plan
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.plan.agreement import SCHEDULES, SLACK, arrays, error, plain
+
+PARAMS = {"cap": 15.0, "n": 24, "left": 40}
+TENSORS = {
+    "lens": {"shape": ["b"], "dtype": "int32"},
+    "ids": {"shape": ["b", "kv_len"], "dtype": "int32"},
+    "slopes": {"shape": ["hq"], "dtype": "float32"},
+}
+NAMED = ["causal", "causal_top_left", "window(left, 0)", "window(9, 30)", "prefix(n)", "chunk(32)", "document(ids)"]
+LEAVES = st.sampled_from([*NAMED, "(kv_idx < lens[b])", "(q_idx % 3 != kv_idx % 5)", "(h * 16 <= kv_idx)"])
+MASKS = st.just("full") | LEAVES | st.tuples(LEAVES, st.sampled_from("&|"), LEAVES | LEAVES.map("~{}".format)).map(" ".join)
+SCORES = st.sampled_from(
+    ["s", "cap * tanh(s / cap)", "s + slopes[h] * (kv_idx - q_idx)", "where(kv_idx < q_idx, s, s / 2)", "abs(s) - s * s / 8"]
+)
+SOFTMAXES = st.sampled_from([None, None, {"sink": "slopes[h]"}, "off_by_one"])
+TILES = {"m": st.sampled_from([64, 128, 192]), "n": st.integers(1, 8).map(lambda n: 16 * n)}
+PLANS = {
+    "block": st.fixed_dictionaries({}, optional=TILES),
+    "stages": st.integers(1, 4),
+    "schedule": st.sampled_from(list(SCHEDULES.values())),
+}
+
+
+@st.composite
+def plans(draw):
+    """A plan that exists, and its kernels."""
+    columns, optional = st.integers(1, 16).map(lambda n: 8 * n), draw(st.fixed_dictionaries({}, optional=PLANS))
+    qk = draw(columns)
+    spec = Spec(
+        **optional,
+        dtype=draw(st.sampled_from(["float16", "bfloat16"])),
+        head_dim={"qk": qk, "v": draw(st.just(qk) | columns)},
+        layout=draw(st.sampled_from(["bshd", "bhsd"])),
+        score=draw(SCORES),
+        mask=draw(MASKS),
+        params=PARAMS,
+        tensors=TENSORS,
+        outputs=["o", "lse"],
+        softmax=draw(SOFTMAXES),
+    )
+    return planned(spec, draw(st.sampled_from(["sm_80", "sm_90a"])))
+
+
+@functools.cache
+def planned(spec, arch):
+    try:
+        chosen = plan(spec, arch)
+    except PlanError:
+        reject()
+    return chosen, render(chosen)
+
+
+@given(plans(), st.data())
+@settings(max_examples=settings().max_examples // 12)
+def test_any_spec(kernels, data):
+    chosen, source = kernels
+    spec = chosen.spec
+    batch, kv_heads, group = (data.draw(st.integers(1, 2), name) for name in ("batch", "kv_heads", "group"))
+    q_len, kv_len = data.draw(st.integers(1, 300), "q_len"), data.draw(st.integers(0, 300), "kv_len")
+    seed, blocks = data.draw(st.integers(0, 20), "seed"), data.draw(st.integers(1, 4), "blocks")
+    q, k, v = arrays(spec, batch, kv_heads * group, kv_heads, q_len, kv_len, seed)
+    random = np.random.default_rng(seed)
+    values = {
+        "lens": random.integers(0, kv_len + 1, batch).astype(np.int32),
+        "ids": np.sort(random.integers(0, 4, (batch, kv_len)), axis=1).astype(np.int32),
+        "slopes": random.random(kv_heads * group).astype(np.float32) / 10,
+    }
+    found = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
+    o, lse = reference(spec, q, k, v, **values)
+    assert error(found["o"], o) <= 2 * error(plain(spec, q, k, v, **values), o) + SLACK[spec.dtype]
+    assert error(found["lse"], lse) <= 1e-3
