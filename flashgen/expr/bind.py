@@ -113,6 +113,6 @@ def _at_most(node: Node, limit: int) -> bool:
             return any(_at_most(x, limit) for x in args)
         case Call("max", args) | Call("where", (_, *args)):
             return all(_at_most(x, limit) for x in args)
-        case Call("%" | "remainder", (_, n)):
+        case Call("%" | "remainder" | "wrapped", (_, n)):
             return _at_most(n, limit + 1)
     return False

@@ -16,14 +16,11 @@ _LEVELS = {
     "-": 6,
     "*": 7,
     "/": 7,
-    "quotient": 7,
-    "remainder": 7,
     "neg": 8,
     "~": 8,
 }
 _ATOM = 9
-_SYMBOLS = {"&": "&&", "|": "||", "quotient": "/", "remainder": "%"}
-# floor_div and floor_mod round as Python does; the ptx functions are those of templates/device/math.cuh.
+# floor_div and floor_mod round as Python does, quotient and remainder are of what is not negative: all in templates/device/division.cuh.
 _FUNCTIONS = {
     "float": "float",
     "fma": "fmaf",
@@ -44,7 +41,7 @@ def cuda(node: Node) -> str:
 
     >>> x = Name("row.end", "int")
     >>> cuda(Call("&", (Call("<", (Name("column", "int"), x), "bool"), Name("seen", "bool")), "bool"))
-    'column < row.end && seen'
+    '(column < row.end) & seen'
     """
     match node:
         case Const(value):
@@ -59,8 +56,11 @@ def cuda(node: Node) -> str:
             return f"{_inside(condition, 2)} ? {_inside(then, 2)} : {_inside(other, 1)}"
         case Call(op, (left, right)) if op in _LEVELS:
             level = _LEVELS[op]
-            # A conjunction inside a disjunction needs no parentheses, but readers and compilers like them.
-            return f"{_inside(left, level + (op == '|'))} {_SYMBOLS.get(op, op)} {_inside(right, level + 1 + (op == '|'))}"
+            if op in ("&", "|"):  # not && and ||: the compiler makes branches of them, and spills
+                return f"{_operand(left, op)} {op} {_operand(right, op)}"
+            return f"{_inside(left, level)} {op} {_inside(right, level + 1)}"
+        case Call(op, (x, Name(divisor, "Divisor"))):
+            return f"{divisor}.{_FUNCTIONS.get(op, op)}({cuda(x)})"
         case Call(op, args):
             function = _OF_FLOATS.get(op, op) if node.type == "float" else op
             return f"{_FUNCTIONS.get(function, function)}({', '.join(map(cuda, args))})"
@@ -78,6 +78,11 @@ def literal(value: int | float | bool) -> str:
 
 def _inside(node: Node, level: int) -> str:
     return f"({cuda(node)})" if _level(node) < level else cuda(node)
+
+
+def _operand(node: Node, op: str) -> str:
+    """Of & or |: in parentheses, as in the language, unless it is a chain of the same."""
+    return cuda(node) if isinstance(node, Call) and node.op == op else _inside(node, _LEVELS["neg"])
 
 
 def _level(node: Node) -> int:

@@ -13,7 +13,7 @@ from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, n
 TAKEN = ("p", "s", "row", "column", "batch", "head", "kv_head", "q_idx", "kv_begin", "to_log2", "score", "keep", "min", "max", "abs")
 WIDTH = 100  # of a part of a line
 LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
-DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag"}
+DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag", "Divisor": "divisor"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
     "<": ("end", "of the keys seen, from kv_begin"),
@@ -90,6 +90,9 @@ class Hoist:
         match node:
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
                 return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
+            case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and n.type == "int":
+                divisor = self._outside(Call("Divisor", (n,), "Divisor"), at, "by_" + _name(n).split(".")[-1].removeprefix("arg_"))
+                return Call(op, (self._lift(x, at), divisor), "int")
             case Call("*" | "fma" as op, (factor, core, *rest), "float"):
                 slope = "inner" if "s" in names(core) else "slope"
                 lifted = (self._lift(factor, at, slope), self._lift(core, at), *(self._lift(r, at, "bias") for r in rest))
@@ -98,7 +101,7 @@ class Hoist:
                 return Call("+", (self._lift(rest, at, "bias"), self._lift(core, at)), "float")
         return rebuild(node, lambda child: self._lift(child, at))
 
-    def _outside(self, node: Node, at: int, hint: str, comment: str) -> Node:
+    def _outside(self, node: Node, at: int, hint: str, comment: str = "") -> Node:
         """A node that varies less than `at`: a constant, an argument, or a member."""
         varies = level(node)
         tidy = normal(node, lambda n: level(n) == varies) if varies == ROW else node

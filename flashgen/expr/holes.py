@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from flashgen.expr.bind import ELEMENT, LOG2_E, UNIFORM, Binder, S, level
 from flashgen.expr.conditions import visible
+from flashgen.expr.division import divide_rows
 from flashgen.expr.fold import call
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.linear import assemble, collect, normal, zero
@@ -48,10 +49,14 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
-    bind = Binder(spec, params.positive(expressions.scale))
+    binder = Binder(spec, params.positive(expressions.scale))
     hoist = Hoist()
+
+    def bind(node: Node) -> Node:
+        return divide_rows(binder(node), binder.signs)
+
     if spec.softmax.normalized:
-        factor, rest, proof = _split(bind(expressions.score), bind.signs)
+        factor, rest, proof = _split(bind(expressions.score), binder.signs)
         outer = hoist.text(call("*", factor, Const(LOG2_E, "float")), "factor", "log2 units of one unit of the score")
         score = None if rest == S else hoist.statements(rest)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Type = Literal["int", "float", "bool"]
+Type = Literal["int", "float", "bool", "Divisor"]  # Divisor: an integer prepared to divide, in kernels only
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "neg", "abs", "min", "max")
 FUNCTIONS = ("exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor")  # float to float
@@ -42,7 +42,8 @@ class Load:
 class Call:
     """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else) or `float` (of an int).
 
-    A node bound to a kernel (flashgen.expr.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative), `ptx::...`.
+    A node bound to a kernel (flashgen.expr.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
+    `wrapped`, `Divisor`, `ptx::...`: see templates/device.
     """
 
     op: str

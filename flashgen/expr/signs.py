@@ -61,7 +61,7 @@ class Signs:
                 return NOTHING if value >= 0 else None
             case Name(name):
                 return NOTHING if name in self.nonnegatives else None
-            case Call("%" | "remainder" | "abs" | "sqrt"):  # divisors are positive
+            case Call("%" | "remainder" | "wrapped" | "abs" | "sqrt"):  # divisors are positive
                 return NOTHING
             case Call("+" | "*" | "/" | "min", args):
                 return _all(*map(self.nonnegative, args))

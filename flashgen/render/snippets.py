@@ -6,9 +6,9 @@ from functools import cache
 from flashgen.render.environment import template_root
 
 _NAME = re.compile(r"__forceinline__ [\w ]+? (\w+)\(")
-_CALL = re.compile(r"\b(?:ptx::(\w+)|(floor_\w+)\()")
+_CALL = re.compile(r"(?<![.\w])(?:ptx::(\w+)|(floor_\w+|quotient|remainder|wrapped|Divisor)\()")
 KINDS = ("ptx", "plain")
-_PLAIN = "floor.cuh"  # ordinary functions, outside namespace ptx
+_PLAIN = "division.cuh"  # ordinary ones, outside namespace ptx
 
 
 @cache

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from flashgen.render.environment import template_root
 from tests.expr.grammar import PARAMS, TENSORS
 
 CTYPES = {"float32": "float", "int32": "int", "bool": "bool"}
 ROWS, KEYS, TILE = 8, 12, 4  # of a query tile; keys, beyond the last one too, in tiles
 EXTENTS = {"b": 2, "hq": 4, "hk": 2, "q_len": 6, "kv_len": 10}
 
+DIVISION = (template_root() / "device" / "division.cuh").read_text()
 PREAMBLE = """
 #include <algorithm>
 #include <cmath>
@@ -25,8 +27,12 @@ inline float sqrt(float x) { return sqrtf(x); }
 inline float minimum(float x, float y) { return x != x || y != y ? NAN : fminf(x, y); }
 inline float maximum(float x, float y) { return x != x || y != y ? NAN : fmaxf(x, y); }
 }
-inline int floor_div(int a, int n) { return a / n - (a % n < 0); }
-inline int floor_mod(int a, int n) { return a - floor_div(a, n) * n; }
+using u32 = unsigned;
+#define __device__
+#define __forceinline__ inline
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
+%(division)s
 template <class T, int RANK> struct Array {
   const T* data; int extents[RANK];
   template <class... Index> T operator()(Index... index) const {
@@ -73,7 +79,7 @@ def source(found):
     calls = " ".join(f"case {i}: case_{i}::run(*p, s, score, keep); break;" for i in range(len(found)))
     sizes = f"constexpr int ROWS = {ROWS}, KEYS = {KEYS}, TILE = {TILE};"
     run = f'extern "C" void run(int number, const Params* p, const float* s, float* score, bool* keep) {{ switch (number) {{ {calls} }} }}'
-    return "\n".join([PREAMBLE, sizes, params, *cases, run])
+    return "\n".join([PREAMBLE % {"division": DIVISION}, sizes, params, *cases, run])
 
 
 def text(holes):

@@ -26,7 +26,7 @@ def lines(members):
     return [f"{m.type} {m.name} = {m.value};" for m in members]
 
 
-@pytest.mark.parametrize("module", ["holes", "cuda", "linear", "hoist", "bind"])
+@pytest.mark.parametrize("module", ["holes", "cuda", "linear", "hoist", "bind", "division"])
 def test_examples(module):
     assert doctest.testmod(importlib.import_module(f"flashgen.expr.{module}")).failed == 0
 
@@ -65,7 +65,7 @@ def test_alibi_is_two_multiply_adds():
 def test_window_of_a_param():
     found = emitted(mask="window(w, 0)", params={"w": 127})
     assert lines(found.row)[0] == "int begin = (flag ? 0 : q_idx + offset) - kv_begin;"
-    assert found.keep == ("return column >= row.begin && column < row.end;",)
+    assert found.keep == ("return (column >= row.begin) & (column < row.end);",)
     assert [r.text for r in found.requires] == ["w >= -1"]
 
 
@@ -76,20 +76,33 @@ def test_chunk_is_two_bounds():
         "int begin = row.index - kv_begin;",
         "int end = min(min(row.index + 64, q_idx + offset_2), p.kv_len) - kv_begin;",
     ]
-    assert found.keep == ("return column >= row.begin && column < row.end;",)
+    assert found.keep == ("return (column >= row.begin) & (column < row.end);",)
+
+
+def test_a_remainder_that_is_compared_is_divided_once_a_row():
+    found = emitted(mask="causal & ((q_idx - kv_idx) % 4 == 0)")
+    assert "int index = floor_mod(q_idx - kv_begin, 4);" in lines(found.row)
+    assert found.keep == ("return (column < row.end) & (remainder(column, 4) == row.index);",)
+
+
+def test_a_param_divides_as_a_product():
+    found = emitted(mask="kv_idx // n % 2 == 0", params={"n": 64})
+    assert "Divisor by_n = Divisor(p.arg_n);" in lines(found.uniform)
+    assert "int index = by_n.floor_mod(kv_begin);" in lines(found.row)
+    assert found.keep == ("return (column < row.end) & (remainder(by_n.quotient(column + row.index), 2) == row.index_2);",)
 
 
 def test_bucketed_bias_reads_a_table():
     found = emitted(score="s + table[min(abs(q_idx - kv_idx) // 8, 31), h]", tensors={"table": {"shape": [32, "hq"], "dtype": "float32"}})
     assert lines(found.uniform) == ["int h = head;"]
     assert lines(found.row) == ["int offset = q_idx - kv_begin;", "int end = p.kv_len - kv_begin;"]
-    assert found.score == ("return fmaf(p.softmax_scale, s, p.arg_table(min(abs(row.offset - column) / 8, 31), h));",)
+    assert found.score == ("return fmaf(p.softmax_scale, s, p.arg_table(min(quotient(abs(row.offset - column), 8), 31), h));",)
 
 
 def test_a_mask_of_a_tensor_reads_inside_it():
     found = emitted(mask="keep[b, h, q_idx, kv_idx]", tensors={"keep": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bool"}})
     assert "int query = min(q_idx, last_query);" in lines(found.row)
-    assert found.keep == ("return column < row.end && p.arg_keep(b, h, row.query, min(column + row.kv_begin, last_key));",)
+    assert found.keep == ("return (column < row.end) & p.arg_keep(b, h, row.query, min(column + row.kv_begin, last_key));",)
 
 
 def test_temperature_of_a_head_is_one_product():

@@ -85,6 +85,7 @@ template <class T> INLINED T atomicCAS(T* address, std::type_identity_t<T> expec
 
 INLINED int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
 INLINED int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
+INLINED unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
 INLINED float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 INLINED int __float_as_int(float value) { return __builtin_bit_cast(int, value); }

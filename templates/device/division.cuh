@@ -1,0 +1,25 @@
+// Division of integers, n > 0: floor_div and floor_mod round towards minus infinity, quotient and remainder are of what is not negative.
+
+__device__ __forceinline__ int floor_div(int a, int n) { return a / n - (a % n < 0); }
+__device__ __forceinline__ long long floor_div(long long a, long long n) { return a / n - (a % n < 0); }
+
+__device__ __forceinline__ int floor_mod(int a, int n) { return a % n + (a % n < 0 ? n : 0); }
+__device__ __forceinline__ long long floor_mod(long long a, long long n) { return a % n + (a % n < 0 ? n : 0); }
+
+__device__ __forceinline__ int quotient(int a, int n) { return u32(a) / u32(n); }
+
+__device__ __forceinline__ int remainder(int a, int n) { return u32(a) % u32(n); }
+
+// a % n for 0 <= a < 2 n.
+__device__ __forceinline__ int wrapped(int a, int n) { return min(u32(a), u32(a - n)); }
+
+// Division by the same n many times, as a product: exact for a < 2^31, since n divides 2^(31 + shift) + e with e < n <= 2^shift.
+struct Divisor {
+  u32 n, multiplier, shift;
+  Divisor() = default;
+  __device__ __forceinline__ explicit Divisor(int d) : n(max(d, 1)), shift(32 - __clz(n - 1)) { multiplier = ((1ull << (31 + shift)) + n - 1) / n; }
+  __device__ __forceinline__ int quotient(int a) const { return __umulhi(2 * u32(a), multiplier) >> shift; }
+  __device__ __forceinline__ int remainder(int a) const { return a - quotient(a) * n; }
+  __device__ __forceinline__ int floor_div(int a) const { return a < 0 ? ~quotient(~a) : quotient(a); }
+  __device__ __forceinline__ int floor_mod(int a) const { return a - floor_div(a) * n; }
+};
