@@ -195,7 +195,7 @@ struct Variant {                         // what score and mask need, folded onc
 
   // (kv_idx <= q_idx + kv_len - q_len) & (ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len])
   __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
-    return column < row.end && p.arg_ids(b, min(column + row.kv_begin, last_key)) == row.ids_value;
+    return (column < row.end) & (p.arg_ids(b, min(column + row.kv_begin, last_key)) == row.ids_value);
   }
 };
 

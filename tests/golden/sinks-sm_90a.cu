@@ -186,7 +186,7 @@ struct Variant {                         // what score and mask need, folded onc
 
   // (kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))
   __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
-    return column >= row.begin && column < row.end;
+    return (column >= row.begin) & (column < row.end);
   }
 };
 
