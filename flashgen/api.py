@@ -21,6 +21,7 @@ from flashgen.runtime import arrays, device
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
+from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec, load
 
 __all__ = ["Attention", "attention", "compile", "load", "plan", "render"]
@@ -67,7 +68,7 @@ class Attention:
         self.spec, self.backend = spec, backend
         self.arch = arches.by_name(arch) if arch else _default_arch(spec, backend)
         self._gpu = Gpu(spec, self.arch if arch else None)
-        self.plan = plan(spec, self.arch.name)
+        self.plan = planned(spec, self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 

@@ -2,13 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flashgen.runtime.clock import Reading
 
 Run = Callable[[], Any]
+Name = TypeVar("Name", bound=Hashable)
 _READING_MS = 4.0  # that calls in a row shall take together
 _FEWEST_CALLS, _MOST_CALLS = 2, 64
 
@@ -27,22 +28,25 @@ class Timing:
     host_us: float  # until it was queued
 
 
-def measure(runs: Mapping[str, Run], clock: Clock, repetitions: int, advance: Callable[[], None] = lambda: None) -> dict[str, Timing]:
+def measure(
+    runs: Mapping[Name, Run], clock: Clock, repetitions: int, advance: Callable[[dict[Name, Timing]], None] = lambda _: None
+) -> dict[Name, Timing]:
     """The time of every run, by name. They take turns, and each repetition begins with another one: a place in the order counts too.
 
     >>> measure({"a": attn, "b": peer}, DeviceClock(), 11)["a"].ms
 
-    `advance` is called after each repetition.
+    `advance` is called after each repetition with the medians so far.
     """
     calls = {name: _calls(clock, run) for name, run in runs.items()}
-    readings: dict[str, list[Reading]] = {name: [] for name in runs}
-    names = list(runs)
+    readings: dict[Name, list[Reading]] = {name: [] for name in runs}
+    names, found = list(runs), dict[Name, Timing]()
     for repetition in range(repetitions):
         first = repetition % max(1, len(names))
         for name in names[first:] + names[:first]:
             readings[name].append(clock.read(runs[name], calls[name]))
-        advance()
-    return {name: median(found) for name, found in readings.items()}
+        found = {name: median(taken) for name, taken in readings.items()}
+        advance(found)
+    return found
 
 
 def median(readings: list[Reading]) -> Timing:

@@ -14,9 +14,11 @@ from flashgen.cli import check as checking
 from flashgen.cli import doctor as examining
 from flashgen.cli import explain as explaining
 from flashgen.cli import show as showing
+from flashgen.cli import tune as tuning
 from flashgen.cli.picture import save
 from flashgen.cli.shipped import find
 from flashgen.spec import json_schema
+from flashgen.tune import LENGTHS, cases
 
 app = typer.Typer(
     name="flashgen",
@@ -125,6 +127,25 @@ def bench(
     else:
         benching.report(found, results)
     if benching.failed(results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def tune(
+    spec: SpecName,
+    length: Annotated[list[int] | None, typer.Option(min=1, help="queries and keys; may be repeated; by default 512 to 8192")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="sequences; by default so many that there are 16k tokens")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="of q; by default so many that hidden size is 2048")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the planner's best candidates on this card and keep the fastest for it; Ctrl-C keeps what is known by then."""
+    found = find(spec)
+    tunings, complete = tuning.tune(cases(found, length or LENGTHS, batch, heads))
+    if as_json:
+        _print_json([{"length": one.length, **one.to_json()} for one in tunings])
+    else:
+        tuning.report(tunings, complete)
+    if not complete:
         raise typer.Exit(1)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from rich.text import Text
 
-from flashgen.arch import Arch
+from flashgen.arch import Arch, by_name
 from flashgen.cli.picture import in_characters
 from flashgen.cli.terminal import console, plain, table
 from flashgen.cli.work import Work, measure, read_values
-from flashgen.plan import Plan, plan
+from flashgen.plan import Plan
 from flashgen.render.describe import describe
+from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
 
 _REJECTED_SHOWN = 12
@@ -34,7 +35,7 @@ class Explanation:
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
     """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
-    chosen = plan(spec, arch)
+    chosen = planned(spec, by_name(arch), length_class(kv_len))
     return Explanation(chosen, measure(chosen, q_len, kv_len, read_values(spec, given, kv_len)))
 
 

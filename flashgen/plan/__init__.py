@@ -3,6 +3,6 @@
 from flashgen.plan.interpret import interpret
 from flashgen.plan.model import Plan
 from flashgen.plan.schedule import merge_states
-from flashgen.plan.search import plan
+from flashgen.plan.search import candidates, plan
 
-__all__ = ["Plan", "interpret", "merge_states", "plan"]
+__all__ = ["Plan", "candidates", "interpret", "merge_states", "plan"]

@@ -87,12 +87,12 @@ class Strategy(Protocol):
 
 
 @lru_cache(256)
-def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1]) -> Plan:
+def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1], candidate: str | None = None) -> Plan:
     """Plans a spec for an architecture.
 
     `copy_bytes`: 0 for arrays as the architecture likes them best (rows 16-byte aligned, last axis contiguous), else what every row is
     aligned to (16, 8, 4, 2 bytes; 2 takes any strides). `length`: queries and keys, one of LENGTHS, for which it shall be fast; it is right
-    for all. Raises PlanError, SpecError.
+    for all. `candidate`: one of `candidates`, in place of the first of them. Raises PlanError, SpecError.
 
     >>> plan(Spec(head_dim=128, dtype="bfloat16"), "sm_90a").tile.text
     '128x128'
@@ -100,28 +100,53 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     arch = by_name(arch) if isinstance(arch, str) else arch
     strategy = _strategy(spec, arch, copy_bytes)
     problem = _problem(spec, arch, strategy, copy_bytes or 16, length)
+    legal, rejected = _legal(problem, strategy)
+    why = f"the fewest clocks at length {length} of {len(legal)} legal candidates ({len(rejected)} rejected)"
+    if candidate is not None:
+        expected, total = legal[0][0].text, legal[0][1]["total"]
+        legal.sort(key=lambda entry: entry[0].text != candidate)  # the others stay in order
+        assert legal[0][0].text == candidate, candidate
+        why = f"flashgen tune measured it; the cost model expects {legal[0][1]['total'] / total:.2f} times the clocks of {expected}"
+    (best, cost), others = legal[0], legal[1:]
+    slower = [Rejected(d.text, f"{c['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for d, c in others]
+    assert isinstance(best.smem, SmemPlan)
+    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
+    reasons = tuple(_reasons(problem, best, cost, ranges, why))
+    launch = strategy.launch(problem, best)
+    launch = launch if problem.softmax.materialize else with_ranges(launch, ranges)
+    what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
+    return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
+
+
+def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> list[str]:
+    """The legal candidates, the fastest by the cost model first. Raises PlanError, SpecError.
+
+    >>> candidates(Spec(head_dim=128, dtype="bfloat16"))[0]
+    '128x128, 2 stages, 8 warps, o apart'
+    """
+    arch = by_name(arch) if isinstance(arch, str) else arch
+    strategy = _strategy(spec, arch, 0)
+    legal, _ = _legal(_problem(spec, arch, strategy, 16, length), strategy)
+    return [draft.text for draft, _ in legal]
+
+
+_Legal = tuple[Draft, dict[str, float]]  # and its cost
+
+
+def _legal(problem: Problem, strategy: Strategy) -> tuple[list[_Legal], list[Rejected]]:
+    """The candidates, the cheapest first, and what was rejected."""
     strategy.check(problem)
-    legal: list[tuple[float, Draft, dict[str, float]]] = []
+    legal: list[_Legal] = []
     rejected: list[Rejected] = []
     for draft in strategy.drafts(problem):
         reason = draft.smem if isinstance(draft.smem, str) else strategy.objection(problem, draft)
         if reason:
             rejected.append(Rejected(draft.text, reason))
         else:
-            cost = strategy.cost(problem, draft)
-            legal.append((cost["total"], draft, cost))
+            legal.append((draft, strategy.cost(problem, draft)))
     if not legal:
         raise PlanError(_nothing_legal(problem, strategy, rejected))
-    legal.sort(key=lambda entry: entry[0])
-    total, best, cost = legal[0]
-    slower = [Rejected(d.text, f"{c / total:.2f} times the clocks of {best.tile.text}") for c, d, _ in legal[1:]]
-    assert isinstance(best.smem, SmemPlan)
-    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
-    reasons = tuple(_reasons(problem, best, cost, ranges, (len(legal), len(rejected))))
-    launch = strategy.launch(problem, best)
-    launch = launch if problem.softmax.materialize else with_ranges(launch, ranges)
-    what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
-    return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
+    return sorted(legal, key=lambda entry: entry[1]["total"]), rejected
 
 
 def _strategy(spec: Spec, arch: Arch, copy_bytes: int) -> Strategy:
@@ -202,13 +227,11 @@ def _distance(draft: Draft, spec: Spec) -> int:
     return sum(abs(have - want) * unit for have, want, unit in pairs if want is not None)
 
 
-def _reasons(
-    problem: Problem, draft: Draft, cost: dict[str, float], ranges: KeyRanges, tried: tuple[int, int]
-) -> Iterator[tuple[str, str]]:
+def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: KeyRanges, why: str) -> Iterator[tuple[str, str]]:
     step = {k: v for k, v in cost.items() if k not in ("total", "step", "exposed")}
     busiest = max(step, key=lambda k: step[k])
     load = f"{busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"
-    yield "tile", f"the fewest clocks at length {problem.length} of {tried[0]} legal candidates ({tried[1]} rejected). The busiest, {load}"
+    yield "tile", f"{why}. The busiest, {load}"
     alike, unlike = (
         "every query tile has the same number of key tiles",
         "query tiles differ in their number of key tiles: the longest go first",

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flashgen.runtime import arrays
+from flashgen.errors import BackendError
+from flashgen.runtime import arrays, device
 
 _WAIT = r"""
 extern "C" __global__ void wait(long long nanoseconds) {
@@ -30,6 +31,8 @@ class DeviceClock:
     """Reads the time of calls in the current stream of CuPy, which is PyTorch's as long as nobody changes either. Raises BackendError."""
 
     def __init__(self) -> None:
+        if reason := device.missing():
+            raise BackendError(reason)
         self._cupy = arrays.cupy()
         self._start, self._end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         self._wait_ns = _FIRST_WAIT

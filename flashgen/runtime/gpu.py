@@ -18,6 +18,7 @@ from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import Layout, contiguous_strides
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
+from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
@@ -53,16 +54,23 @@ class _Prepared:
 class Gpu:
     """The kernels of a spec, made as calls need them. `reasons` tells why a call does not run the first plan of its device."""
 
-    def __init__(self, spec: Spec, arch: Arch | None):
+    def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
         self.spec, self.kernels = spec, dict[str, Kernel]()
         self.reasons: dict[str, None] = {}
         self._arch = arch  # None: that of the arrays' device
+        self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
 
-    def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1]) -> Kernel:
-        """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys."""
-        length = next((n for n in LENGTHS if keys <= n), LENGTHS[-1])
-        chosen = plan(self.spec, arch.name, copy_bytes, length)
+    def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1], card: str | None = None) -> Kernel:
+        """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys on a
+        card, by default the current one."""
+        length = length_class(keys)
+        if copy_bytes:
+            chosen = plan(self.spec, arch.name, copy_bytes, length)
+        elif self._candidate:
+            chosen = plan(self.spec, arch.name, 0, length, self._candidate)
+        else:
+            chosen = planned(self.spec, arch, length, card)
         if chosen.digest not in self.kernels:
             self.kernels[chosen.digest] = _kernel(chosen)
         return self.kernels[chosen.digest]
@@ -104,14 +112,15 @@ class Gpu:
             (name, shapes[name], self.spec.dtype if name == "o" else "float32") for name in self.spec.outputs if name not in outputs
         )
         layouts |= _fresh(missing, ordinal)
-        arch = self._arch or device(ordinal).arch
+        target = device(ordinal)
+        arch = self._arch or target.arch
         first = plan(self.spec, arch.name)
         values = check_values(first, params)
         if not sizes.batch * sizes.q_len:
             return _Prepared(ordinal, missing, (), None)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["o"]}
-        kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len)
+        kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len, target.name)
         scratch = tuple((s.name, shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch)
         launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
         return _Prepared(ordinal, missing, scratch, launch, not sizes.kv_len, list(layouts).index("o"))

@@ -1,0 +1,50 @@
+"""`flashgen tune`: candidates measured under a progress bar, the fastest kept after each round."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flashgen.bench import Case, DeviceClock
+from flashgen.cli.terminal import console, plain, table
+from flashgen.runtime import arrays, device
+from flashgen.tune import ROUNDS, Tuning
+from flashgen.tune import tune as measure
+
+
+def tune(wanted: Mapping[int, Sequence[Case]]) -> tuple[list[Tuning], bool]:
+    """What was found, and whether all rounds were run; Ctrl-C ends it with what is kept. Raises BackendError, PlanError, CompileError."""
+    clock, card, errors = DeviceClock(), device.current(), Console(stderr=True)
+    found: dict[int, Tuning] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("compiling candidates", total=len(wanted) * ROUNDS)
+
+        def advance(latest: Tuning) -> None:
+            found[latest.length] = latest
+            progress.update(task, advance=1, description=f"up to {latest.length} keys: {latest.choice}")
+
+        try:
+            measure(wanted, card.arch, card.name, clock, arrays.cupy(), advance)
+        except KeyboardInterrupt:
+            return list(found.values()), False
+    return list(found.values()), True
+
+
+def report(found: Sequence[Tuning], complete: bool) -> None:
+    """A table a class of lengths, the fastest first, and what the cost model's choice loses."""
+    out = console()
+    for one in found:
+        lengths = list(next(iter(one.ms.values())))
+        rows = table("candidate", *(f"ms at {n}" for n in lengths), "times the fastest", "")
+        for name, score in one.scores.items():
+            note = "kept" if name == one.choice else "the cost model's" if name == one.planned else ""
+            rows.add_row(*plain((name, *(f"{one.ms[name][n]:.4f}" for n in lengths), f"{score:.3f}", note)))
+        out.print(rows)
+        for name in one.wrong:
+            out.print(*plain([f"{name} is wrong: never chosen"]))
+        out.print(
+            *plain([f"planned for {one.length} keys: the cost model's choice {one.planned} is {one.loss:.1%} slower than the fastest"])
+        )
+    if not complete:
+        out.print("interrupted: what is shown is kept" if found else "interrupted before the first round: kernels stay compiled")

@@ -1,0 +1,71 @@
+"""What `flashgen tune` found fastest: a file for each card, architecture, spec and class of lengths, beside the compiled kernels."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from flashgen.arch import Arch
+from flashgen.errors import BackendError
+from flashgen.plan import Plan, candidates, plan
+from flashgen.plan.search import LENGTHS
+from flashgen.runtime import device
+from flashgen.runtime.cache import root
+from flashgen.spec import Spec
+
+
+def length_class(keys: int) -> int:
+    """The length that plans for so many keys are made for."""
+    return next((n for n in LENGTHS if keys <= n), LENGTHS[-1])
+
+
+def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Plan:
+    """The plan for a card, by default the current one: as tuned there, else the cost model's. Raises PlanError, SpecError."""
+    card = card or (None if device.missing() else device.current().name)
+    found = choice(spec, arch, length, card) if card else None
+    return plan(spec, arch.name, 0, length, found)
+
+
+def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
+    """The candidate that was kept."""
+    path = entry(spec, arch, length, card)
+    try:
+        found = str(json.loads(path.read_bytes())["choice"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _warn(f"a tuned choice cannot be read: {path} ({error}). Run flashgen tune again")
+        return None
+    if found in candidates(spec, arch, length):
+        return found
+    _warn(f"a tuned choice is none of the planner's candidates any more: {found} in {path}. Run flashgen tune again")
+    return None
+
+
+def keep(spec: Spec, arch: Arch, length: int, card: str, found: Mapping[str, Any]) -> None:
+    """Keeps a choice with what it was measured by, in place of what was there. Raises BackendError where nothing can be written."""
+    path = entry(spec, arch, length, card)
+    aside = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps({"card": card, "arch": arch.name, "length": length, **found}, indent=1))
+        aside.replace(path)
+    except OSError as error:
+        raise BackendError(f"cannot keep what was tuned in {path.parent} ({error.strerror}): set FLASHGEN_CACHE_DIR") from None
+
+
+def entry(spec: Spec, arch: Arch, length: int, card: str) -> Path:
+    """The file of a choice; specs that differ by name alone share it."""
+    said = {key: value for key, value in spec.to_json().items() if key != "name"}
+    digest = hashlib.sha256(json.dumps([said, arch.name, length], sort_keys=True).encode()).hexdigest()[:32]
+    return root().parent / "tuned" / card.replace(" ", "_").replace("/", "_") / f"{digest}.json"
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once a text."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)

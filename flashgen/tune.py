@@ -1,0 +1,126 @@
+"""Measures the planner's best candidates on the card and keeps the fastest, for each class of lengths."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+from typing import Any
+
+from flashgen.arch import Arch
+from flashgen.bench.accuracy import sample
+from flashgen.bench.cases import Case, case, draw
+from flashgen.bench.timing import Clock, Run, Timing, measure
+from flashgen.plan import candidates
+from flashgen.runtime import tuned
+from flashgen.runtime.gpu import Gpu
+from flashgen.spec import Spec
+
+LENGTHS = (512, 1024, 2048, 8192)  # by default
+CANDIDATES, ROUNDS = 8, 9
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is known of one class of lengths so far."""
+
+    length: int  # the class: what plans are made for
+    planned: str  # the cost model's choice
+    ms: Mapping[str, Mapping[int, float]]  # by candidate and length
+    wrong: tuple[str, ...] = ()  # candidates that failed the check, which are never chosen
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The time of each candidate over that of the fastest, on average over the lengths; the fastest first."""
+        least = {n: min(times[n] for times in self.ms.values()) for n in next(iter(self.ms.values()))}
+        found = {name: sum(times[n] / least[n] for n in least) / len(least) for name, times in self.ms.items()}
+        return dict(sorted(found.items(), key=lambda entry: entry[1]))
+
+    @property
+    def choice(self) -> str:
+        return next(iter(self.scores))
+
+    @property
+    def loss(self) -> float | None:
+        """How much slower than the choice the cost model's candidate is: 0.02 is 2 %; None where that was wrong."""
+        return round(self.scores[self.planned] / self.scores[self.choice] - 1, 4) if self.planned in self.ms else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        times = {name: {str(n): round(ms, 4) for n, ms in by_length.items()} for name, by_length in self.ms.items()}
+        return {"choice": self.choice, "planned": self.planned, "loss": self.loss, "ms": times, "wrong": list(self.wrong)}
+
+
+def cases(spec: Spec, lengths: Sequence[int] = LENGTHS, batch: int | None = None, heads: int | None = None) -> dict[int, list[Case]]:
+    """What to measure, by class of lengths.
+
+    >>> list(cases(Spec(head_dim=64, dtype="float16")))
+    [1024, 8192]
+    """
+    found: dict[int, list[Case]] = {}
+    for length in sorted(set(lengths)):
+        found.setdefault(tuned.length_class(length), []).append(case(spec, length, batch, heads))
+    return found
+
+
+def tune(
+    wanted: Mapping[int, Sequence[Case]], arch: Arch, card: str, clock: Clock, xp: Any, advance: Callable[[Tuning], None] = lambda _: None
+) -> list[Tuning]:
+    """Measures every class in rounds, candidates in turns, and keeps the fastest after each round, so that an interruption loses nothing.
+
+    >>> tune(cases(spec), device.arch, device.name, DeviceClock(), cupy)[0].choice
+
+    `advance` is called after each round. Raises PlanError, CompileError, BackendError.
+    """
+    return [_tune(length, list(group), arch, card, clock, xp, advance) for length, group in wanted.items()]
+
+
+def best_of_each_tile(found: Iterable[str], most: int = CANDIDATES) -> list[str]:
+    """Of candidates in the cost model's order; those of one tile differ little.
+
+    >>> best_of_each_tile(["128x128, 4 stages", "128x128, 2 stages", "128x96, 2 stages"])
+    ['128x128, 4 stages', '128x96, 2 stages']
+    """
+    firsts: dict[str, str] = {}
+    for text in found:
+        firsts.setdefault(text.partition(",")[0], text)
+    return list(firsts.values())[:most]
+
+
+def _tune(length: int, group: list[Case], arch: Arch, card: str, clock: Clock, xp: Any, advance: Callable[[Tuning], None]) -> Tuning:
+    spec = group[0].spec
+    names = best_of_each_tile(candidates(spec, arch, length))
+    kernels = {name: Gpu(spec, arch, name) for name in names}
+    with ThreadPoolExecutor(cpu_count()) as pool:  # compilation leaves the lock alone
+        list(pool.map(lambda gpu: gpu.kernel(arch, keys=length), kernels.values()))
+    runs, wrong = _runs(group, kernels, xp)
+    latest: list[Tuning] = []
+
+    def after_round(timings: Mapping[tuple[str, int], Timing]) -> None:
+        ms: dict[str, dict[int, float]] = {}
+        for (name, n), timing in timings.items():
+            ms.setdefault(name, {})[n] = timing.ms
+        latest[:] = [Tuning(length, names[0], ms, wrong)]
+        tuned.keep(spec, arch, length, card, latest[0].to_json())
+        advance(latest[0])
+
+    measure(runs, clock, ROUNDS, after_round)
+    return latest[0]
+
+
+def _runs(group: Sequence[Case], kernels: Mapping[str, Gpu], xp: Any) -> tuple[dict[tuple[str, int], Run], tuple[str, ...]]:
+    """What to time, by candidate and length, and the candidates that are wrong somewhere."""
+    runs: dict[tuple[str, int], Run] = {}
+    wrong: dict[str, None] = {}
+    for one in group:
+        arrays = draw(one, xp)
+        expected, params = sample(one, arrays), {p.name: p.default for p in one.spec.params}
+        for name, gpu in kernels.items():
+            run = _call(gpu, arrays, params)
+            if not expected.error(run()["o"]) <= expected.allowed:
+                wrong[name] = None
+            runs[name, one.seqlen] = run
+    return {key: run for key, run in runs.items() if key[0] not in wrong}, tuple(wrong)
+
+
+def _call(gpu: Gpu, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    return lambda: gpu(arrays, {}, params)

@@ -1,0 +1,119 @@
+"""Tuning by a clock that a test winds: the fastest right candidate is kept after every round, and later compiles use it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from flashgen import tune
+from flashgen.arch import by_name
+from flashgen.expr import reference
+from flashgen.plan import candidates, plan
+from flashgen.runtime import tuned
+from flashgen.runtime.clock import Reading
+from flashgen.spec import Spec
+
+ARCH, CARD = by_name("sm_90a"), "Some Card"
+SPEC = Spec(head_dim=64, dtype="bfloat16", mask="causal")
+NAMES = tune.best_of_each_tile(candidates(SPEC, ARCH, 1024))
+CASES = tune.cases(SPEC, [40], batch=1, heads=1)
+
+
+class FakeGpu:
+    """Right, but for the candidate WRONG; says who ran last."""
+
+    WRONG = NAMES[2]
+    last = ""
+
+    def __init__(self, spec, arch, candidate):  # noqa: ARG002
+        self.spec, self.candidate = spec, candidate
+
+    def kernel(self, arch, keys):
+        pass
+
+    def __call__(self, arrays, outputs, params):  # noqa: ARG002
+        FakeGpu.last = self.candidate
+        o, _ = reference(self.spec, **arrays)
+        return {"o": o * (2 if self.candidate == self.WRONG else 1)}
+
+
+class FakeClock:
+    """The later in the cost model's order, the faster. Gives up after so many readings."""
+
+    def __init__(self, most=10**6):
+        self.left = most
+
+    def read(self, run, calls):  # noqa: ARG002
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        run()
+        return Reading(2.0 - 0.1 * NAMES.index(FakeGpu.last), 0.01)
+
+
+@pytest.fixture(autouse=True)
+def aside(monkeypatch, tmp_path):
+    monkeypatch.setattr(tune, "Gpu", FakeGpu)
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+
+
+def test_the_fastest_is_kept_and_used():
+    (found,) = tune.tune(CASES, ARCH, CARD, FakeClock(), np)
+    assert found.choice == NAMES[-1]
+    assert found.planned == NAMES[0]
+    assert found.wrong == (FakeGpu.WRONG,)
+    assert found.loss == pytest.approx(2.0 / (2.0 - 0.1 * (len(NAMES) - 1)) - 1, abs=1e-3)
+    chosen = tuned.planned(SPEC, ARCH, 1024, CARD)
+    assert f"{chosen.tile.text}," in NAMES[-1]
+    assert "flashgen tune measured it" in dict(chosen.reasons)["tile"]
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_what_was_not_tuned_is_planned_as_before():
+    tune.tune(CASES, ARCH, CARD, FakeClock(), np)
+    others = [(SPEC, ARCH, 8192, CARD), (SPEC, ARCH, 1024, "Another Card"), (SPEC, by_name("sm_80"), 1024, CARD)]
+    for spec, arch, length, card in [*others, (Spec(head_dim=64, dtype="float16", mask="causal"), ARCH, 1024, CARD)]:
+        assert tuned.planned(spec, arch, length, card) == plan(spec, arch.name, 0, length)
+    named = Spec(head_dim=64, dtype="bfloat16", mask="causal", name="another")
+    assert tuned.choice(named, ARCH, 1024, CARD) == NAMES[-1]
+
+
+def test_an_interruption_keeps_the_rounds_before():
+    one_round = 3 * len(NAMES)  # two readings that warm up, one of the round
+    with pytest.raises(KeyboardInterrupt):
+        tune.tune(CASES, ARCH, CARD, FakeClock(one_round), np)
+    assert tuned.choice(SPEC, ARCH, 1024, CARD) == NAMES[-1]
+
+
+def test_a_broken_or_old_choice_is_said_and_not_used():
+    path = tuned.entry(SPEC, ARCH, 1024, CARD)
+    path.parent.mkdir(parents=True)
+    for text, said in (("{", "cannot be read"), ('{"choice": "1x1, 9 stages"}', "none of the planner's candidates")):
+        path.write_text(text)
+        with pytest.warns(RuntimeWarning, match=said):
+            assert tuned.planned(SPEC, ARCH, 1024, CARD) == plan(SPEC, ARCH.name, 0, 1024)
+
+
+def test_candidates_are_legal_distinct_and_in_order():
+    for arch in ("sm_90a", "sm_80", "sm_120"):
+        for head_dim in (64, 128, 256):
+            spec = Spec(head_dim=head_dim, dtype="bfloat16")
+            found = candidates(spec, arch)
+            assert len(found) == len(set(found))
+            assert plan(spec, arch).digest == plan(spec, arch, candidate=found[0]).digest
+            last = plan(spec, arch, candidate=found[-1])
+            assert found[-1].startswith(last.tile.text)
+            assert {r.candidate for r in last.rejected} >= set(found[:-1])
+
+
+def test_the_command_needs_a_gpu(monkeypatch, capsys):
+    from flashgen.cli import main
+    from flashgen.runtime import device
+
+    if device.missing() is None:
+        pytest.skip("there is a GPU")
+    monkeypatch.setattr("sys.argv", ["flashgen", "tune", "causal"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
