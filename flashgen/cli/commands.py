@@ -150,6 +150,28 @@ def tune(
 
 
 @app.command()
+def ladder(
+    seqlen: Annotated[int, typer.Option(min=1, help="queries and keys; the picture also has its halves")] = 4096,
+    head_dim: Annotated[int, typer.Option(min=1, help="columns of q, k and v")] = 64,
+    heads: Annotated[int, typer.Option(min=1)] = 16,
+    batch: Annotated[int, typer.Option(min=1)] = 1,
+    dtype: Annotated[str, typer.Option(help="float16 or bfloat16")] = "float16",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where ladder.html and ladder.png are written")] = Path("ladder"),
+    as_json: AsJson = False,
+) -> None:
+    """Run attention by every schedule, from standard to FlashAttention 3: time, memory, what is counted, a page that tells the story."""
+    from flashgen.cli import ladder as climbing  # sympy: as long to import as everything else
+    from flashgen.ladder import Shape
+
+    found = climbing.run(Shape(seqlen, head_dim, heads, batch, dtype))
+    paths = climbing.save(found, out)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        climbing.show(found, paths)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of specs, for editors."""
     _print_json(json_schema())

@@ -27,6 +27,16 @@ WORDS = {
     W: "pairs of a query tile and a key tile that a head visits; ceil(S_q/m) ceil(S_kv/n) where the mask hides no tile",
     G: "pairs of a block's query tiles and a key tile that a head visits",
 }
+FORMULAS = {
+    "passes": "passes over the keys",
+    "read": "bytes read in global memory",
+    "written": "bytes written there",
+    "dram": "bytes of DRAM, read and written",
+    "flops": "floating-point operations of products",
+    "exponentials": "exponentials",
+    "rescales": "multiplications that rescale",
+    "memory": "extra memory, bytes",
+}
 FLOAT = 4  # bytes, of s and of a running state
 
 

@@ -74,7 +74,8 @@ class Derivation:
     @property
     def latex(self) -> str:
         """An align environment: a line a step with its reason, then the recurrences."""
-        lines = [rf"&{latex(step.equation)} && \text{{{step.why}}}" for step in self.steps]
+        reasons = [step.why.replace("^", r"\^{}") for step in self.steps]
+        lines = [rf"&{latex(step.equation)} && \text{{{why}}}" for step, why in zip(self.steps, reasons, strict=True)]
         return "\\begin{align*}\n" + " \\\\\n".join([*lines, *(f"&{latex(e)}" for e in self.recurrences)]) + "\n\\end{align*}"
 
     def evaluate(self, e: Expr, scores: Sequence[Expr], values: Sequence[Expr], tile: int, at: int, digits: int = 50) -> Expr:

@@ -1,0 +1,62 @@
+"""`flashgen ladder`: runs every rung, prints the table, saves picture and page."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from flashgen.cli.errors import CommandError
+from flashgen.cli.terminal import console, plain, table
+from flashgen.ladder import RUNGS, Climb, Shape, climb, write
+from flashgen.runtime import device
+
+SHORTEST, LENGTHS = 256, 4  # of the picture: halved so often, down to so many queries and keys
+INTERPRETED = {"length": 1024, "heads": 2, "batch": 1}  # at most, in the interpreter, which takes minutes for more
+
+
+def run(shape: Shape) -> Climb:
+    """All rungs at the length asked for and its halves; without a GPU at INTERPRETED. Raises PlanError, CompileError, CallError."""
+    if device.missing():
+        shape = replace(shape, **{name: min(most, getattr(shape, name)) for name, most in INTERPRETED.items()})
+    lengths = [shape.length >> n for n in reversed(range(LENGTHS)) if n == 0 or shape.length >> n >= SHORTEST]
+    errors = Console(stderr=True)
+    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        task = progress.add_task("", total=len(lengths) * len(RUNGS))
+        return climb(shape, lengths, lambda title: progress.update(task, advance=1, description=title))
+
+
+def save(found: Climb, out: Path) -> tuple[Path, Path]:
+    """Writes page and picture. Raises CommandError."""
+    try:
+        return write(found, out)
+    except OSError as error:
+        raise CommandError(f"cannot write to {out}: {error}") from None
+
+
+def show(found: Climb, paths: Sequence[Path]) -> None:
+    """Prints the table, and where page and picture are."""
+    terminal, shape = console(), found.shape
+    if not found.on_gpu:
+        terminal.print(*plain([f"{found.machine['note']}. Values and counts are those of the kernels, times are not."]))
+    where = found.machine["gpu"] or "interpreter"
+    terminal.print(
+        f"{shape.batch} x {shape.heads} heads, {shape.length} queries and keys, head dim {shape.head_dim}, {shape.dtype}: {where}"
+    )
+    columns = ("ms", "speed-up", "extra MB", "read MB", "written MB", "exponentials", "error")
+    rows = table("", *columns, right=" ".join(columns))
+    at = found.of(shape.length)
+    first = next(iter(at.values())).milliseconds
+    for rung in RUNGS:
+        if row := at.get(rung.name):
+            counted = [f"{row.counted[key] / scale:{form}}" if row.counted else "" for key, scale, form in _COUNTED]
+            measured = [f"{row.milliseconds:.3f}", f"{first / row.milliseconds:.1f}", f"{row.memory / 1e6:.1f}"]
+            rows.add_row(*plain([rung.title, *measured, *counted, f"{row.error:.1e}"]))
+    terminal.print(rows)
+    for path in paths:
+        terminal.print(*plain([path]))
+
+
+_COUNTED = (("read", 1e6, ".0f"), ("written", 1e6, ".0f"), ("exponentials", 1, ".2e"))

@@ -1,0 +1,139 @@
+"""Every rung run on the same arrays: on the GPU, or, where there is none, in the interpreter."""
+
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.api import Attention
+from flashgen.expr import reference
+from flashgen.ladder.rungs import RUNGS, Rung
+from flashgen.plan import interpret, plan
+from flashgen.plan.counts import counts
+from flashgen.plan.params import Sizes
+from flashgen.runtime import device, measure
+
+Run = Callable[[], Any]
+ROWS_CHECKED = 64  # queries of one head that are compared with float64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is attended: q, k, v [batch, length, heads, head_dim]."""
+
+    length: int
+    head_dim: int
+    heads: int
+    batch: int
+    dtype: str
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.batch, self.length, self.length, self.heads, self.heads)
+
+    def arrays(self) -> list[NDArray[Any]]:
+        random = np.random.default_rng(self.length)
+        shape = (self.batch, self.length, self.heads, self.head_dim)
+        dtype = RUNGS[0].spec(self.head_dim, self.dtype).element.numpy
+        return [random.standard_normal(shape, np.float32).astype(dtype) for _ in range(3)]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rung at one length."""
+
+    rung: str
+    arch: str  # `host`: the interpreter
+    length: int
+    milliseconds: float
+    memory: int  # bytes at the peak besides q, k, v, o, measured
+    error: float  # the largest, against float64
+    counted: dict[str, int]  # of flashgen.plan.counts; empty for array operations
+
+
+@dataclass(frozen=True)
+class Climb:
+    """All measurements; `machine` says of what: card, driver, versions, or that it was the interpreter."""
+
+    machine: dict[str, Any]
+    on_gpu: bool
+    shape: Shape  # the longest
+    rows: tuple[Measured, ...]
+
+    def of(self, length: int) -> dict[str, Measured]:
+        """By rung."""
+        return {row.rung: row for row in self.rows if row.length == length}
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({row.length for row in self.rows})
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and benchmarks/results."""
+        return {**self.machine, **asdict(self.shape), "rows": [asdict(row) for row in self.rows]}
+
+
+def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] = lambda _: None) -> Climb:
+    """Runs every rung at every length. `advance` is told the title of each rung before it runs. Raises PlanError, CompileError, CallError.
+
+    >>> climb(Shape(512, 64, 2, 1, "float16"), [256, 512]).of(512)["two_pass"].counted["memory"]
+    0
+    """
+    reason = device.missing()
+    run = _interpreted if reason else _on_gpu
+    rows = [row for length in lengths for row in run(replace(shape, length=length), advance)]
+    note = f"No kernel runs here: {reason or ''}. This is the interpreter, NumPy {np.__version__}".replace("..", ".")
+    return Climb({"gpu": None, "note": note} if reason else measure.machine(), not reason, shape, tuple(rows))
+
+
+def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
+    host = shape.arrays()
+    q, k, v, o = (measure.to_gpu(x) for x in (*host, np.zeros_like(host[0])))
+    rows, runs = [], dict[str, Run]()
+    for rung in RUNGS:
+        arch = rung.arch(device.current().arch)
+        if arch is None:
+            continue
+        advance(f"{rung.title}, {shape.length}")
+        found: dict[str, int] = {}
+        if rung.schedule is None:
+            runs[rung.name] = partial(measure.array_operations, measure.cupy(), q, k, v)
+        else:
+            attention = Attention(rung.spec(shape.head_dim, shape.dtype), arch)
+            runs[rung.name] = partial(attention, q, k, v, out=o)
+            found = counts(attention.plan).at(attention.plan, shape.sizes)
+        memory, result = measure.memory(runs[rung.name])
+        rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, measure.to_host(result)), found))
+    times = measure.milliseconds(runs)
+    return [replace(row, milliseconds=times[row.rung]) for row in rows]
+
+
+def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
+    """Rungs that differ by hardware alone are one plan here, and run once."""
+    host = shape.arrays()
+    rows = []
+    for rung in RUNGS:
+        advance(f"{rung.title}, {shape.length}")
+        chosen = plan(rung.spec(shape.head_dim, shape.dtype), "host")
+        q, k, v = host
+        tracemalloc.start()
+        begin = time.perf_counter()
+        result = interpret(chosen, q, k, v)[0] if rung.schedule else measure.array_operations(np, q, k, v)
+        seconds = time.perf_counter() - begin
+        memory = max(0, tracemalloc.get_traced_memory()[1] - result.nbytes)
+        tracemalloc.stop()
+        found = counts(chosen).at(chosen, shape.sizes) if rung.schedule else {}
+        rows.append(Measured(rung.name, "host", shape.length, 1e3 * seconds, memory, _error(shape, host, result), found))
+    return rows
+
+
+def _error(shape: Shape, host: Sequence[NDArray[Any]], o: NDArray[Any]) -> float:
+    """Of the last rows of the last head."""
+    q, k, v = (x[-1:, :, -1:] for x in host)
+    exact, _ = reference(Rung.spec(RUNGS[1], shape.head_dim, shape.dtype), q[:, -ROWS_CHECKED:], k, v)
+    return float(np.abs(o[-1:, -ROWS_CHECKED:, -1:].astype(np.float64) - exact).max())

@@ -1,0 +1,81 @@
+"""The page that tells the story: one HTML file that needs no network."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from flashgen.ladder.climb import Climb
+from flashgen.ladder.loops import inner_loops
+from flashgen.ladder.overflow import overflow
+from flashgen.ladder.picture import png
+from flashgen.ladder.rungs import RUNGS, Rung
+from flashgen.plan import plan
+from flashgen.plan.counts import FORMULAS, WORDS, counts
+from flashgen.plan.derive import Derivation, derive, mathml
+from flashgen.render.page import page
+
+SLOWER = 1.03  # times the rung below, beyond which the page says why
+LONG = 2048  # queries and keys from which on it does
+
+
+def write(climb: Climb, folder: Path) -> tuple[Path, Path]:
+    """Writes ladder.html and ladder.png; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = png(climb)
+    paths = folder / "ladder.html", folder / "ladder.png"
+    paths[0].write_text(html(climb, picture), encoding="utf-8")
+    paths[1].write_bytes(picture)
+    return paths
+
+
+def html(climb: Climb, picture: bytes) -> str:
+    """The page."""
+    rows = climb.of(climb.lengths[-1])
+    rungs = [rung for rung in RUNGS if rung.name in rows]
+    return page(
+        "ladder.html.j2",
+        climb=climb,
+        rungs=[_rung(rung, below, climb) for rung, below in zip(rungs, [None, *rungs], strict=False)],
+        overflow=overflow(),
+        words=[(mathml(symbol), meaning) for symbol, meaning in WORDS.items()],
+        picture=base64.b64encode(picture).decode(),
+    )
+
+
+def _rung(rung: Rung, below: Rung | None, climb: Climb) -> dict[str, Any]:
+    """What the page shows of a rung."""
+    row = climb.of(climb.lengths[-1])[rung.name]
+    first = climb.of(row.length)[RUNGS[0].name]
+    shown = {
+        "rung": rung,
+        "row": row,
+        "speedup": first.milliseconds / row.milliseconds,
+        "derivation": None if below and below.derivation == rung.derivation else _derivation(derive(rung.derivation)),
+        "code": inner_loops(rung, row.arch if climb.on_gpu else rung.arch(None), climb.shape) if rung.schedule else "",
+        "formulas": [],
+        "at_most": False,
+        "slower": _slower(rung, below, climb),
+    }
+    if rung.schedule:
+        found = counts(plan(rung.spec(climb.shape.head_dim, climb.shape.dtype), row.arch))
+        shown["formulas"] = [(what, mathml(getattr(found, name)), f"{row.counted[name]:,}") for name, what in FORMULAS.items()]
+        shown["at_most"] = found.at_most
+    return shown
+
+
+def _derivation(derivation: Derivation) -> dict[str, Any]:
+    steps = [(mathml(step.equation), step.why) for step in derivation.steps]
+    return {"steps": steps, "recurrences": [mathml(e) for e in derivation.recurrences], "latex": derivation.latex}
+
+
+def _slower(rung: Rung, below: Rung | None, climb: Climb) -> str:
+    """Where a rung is slower than the one below, at lengths for which that counts, and why."""
+    if below is None:
+        return ""
+    pairs = [(length, climb.of(length)) for length in climb.lengths if length >= LONG]
+    slower = [(n, at[rung.name].milliseconds / at[below.name].milliseconds) for n, at in pairs]
+    found = [f"{n}: {factor:.2f} times" for n, factor in slower if factor > SLOWER]
+    if not found:
+        return ""
+    reason = rung.slower if climb.on_gpu else "the interpreter shows values, not speed"
+    return f"Slower than the rung below ({', '.join(found)}): {reason}."

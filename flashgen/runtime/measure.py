@@ -1,0 +1,74 @@
+"""What calls take on the GPU: time between events, memory of CuPy's pool; and standard attention as array operations, to compare with."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from flashgen.runtime import arrays, device
+from flashgen.runtime.arrays import cupy
+
+__all__ = ["array_operations", "cupy", "machine", "memory", "milliseconds", "to_gpu", "to_host"]
+
+LAUNCHES, REPETITIONS = 4, 7
+
+
+def to_gpu(x: np.ndarray[Any, Any]) -> Any:
+    """A CuPy array like a NumPy array."""
+    return arrays.cupy_family().from_numpy(x)
+
+
+def to_host(x: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array like a CuPy array."""
+    return arrays.cupy_family().to_numpy(x)
+
+
+def milliseconds(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Of one call, by name: the median of REPETITIONS, in each of which all take turns with LAUNCHES calls back to back."""
+    events = cupy().cuda
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for repetition in range(REPETITIONS + 1):
+        for name, run in runs.items():
+            begin, end = events.Event(), events.Event()
+            begin.record()
+            for _ in range(LAUNCHES):
+                run()
+            end.record()
+            end.synchronize()
+            if repetition:
+                times[name].append(events.get_elapsed_time(begin, end) / LAUNCHES)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def memory(run: Callable[[], Any]) -> tuple[int, Any]:
+    """Bytes by which CuPy's pool grows in a call, and what it returned."""
+    run()  # compiles, and makes what is kept for good
+    cupy().cuda.Device().synchronize()
+    pool = cupy().get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    result = run()
+    cupy().cuda.Device().synchronize()
+    return pool.total_bytes() - before, result
+
+
+def array_operations(xp: Any, q: Any, k: Any, v: Any) -> Any:
+    """Standard attention as operations on whole arrays of NumPy, which multiplies float32 fast, or CuPy. q, k, v, o: [B, S, H, D]."""
+    dtype = q.dtype
+    q, k, v = (x.swapaxes(1, 2).astype(np.float32 if xp is np else dtype, copy=False) for x in (q, k, v))
+    s = xp.matmul(q, k.swapaxes(2, 3)) * q.dtype.type(1 / math.sqrt(q.shape[-1]))
+    p = xp.exp(s - s.max(-1, keepdims=True))
+    p = p / p.sum(-1, keepdims=True)
+    return xp.matmul(p, v).swapaxes(1, 2).astype(dtype, copy=False)
+
+
+def machine() -> dict[str, Any]:
+    """Card, driver and versions."""
+    return {
+        "gpu": device.current().name,
+        "driver": device.driver_version(),
+        "versions": {"cupy": cupy().__version__, "flashgen": version("flashgen")},
+    }

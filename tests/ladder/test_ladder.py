@@ -1,0 +1,114 @@
+"""The ladder without a GPU: every rung is right, counted, told and drawn."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from flashgen.cli.commands import app
+from flashgen.ladder import RUNGS, Shape, climb
+from flashgen.ladder.loops import functions, inner_loops
+from flashgen.ladder.overflow import naive, overflow
+from flashgen.ladder.page import html
+from flashgen.ladder.picture import png
+from flashgen.runtime import device
+
+pytestmark = pytest.mark.skipif(not device.missing(), reason="a GPU is here: tests/gpu climbs on it")
+SHAPE = Shape(256, 64, 2, 1, "float16")
+
+
+@pytest.fixture(scope="module")
+def climbed():
+    titles = []
+    found = climb(SHAPE, [128, 256], titles.append)
+    assert len(titles) == 2 * len(RUNGS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(climbed):
+    return html(climbed, png(climbed))
+
+
+def test_all_rungs_agree(climbed):
+    assert [row.rung for row in climbed.rows] == 2 * [rung.name for rung in RUNGS]
+    assert all(row.error < 1e-3 for row in climbed.rows)
+    assert climbed.lengths == [128, 256]
+    assert not climbed.on_gpu
+    assert json.loads(json.dumps(climbed.to_json()))["rows"][0]["rung"] == "arrays"
+
+
+def test_memory_of_all_pairs_is_gone_from_three_passes_on(climbed):
+    counted = {name: row.counted.get("memory") for name, row in climbed.of(256).items()}
+    assert counted["standard"] == 2 * 256 * 256 * 6
+    assert counted["three_pass"] == counted["two_pass"] == counted["each_step"] == counted["fa2"] == counted["fa3"] == 0
+
+
+def test_naive_softmax_overflows_at_12_and_no_schedule_does():
+    assert math.exp(12) > float(np.finfo(np.float16).max)
+    assert math.isnan(naive(np.array([0, 12, 11], np.float16), np.array([0, 1, 2], np.float16)))
+    lines = overflow()
+    assert [line.overflows for line in lines] == [False, True, True, True]
+    assert len(lines[-1].safe) == len(RUNGS) - 1
+    for line in lines:
+        assert all(abs(value - line.exact) < 2e-3 for value in line.safe.values()), line
+
+
+class Checker(HTMLParser):
+    """Every element is closed, nothing is fetched."""
+
+    VOID = frozenset({"meta", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.sources = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.sources += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone(page):
+    checker = Checker()
+    checker.feed(page)
+    assert not checker.open
+    assert all(source.startswith("data:image/png;base64,") for source in checker.sources)
+    assert "http" not in re.sub(r'xmlns="[^"]*"', "", page)
+
+
+def test_the_page_tells_every_rung(page):
+    for rung in RUNGS:
+        assert page.count(f". {rung.title}</h3>") == 1
+    assert "No kernel runs here" in page
+    assert page.count('<td class="number bad">nan</td>') == 2
+    for name in ("advance_tile", "maximum_step", "normalize_row", "multiply_by_sum"):
+        assert name in page
+    assert page.count("<munderover>") > 50
+    assert "\\begin{align*}" in page
+
+
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung.schedule], ids=lambda rung: rung.name)
+def test_inner_loops_are_functions_of_the_text(rung):
+    code = inner_loops(rung, rung.arch(None), SHAPE)
+    for name in rung.loops:
+        assert f" {name}(" in code
+    assert code.count("{") == code.count("}")
+    assert functions(code, ("no_such",)) == []
+
+
+def test_the_command(tmp_path):
+    ran = CliRunner().invoke(app, ["ladder", "--seqlen", "64", "--head-dim", "16", "--heads", "1", "--out", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert "No kernel runs here" in ran.output
+    for rung in RUNGS:
+        assert rung.title in ran.output
+    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "ladder.html").read_text().startswith("<!DOCTYPE html>")
