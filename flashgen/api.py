@@ -1,7 +1,6 @@
 """From a spec to a call on arrays: the verbs, and `attention` that says them all at once."""
 
 import functools
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +16,7 @@ from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.plan.split import has_kernel
 from flashgen.render import Source, render
-from flashgen.runtime import arrays, device
+from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
@@ -140,31 +139,39 @@ class Attention:
         params = check_values(self.plan, given_params)
         family = arrays.family_of(given["q"])
         inputs = {name: arrays.family_of(x).to_numpy(x) for name, x in given.items()}
-        results = {}
-        for name, result in self._run(sizes, inputs, params).items():
-            if name in outputs:
-                arrays.family_of(outputs[name]).to_numpy(outputs[name])[...] = result
-            results[name] = outputs[name] if name in outputs else family.from_numpy(result)
-        return results
+        shapes, dtypes = output_shapes(self.spec, sizes), {"o": self.spec.element.numpy}
+        written = {
+            name: arrays.family_of(outputs[name]).to_numpy(outputs[name])
+            if name in outputs
+            else np.empty(shapes[name], dtypes.get(name, np.float32))
+            for name in self.spec.outputs
+        }
+        self._write(sizes, inputs, written, params)
+        return {name: outputs[name] if name in outputs else family.from_numpy(x) for name, x in written.items()}
 
-    def _run(
-        self, sizes: Sizes, inputs: Mapping[str, np.ndarray[Any, Any]], params: Mapping[str, int | float]
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        if not sizes.batch * sizes.q_len:
-            shapes = output_shapes(self.spec, sizes)
-            return {"o": np.zeros(shapes["o"], self.spec.element.numpy), "lse": np.full(shapes["lse"], -math.inf, np.float32)}
-        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
-            family = arrays.cupy_family()
-            made = self._gpu({name: family.from_numpy(x) for name, x in inputs.items()}, {}, params)
-            return {name: family.to_numpy(x) for name, x in made.items()}
+    def _write(
+        self,
+        sizes: Sizes,
+        inputs: Mapping[str, np.ndarray[Any, Any]],
+        outputs: Mapping[str, np.ndarray[Any, Any]],
+        params: Mapping[str, int | float],
+    ) -> None:
         q, k, v = (inputs[name] for name in "qkv")
         values = {**params, **{t.name: inputs[t.name] for t in self.spec.tensors}}
+        if not sizes.batch * sizes.q_len:
+            return
+        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
+            staging.attend(self._gpu, self.plan.expressions, sizes, inputs, outputs, params)
+            return
         if self.backend == "emulate":
             from flashgen.emulate import emulate
 
-            return emulate(self.plan, self.source, q, k, v, values)
-        o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
-        return {"o": o, "lse": lse}
+            made = emulate(self.plan, self.source, q, k, v, values)
+        else:
+            o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
+            made = {"o": o, "lse": lse}
+        for name, x in outputs.items():
+            x[...] = made[name]
 
 
 def _default_arch(spec: Spec, backend: Backend | None) -> Arch:

@@ -1,0 +1,111 @@
+"""Arrays in host memory on a GPU: some heads at a time through pinned memory, so that copies run beside each other and beside kernels."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flashgen.expr import Expressions
+from flashgen.expr.nodes import names
+from flashgen.plan.params import Sizes
+from flashgen.runtime import arrays
+from flashgen.runtime.gpu import Gpu
+from flashgen.spec import Spec
+
+WORKERS = 4  # threads, each with a stream: one fills pinned memory while the data of others travels or is attended to
+PIECE_BYTES = 4 << 20  # of q, k, v and o; smaller pieces cost more than they hide
+
+HostArray = np.ndarray[Any, Any]
+
+
+class Piece(NamedTuple):
+    """Work that needs nothing of the rest: some sequences, and of them some key/value heads with their query heads."""
+
+    batch: slice
+    kv_heads: slice
+
+    def of(self, name: str, x: HostArray, spec: Spec, sizes: Sizes) -> HostArray:
+        """Its part of q, k, v, o, or of an output by rows, [B, Hq, Sq]."""
+        group = 1 if name in ("k", "v") else sizes.group
+        heads = slice(self.kv_heads.start * group, self.kv_heads.stop * group)
+        heads_last = spec.layout == "bshd" and x.ndim == 4
+        part: HostArray = x[self.batch, :, heads] if heads_last else x[self.batch, heads]
+        return part
+
+
+def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
+    """The pieces of a call, of about PIECE_BYTES or more. What expressions read by its number in the call is not divided.
+
+    >>> spec = Spec(head_dim=64, dtype="float32")
+    >>> len(pieces(spec, lower(spec), Sizes(batch=1, q_len=8192, kv_len=8192, heads=16, kv_heads=16)))
+    16
+    """
+    parts = (expressions.score, expressions.mask, expressions.sink)
+    read = {name for node in parts if node is not None for name in names(node)} | {axis for t in spec.tensors for axis in t.shape}
+    d, size = spec.head_dim, spec.element.bytes
+    nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
+    wanted = max(1, nbytes // PIECE_BYTES)
+    heads = 1 if read & {"h", "hk", "hq"} else min(sizes.kv_heads, wanted)
+    batches = 1 if "b" in read else min(sizes.batch, -(-wanted // heads))
+    return [Piece(batch, kv_heads) for batch in _ranges(sizes.batch, batches) for kv_heads in _ranges(sizes.kv_heads, heads)]
+
+
+def _ranges(length: int, count: int) -> Iterator[slice]:
+    for i in range(count):
+        yield slice(length * i // count, length * (i + 1) // count)
+
+
+def attend(
+    gpu: Gpu,
+    expressions: Expressions,
+    sizes: Sizes,
+    inputs: Mapping[str, HostArray],
+    outputs: Mapping[str, HostArray],
+    params: Mapping[str, int | float],
+) -> None:
+    """Writes the outputs of a call. `inputs`: q, k, v and tensors by name."""
+    cupy, spec = arrays.cupy(), gpu.spec
+    ordinal = cupy.cuda.runtime.getDevice()
+    tensors = {t.name: cupy.asarray(inputs[t.name]) for t in spec.tensors}
+    todo = pieces(spec, expressions, sizes)
+
+    def run(i: int) -> None:
+        piece, stream = todo[i], _streams(ordinal)[i % WORKERS]
+        with cupy.cuda.Device(ordinal), stream:
+            sent = [(name, *_send(piece.of(name, inputs[name], spec, sizes), stream)) for name in "qkv"]
+            made = gpu({**{name: x for name, x, _ in sent}, **tensors}, {}, params)
+            received = {name: _pinned(x.shape, x.dtype) for name, x in made.items()}
+            for name, x in made.items():
+                x.get(stream=stream, out=received[name], blocking=False)
+            stream.synchronize()
+        for name, x in received.items():
+            piece.of(name, outputs[name], spec, sizes)[...] = x
+
+    with ThreadPoolExecutor(min(WORKERS, len(todo))) as workers:
+        list(workers.map(run, range(len(todo))))
+
+
+@functools.cache
+def _streams(ordinal: int) -> tuple[Any, ...]:
+    """One a worker, kept: a kernel's counters belong to its stream."""
+    cupy = arrays.cupy()
+    with cupy.cuda.Device(ordinal):
+        return tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(WORKERS))
+
+
+def _send(x: HostArray, stream: Any) -> tuple[Any, HostArray]:
+    """A copy on the GPU, under way, and the pinned memory that it comes from."""
+    staged = _pinned(x.shape, x.dtype)
+    staged[...] = x
+    sent = arrays.cupy().empty(x.shape, x.dtype)
+    sent.set(staged, stream=stream)
+    return sent, staged
+
+
+def _pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+    """From CuPy's pool, which takes it back when nothing refers to it."""
+    count = int(np.prod(shape))
+    memory = arrays.cupy().cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
+    return np.frombuffer(memory, dtype, count).reshape(shape)
