@@ -14,7 +14,6 @@ from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import BackendError, CallError, did_you_mean
 from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
-from flashgen.plan.split import has_kernel
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
@@ -65,7 +64,7 @@ class Attention:
         if backend == "gpu" and (reason := device.missing()):
             raise BackendError(reason)
         self.spec, self.backend = spec, backend
-        self.arch = arches.by_name(arch) if arch else _default_arch(spec, backend)
+        self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._gpu = Gpu(spec, self.arch if arch else None)
         self.plan = planned(spec, self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
@@ -174,13 +173,12 @@ class Attention:
             x[...] = made[name]
 
 
-def _default_arch(spec: Spec, backend: Backend | None) -> Arch:
+def _default_arch(backend: Backend | None) -> Arch:
     if backend == "emulate":
         return arches.by_name(arches.DEFAULT)
     if backend != "gpu" and (backend == "interpreter" or device.missing()):
         return arches.by_name("host")
-    arch = device.current().arch
-    return arch if backend == "gpu" or has_kernel(spec, arch) else arches.by_name("host")
+    return device.current().arch
 
 
 def attention(

@@ -16,7 +16,7 @@ from flashgen.expr.nodes import Load, walk
 from flashgen.plan.before import with_ranges
 from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
 from flashgen.plan.schedule import resolve
-from flashgen.plan.split import UNHELD, has_kernel, split
+from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
@@ -152,9 +152,6 @@ def _legal(problem: Problem, strategy: Strategy) -> tuple[list[_Legal], list[Rej
 def _strategy(spec: Spec, arch: Arch, copy_bytes: int) -> Strategy:
     name = arch.strategy
     if name != "host" and split(spec):
-        if not has_kernel(spec, arch):
-            served = "sm_90a has; NumPy arrays of float32 run on the CPU (arch host)"
-            raise PlanError(f"dtype float32 has no kernel on {arch.name}: {served}")
         name += "_split"  # takes arrays of any strides
     elif name != "host":
         special = _special(spec)

@@ -3,21 +3,22 @@
 from collections.abc import Iterator
 from itertools import product
 
-from flashgen.errors import PlanError
-from flashgen.plan import limits
+from flashgen.plan import planes
 from flashgen.plan.limits import up
-from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, Scratch, SmemPlan, SoftmaxPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.planes import check
+from flashgen.plan.search import Draft, Problem, query_tiles
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
+
+__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
 
 SKELETON = "forward_sm90_split"
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
-SPLIT_THREADS, SPLIT_WARPS = 256, 8
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
 
@@ -29,15 +30,6 @@ QUERY_TILE = 3000  # start and end of 128 query rows
 def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
     """The rescale is part of the multiply-add that takes a tile's product to o: free."""
     return "always", 0.0
-
-
-def check(problem: Problem) -> None:
-    """Raises PlanError for head dims and schedules that no kernel has."""
-    limits.check(problem)
-    if problem.softmax.steps != SoftmaxPlan().steps or problem.softmax.materialize or problem.softmax.outer != "q":
-        raise PlanError("float32 kernels run {passes: 1, normalize: end, outer: q}; every schedule runs on the CPU (arch host)")
-    if problem.softmax.rescale == "lazy":
-        raise PlanError("schedule: lazy saves nothing with float32, whose o is rescaled while a tile's product is added: rescale: always")
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
@@ -63,11 +55,11 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: b
 
 
 def _smem(problem: Problem, tile: TilePlan, stages: int) -> SmemPlan | str:
-    planes = SPLITS[problem.spec.precision].planes
+    count = SPLITS[problem.spec.precision].planes
     pieces = [
-        ("Q", "Q", planes * tile.block_m * tile.qk_stored * 2, 1, 1024),
-        ("K", "K", planes * tile.block_n * tile.qk_stored * 2, stages, 1024),
-        ("V", "V", planes * tile.block_n * tile.v_stored * 2, stages, 1024),
+        ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
+        ("K", "K", count * tile.block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", count * tile.block_n * tile.v_stored * 2, stages, 1024),
         ("tile", "TILE", TILE_BYTES, 2, 8),
     ]
     barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
@@ -87,12 +79,11 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"stages is {pipe.stages}: 1 to 8"
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
-    if (needed := _plain_bytes(spec, tile)) > problem.arch.shared_bytes:
+    if (needed := planes.plain_bytes(spec, tile)) > problem.arch.shared_bytes:
         return f"plain float32 takes {needed} bytes of shared memory, {problem.arch.shared_bytes} are there"
     if pipe.overlap and (tile.qk_columns > tile.qk_part or tile.v_columns > tile.v_part):
         return f"head dims {spec.head_dim.qk} and {spec.head_dim.v} take several sums a score or several products a tile: no overlap"
-    planes = SPLITS[spec.precision].planes * tile.block_n // 4
-    product = tile.v_part // 2 + planes
+    product = tile.v_part // 2 + SPLITS[spec.precision].planes * tile.block_n // 4
     needed = tile.v_columns // 2 + (tile.block_n // 2 + product if pipe.overlap else max(_scores(tile), product))
     if needed > ACCUMULATORS:
         return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {ACCUMULATORS} can be held"
@@ -124,49 +115,9 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
 
 
-def _plain_bytes(spec: Spec, tile: TilePlan) -> int:
-    """Of the plain kernel: query rows and one tile of keys or values, float32, four columns apart."""
-    qk, v = spec.head_dim.qk + 4, spec.head_dim.v + 4
-    return 4 * (tile.block_m * qk + tile.block_n * max(qk, v))
-
-
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
-    """The planes of q, k and v; then the attention of planes, dealt by the counter; then plain float32 where a tile has no planes."""
-    tile, spec = draft.tile, problem.spec
+    """Attention of planes by one block a multiprocessor; the counter deals."""
     assert isinstance(draft.smem, SmemPlan)
-    keys = (("kv_len", tile.block_n), "kv_heads", "batch")
-    split_bytes = 4 * (SPLIT_WARPS * max(tile.qk_stored, tile.v_stored) + SPLIT_WARPS)
-    kernels = (
-        KernelPlan("split_queries", SPLIT_THREADS, split_bytes, query_tiles(tile)),
-        KernelPlan("split_keys", SPLIT_THREADS, split_bytes, keys),
-        KernelPlan("split_values", SPLIT_THREADS, split_bytes, keys),
-        KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), resident=1),
-        KernelPlan("forward_plain", 2 * tile.block_m, _plain_bytes(spec, tile), query_tiles(tile), resident=1),
-    )
+    attention = KernelPlan("forward", 128 * (draft.tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(draft.tile), resident=1)
     counter = "query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
-    arguments = (
-        *(Argument(x, "const float*", "pointer", x) for x in ("q", "k", "v")),
-        Argument("o", "float*", "pointer", "o"),
-        *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
-        *row_outputs(spec),
-        *(Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them") for x in "qkv"),
-        Argument("q_scales", "float*", "pointer", "q_scales", comment="of a query row, or NaN: planes cannot hold its tile"),
-        *(Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, or NaN") for x in "kv"),
-        Argument("lost", "int*", "pointer", "lost", comment="of a query tile: whether it has seen a NaN for a scale"),
-        Argument("counter", "int*", "pointer", "counter", comment=counter),
-        *further_arguments(spec),
-    )
-    return LaunchPlan(kernels, True, not problem.uniform, arguments, _scratch(SPLITS[spec.precision].planes, tile))
-
-
-def _scratch(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
-    queries, keys = ("batch", "heads", ("q_len", tile.block_m)), ("batch", "kv_heads", ("kv_len", tile.block_n))
-    return (
-        Scratch("q_planes", "float16", (*queries, planes * tile.block_m * tile.qk_stored)),
-        Scratch("k_planes", "float16", (*keys, planes * tile.block_n * tile.qk_stored)),
-        Scratch("v_planes", "float16", (*keys, planes * tile.block_n * tile.v_stored)),
-        Scratch("q_scales", "float32", (*queries, tile.block_m)),
-        Scratch("k_scales", "float32", keys),
-        Scratch("v_scales", "float32", keys),
-        Scratch("lost", "int32", queries),
-    )
+    return planes.launch(problem, draft.tile, attention, (Argument("counter", "int*", "pointer", "counter", comment=counter),))

@@ -8,7 +8,6 @@ is never carried in one, but takes each key tile's product with one rounded mult
 
 from dataclasses import dataclass
 
-from flashgen.arch import Arch
 from flashgen.spec import Spec
 
 UNHELD = "planes do not hold: rows or columns of a tile of q, k or v more than 2^17 apart"
@@ -44,8 +43,3 @@ def split(spec: Spec) -> SplitPlan | None:
     2
     """
     return SPLITS[spec.precision] if spec.dtype == "float32" else None
-
-
-def has_kernel(spec: Spec, arch: Arch) -> bool:
-    """Whether an architecture has a kernel for the dtype of a spec."""
-    return arch.strategy == "sm90" or not split(spec)

@@ -1,0 +1,71 @@
+"""What surrounds an attention of planes: the kernels that split q, k and v before it, plain float32 after it, the memory between them."""
+
+from collections.abc import Iterator
+
+from flashgen.errors import PlanError
+from flashgen.plan import limits
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SoftmaxPlan, TilePlan
+from flashgen.plan.search import Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.split import SPLITS
+from flashgen.spec import Spec
+
+SPLIT_THREADS, SPLIT_WARPS = 256, 8
+
+
+def check(problem: Problem) -> None:
+    """Raises PlanError for head dims and schedules that no kernel has."""
+    limits.check(problem)
+    if problem.softmax.steps != SoftmaxPlan().steps or problem.softmax.materialize or problem.softmax.outer != "q":
+        raise PlanError("float32 kernels run {passes: 1, normalize: end, outer: q}; every schedule runs on the CPU (arch host)")
+    if problem.softmax.rescale == "lazy":
+        raise PlanError("schedule: lazy saves nothing with float32, whose o is rescaled while a tile's product is added: rescale: always")
+
+
+def plain_bytes(spec: Spec, tile: TilePlan) -> int:
+    """Shared memory of the plain kernel: query rows and one tile of keys or values, float32, four columns apart."""
+    qk, v = spec.head_dim.qk + 4, spec.head_dim.v + 4
+    return 4 * (tile.block_m * qk + tile.block_n * max(qk, v))
+
+
+def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...] = ()) -> LaunchPlan:
+    """The planes of q, k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
+    spec = problem.spec
+    keys = (("kv_len", tile.block_n), "kv_heads", "batch")
+    split_bytes = 4 * (SPLIT_WARPS * max(tile.qk_stored, tile.v_stored) + SPLIT_WARPS)
+    kernels = (
+        KernelPlan("split_queries", SPLIT_THREADS, split_bytes, query_tiles(tile)),
+        KernelPlan("split_keys", SPLIT_THREADS, split_bytes, keys),
+        KernelPlan("split_values", SPLIT_THREADS, split_bytes, keys),
+        attention,
+        KernelPlan("forward_plain", 2 * tile.block_m, plain_bytes(spec, tile), query_tiles(tile), resident=1),
+    )
+    arguments = (*_arguments(spec), *counter, *further_arguments(spec))
+    return LaunchPlan(kernels, bool(counter), not problem.uniform, arguments, _scratch(SPLITS[spec.precision].planes, tile))
+
+
+def _arguments(spec: Spec) -> Iterator[Argument]:
+    for x in "qkv":
+        yield Argument(x, "const float*", "pointer", x)
+    yield Argument("o", "float*", "pointer", "o")
+    for x in "qkvo":
+        yield Argument(f"{x}_strides", "Strides", "strides", x)
+    yield from row_outputs(spec)
+    for x in "qkv":
+        yield Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them")
+    yield Argument("q_scales", "float*", "pointer", "q_scales", comment="of a query row, or NaN: planes cannot hold its tile")
+    for x in "kv":
+        yield Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, or NaN")
+    yield Argument("lost", "int*", "pointer", "lost", comment="of a query tile: whether it has seen a NaN for a scale")
+
+
+def _scratch(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
+    queries, keys = ("batch", "heads", ("q_len", tile.block_m)), ("batch", "kv_heads", ("kv_len", tile.block_n))
+    return (
+        Scratch("q_planes", "float16", (*queries, planes * tile.block_m * tile.qk_stored)),
+        Scratch("k_planes", "float16", (*keys, planes * tile.block_n * tile.qk_stored)),
+        Scratch("v_planes", "float16", (*keys, planes * tile.block_n * tile.v_stored)),
+        Scratch("q_scales", "float32", (*queries, tile.block_m)),
+        Scratch("k_scales", "float32", keys),
+        Scratch("v_scales", "float32", keys),
+        Scratch("lost", "int32", queries),
+    )

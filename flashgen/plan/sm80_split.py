@@ -1,0 +1,133 @@
+"""Planning float32 for sm_80 and later: planes as on Hopper, multiplied by mma.sync; a block takes one query tile, a warp 16 rows of it."""
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from flashgen.plan import planes
+from flashgen.plan.limits import up
+from flashgen.plan.model import KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.planes import check
+from flashgen.plan.search import Draft, Problem, query_tiles
+from flashgen.plan.smem import lay_out
+from flashgen.plan.split import SplitPlan, split
+from flashgen.spec import Spec
+
+__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+
+SKELETON = "forward_sm80_split"
+
+MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 128, 4
+RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
+RESERVED_BYTES = 1024  # of shared memory, the system's, a block
+FRAGMENTS = 185  # registers a thread of q, s, p, o and sums of products, beyond which too much spills; some does beyond
+UNSPILLED = 144
+QUERY_MARGIN = 16  # more when q stays in registers
+QK_PART = 64  # columns of q and k that one sum of a score covers
+V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
+
+# Clocks, estimates.
+MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
+SPILLED = 8  # instructions a register and step
+LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
+STEP = 300  # start and end of two products, and their barriers
+LOAD_LATENCY = 500  # of loads that have half a step
+QUERY_TILE = 1500  # start and end of 128 query rows
+
+
+def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
+    """The rescale is part of the multiply-add that takes a tile's product to o: free."""
+    return "always", 0.0
+
+
+def drafts(problem: Problem) -> Iterator[Draft]:
+    """Tiles, stages, and whether q stays in registers."""
+    spec = problem.spec
+    rows = _choices(spec.block.m, (32, 64, 128) if spec.warps is None else (16 * spec.warps,))
+    keys = _choices(spec.block.n, (32, 48, 64))
+    stages = _choices(spec.stages, (1, 2, 3))
+    for block_m, block_n, n, kept in product(rows, keys, stages, (True, False)):
+        yield _draft(problem, block_m, block_n, n, kept)
+
+
+def _choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
+    return usual if pinned is None else (pinned,)
+
+
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
+    qk, v = problem.spec.head_dim.qk, up(problem.spec.head_dim.v, 16)
+    v_part = next(n for n in V_PARTS if v % n == 0)
+    tile = TilePlan(block_m, block_n, up(qk, 16), v, up(qk, 64), up(v, 64), QK_PART, v_part)
+    count = _split(problem).planes
+    pieces = [
+        ("Q", "Q", count * block_m * tile.qk_stored * 2, 1, 1024),
+        ("K", "K", count * block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", count * block_n * tile.v_stored * 2, stages, 1024),
+    ]
+    smem, warps = lay_out(pieces, [], problem.arch.shared_bytes), max(1, block_m // 16)
+    fitting = 1 if isinstance(smem, str) else problem.arch.multiprocessor_shared_bytes // (smem.bytes + RESERVED_BYTES)
+    blocks = max(1, min(fitting, RESIDENT_WARPS // warps))
+    return Draft(tile, PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes, blocks=blocks), smem)
+
+
+def _split(problem: Problem) -> SplitPlan:
+    found = split(problem.spec)
+    assert found, problem.spec.dtype
+    return found
+
+
+def objection(problem: Problem, draft: Draft) -> str | None:
+    """Sizes of products, warps, stages, registers, and the memory of the plain kernel."""
+    tile, pipe, spec = draft.tile, draft.pipeline, problem.spec
+    if tile.block_m % 16 or not 16 <= tile.block_m <= 16 * MAX_WARPS:
+        return f"block m is {tile.block_m}: 1 to {MAX_WARPS} warps take 16 query rows each, so a multiple of 16 up to {16 * MAX_WARPS}"
+    if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
+        return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
+    if not 1 <= pipe.stages <= MAX_STAGES:
+        return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
+    if spec.warps is not None and spec.warps * 16 != tile.block_m:
+        return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
+    if (needed := planes.plain_bytes(spec, tile)) > problem.arch.shared_bytes:
+        return f"plain float32 takes {needed} bytes of shared memory, {problem.arch.shared_bytes} are there"
+    held = _held(problem, draft)
+    if held > FRAGMENTS:
+        return f"q, s, p, o and sums of products take {held} registers a thread, {FRAGMENTS} can be held"
+    return None
+
+
+def _held(problem: Problem, draft: Draft) -> int:
+    """Registers a thread of q, s, p, o and sums of products, at their most."""
+    tile, count, kept = draft.tile, _split(problem).planes, draft.pipeline.query_in_registers
+    q = count * tile.qk_columns // 4 + QUERY_MARGIN if kept else 4 * count
+    scores = q + (1 + count) * tile.block_n // 2
+    return tile.v_columns // 2 + max(scores, (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2))
+
+
+def cost(problem: Problem, draft: Draft) -> dict[str, float]:
+    """Roofline of a key step, and what surrounds it."""
+    tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+    m, n, columns, count = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, len(_split(problem).products)
+    operands = _split(problem).planes
+    mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
+    query = 0 if pipe.query_in_registers else tile.qk_columns
+    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
+    products = n * columns / 128 * count  # instructions of a warp
+    others = operands * (n * columns / 256 + query / 16) + n / 2 * (6 + 4 * operands + score) + 2 * tile.v_columns + 100
+    others += SPILLED * max(0, _held(problem, draft) - UNSPILLED)
+    one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + (LOAD_LATENCY if pipe.stages == 1 else 0)
+    step = {
+        "tensor cores": 2 * m * n * columns * count / mma_flops,
+        "exponentials": m * n / arch.exp2,
+        "instructions": (products + others) * pipe.warps / 4,
+        "shared memory": ((pipe.warps + 1) * n * columns + m * query) * 2 * operands / 128,
+        "one warp": one_warp / pipe.blocks,  # its products and exponentials follow each other
+    }
+    clocks = max(step.values()) + STEP / pipe.blocks
+    total = (problem.key_tiles(m, n) + 1 / pipe.blocks) * clocks + QUERY_TILE * m / 128 / pipe.blocks
+    return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
+
+
+def launch(problem: Problem, draft: Draft) -> LaunchPlan:
+    """A block a query tile."""
+    assert isinstance(draft.smem, SmemPlan)
+    attention = KernelPlan("forward", 32 * draft.pipeline.warps, draft.smem.bytes, query_tiles(draft.tile))
+    return planes.launch(problem, draft.tile, attention)
