@@ -17,10 +17,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from forward import environment
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashgen
+from flashgen.bench.results import environment
 
 HEADS = 2
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v: [1, S, H, D]

@@ -13,21 +13,23 @@ from flashgen.expr.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.emulate.test_forward import SOFTCAP, call
+from tests.emulate.test_forward import ALIBI, SOFTCAP, call
 from tests.plan.agreement import plain
 from tests.plan.operands import ODD, check_errors, scaled
 
-SPECS: list[dict[str, Any]] = [
-    {"head_dim": 64, "mask": "causal"},
-    {"head_dim": {"qk": 72, "v": 136}, "mask": "causal & window(100, 0)", "softmax": "off_by_one", "layout": "bhsd", **SOFTCAP},
-    {"head_dim": 16, "mask": "full", "softmax": "none", "score": "sigmoid(s)", "outputs": ["o"], "precision": "tf32"},
+SPECS: list[tuple[str, dict[str, Any]]] = [
+    ("sm_90a", {"head_dim": 64, "mask": "causal"}),
+    ("sm_90a", {"head_dim": {"qk": 72, "v": 136}, "mask": "causal & window(100, 0)", "softmax": "off_by_one", "layout": "bhsd", **SOFTCAP}),
+    ("sm_90a", {"head_dim": 16, "mask": "full", "softmax": "none", "score": "sigmoid(s)", "outputs": ["o"], "precision": "tf32"}),
+    ("sm_86", {"head_dim": {"qk": 136, "v": 64}, "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI}),
 ]
 ERROR = {"ieee": 2e-6, "tf32": 4e-3}  # of a row, relative to its norm
 
 
 @functools.cache
 def planned(index, copy_bytes=0):
-    chosen = plan(Spec(**{"dtype": "float32", "outputs": ["o", "lse"], **SPECS[index]}), "sm_90a", copy_bytes)
+    arch, spec = SPECS[index]
+    chosen = plan(Spec(**{"dtype": "float32", "outputs": ["o", "lse"], **spec}), arch, copy_bytes)
     return chosen, render(chosen)
 
 

@@ -24,6 +24,17 @@ def test_every_head_dim_has_a_plan_that_fits(qk, v, mask, precision, copy_bytes)
     assert [kernel.entry for kernel in p.launch.kernels] == ["split_queries", "split_keys", "split_values", "forward", "forward_plain"]
 
 
+@given(
+    st.integers(1, 32), st.integers(1, 32), st.sampled_from(["full", "causal"]), st.sampled_from(["ieee", "tf32"]),
+    st.sampled_from(["sm_80", "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120"]),
+)  # fmt: skip
+def test_every_other_architecture_too(qk, v, mask, precision, arch):
+    p = plan(Spec(head_dim={"qk": 8 * qk, "v": 8 * v}, dtype="float32", mask=mask, precision=precision), arch, 4)
+    assert p.skeleton == "forward_sm80_split"
+    assert p.tile.v_columns % p.tile.v_part == 0
+    assert max(kernel.shared_bytes for kernel in p.launch.kernels) <= p.smem.capacity
+
+
 def test_the_plan_tells_the_split():
     p = plan(Spec(head_dim=64, dtype="float32"), "sm_90a")
     assert p.split.products == ((1, 0), (0, 1), (0, 0))
@@ -41,6 +52,21 @@ def test_precision_is_of_float32():
     spec = Spec(head_dim=64, dtype="float32", precision="tf32")
     assert Spec(**spec.to_json()) == spec
     assert "precision" not in Spec(head_dim=64, dtype="float32").to_json()
+
+
+@pytest.mark.parametrize(
+    ("pins", "message"),
+    [
+        ({"block": {"m": 144}}, "block m is 144: 1 to 8 warps take 16 query rows each"),
+        ({"block": {"n": 24}}, "block n is 24: a product takes 16 keys"),
+        ({"stages": 5}, "stages is 5: 1 to 4"),
+        ({"warps": 4, "block": {"m": 128}}, "warps is 4: a warp computes 16 query rows, so 8 for block m = 128"),
+        ({"head_dim": 256, "block": {"n": 128}}, "takes .* bytes of shared memory|registers a thread"),
+    ],
+)
+def test_what_sm80_refuses(pins, message):
+    with pytest.raises(PlanError, match=message):
+        plan(Spec(**{"head_dim": 64, "dtype": "float32", **pins}), "sm_80")
 
 
 @pytest.mark.parametrize(
