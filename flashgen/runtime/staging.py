@@ -15,7 +15,7 @@ from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
 
 WORKERS = 4  # threads, each with a stream: one fills pinned memory while the data of others travels or is attended to
-PIECE_BYTES = 4 << 20  # of q, k, v and o; smaller pieces cost more than they hide
+PIECE_BYTES = 8 << 20  # of q, k, v and o; smaller pieces cost more than they hide
 
 HostArray = np.ndarray[Any, Any]
 

@@ -47,7 +47,7 @@ def test_pieces_give_the_whole(spec, batch, kv_heads, group, kibibytes):
 
 
 def test_what_is_read_by_its_number_is_not_divided():
-    sizes = Sizes(batch=4, q_len=16384, kv_len=16384, heads=8, kv_heads=8)
+    sizes = Sizes(batch=4, q_len=32768, kv_len=32768, heads=8, kv_heads=8)
     divided = [
         {(len({p.batch.start for p in found}), len({p.kv_heads.start for p in found})) for found in [pieces(s, lower(s), sizes)]}
         for s in SPECS
