@@ -275,6 +275,9 @@ struct Attend {                          // one block: a query tile against all 
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
 
+  __device__ __forceinline__ void load_query_tile() const {
+    load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+  }
   template <bool WHOLE> __device__ __forceinline__ void load_keys(int tile, int to) const {
     load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
   }
@@ -387,7 +390,7 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void run() {
     next = work.last();
     if (next >= 0) {
-      load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+      load_query_tile();
       ptx::copy_commit();
       load_next<false>(0);
       #pragma unroll
