@@ -1,0 +1,43 @@
+"""Every candidate that the planner may choose obeys the error rule, not only the one it does choose."""
+
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+
+import numpy as np
+import pytest
+
+from flashgen.arch import by_name
+from flashgen.expr import reference
+from flashgen.plan import candidates
+from flashgen.runtime import device
+from flashgen.runtime.gpu import Gpu
+from tests.gpu.judge import down, poisoned, up
+from tests.plan.agreement import SLACK, arrays, error, plain
+from tests.plan.choices import SPECS
+
+LENGTHS = [(300, 333), (129, 700), (5, 1)]  # queries, keys
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_90", "sm_80"])
+@pytest.mark.parametrize("name", SPECS)
+def test_all_candidates(name: str, arch: str) -> None:
+    mine, spec = device.current().arch.name, SPECS[name]
+    if arch != mine and not (arch == "sm_90" and mine == "sm_90a"):
+        pytest.skip(f"the card is {mine}")
+    values = {"slopes": np.float32([0.25, 0.125, 0.5, 0.0625])} if spec.tensors else {}
+    kernels = {text: Gpu(spec, by_name(arch), text) for text in candidates(spec, arch)}
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        list(pool.map(lambda gpu: gpu.kernel(by_name(arch)), kernels.values()))
+    wrong = []
+    for q_len, kv_len in LENGTHS:
+        q, k, v = arrays(spec, 1, 4, 2, q_len, kv_len)
+        exact, exact_lse = reference(spec, q, k, v, **values)
+        allowed = 2 * error(plain(spec, q, k, v, **values), exact) + SLACK[spec.dtype]
+        given = dict(zip((*"qkv", *values), up(q, k, v, *values.values()), strict=True))
+        for text, gpu in kernels.items():
+            out = poisoned(spec, given["q"])
+            gpu(given, dict(zip(("o", "lse"), out, strict=True)), {})
+            o, lse = down(out)
+            if not (error(o, exact) <= allowed and error(lse, exact_lse) <= 1e-3):
+                wrong.append(f"{text} at {q_len} queries, {kv_len} keys")
+    assert not wrong
