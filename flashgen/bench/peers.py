@@ -46,6 +46,7 @@ class Implementation:
     module: str  # that it needs
     prepare: Callable[[Case, Tensors], Prepared]
     adopt: Callable[[Any], Any] = _same  # from CuPy, without a copy
+    error: float = 0.0  # relative, that its o may have even where the dtype allows less
 
     @property
     def installed(self) -> bool:

@@ -123,7 +123,7 @@ def _ready(expected: Sample, implementation: Implementation, sets: Sequence[Mapp
     o = prepared.call(*adopted[0])
     error = expected.error(o)
     compile_s = time.perf_counter() - begin - prepared.mask_ms / 1e3
-    if not error <= expected.allowed:
+    if not error <= max(expected.allowed, implementation.error):
         reason = f"wrong: relative error {error:.1e}, twice that of rounding weights and output is {expected.allowed:.1e}"
         return Skipped(case.name, implementation.name, reason, wrong=True)
     following = itertools.cycle(adopted)
