@@ -52,7 +52,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
         tiles=counts,
         visible=pairs / (q_len * kv_len),
         flops=2 * heads * pairs * columns,
-        executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns),
+        executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) * tile.v_splits,
         bytes=(heads * q_len + kv_len) * columns * plan.dtype.bytes + lse,
         loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
         classes=classes,

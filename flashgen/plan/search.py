@@ -229,6 +229,9 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     busiest = max(step, key=lambda k: step[k])
     load = f"{busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"
     yield "tile", f"{why}. The busiest, {load}"
+    if draft.tile.v_splits > 1:
+        columns = f"each with {draft.tile.v_columns} columns of v: no thread holds o of more than 256"
+        yield "v_splits", f"{draft.tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
     alike, unlike = (
         "every query tile has the same number of key tiles",
         "query tiles differ in their number of key tiles: the longest go first",
@@ -249,7 +252,7 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
 
 def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
     """The pieces of work of an attention kernel."""
-    return (("q_len", tile.block_m), "heads", "batch")
+    return (("q_len", tile.block_m), "heads", "batch", *((tile.v_splits,) if tile.v_splits > 1 else ()))
 
 
 def row_outputs(spec: Spec) -> Iterator[Argument]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from flashgen.plan.limits import check, up
+from flashgen.errors import PlanError
+from flashgen.plan import limits
+from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
 from flashgen.plan.smem import lay_out
@@ -46,6 +48,16 @@ def rescale(spec: Spec) -> tuple[str, float]:
     return ("lazy", 8.0) if spec.head_dim.v > 32 else ("always", 0.0)
 
 
+def check(problem: Problem) -> None:
+    """Raises PlanError for head dims and schedules that no kernel has."""
+    limits.check(problem, limits.MAX_SPLIT)
+    v, splits = problem.spec.head_dim.v, v_splits(problem.spec)
+    if v % (8 * splits):
+        raise PlanError(
+            f"head_dim v is {v}: {splits} blocks share its columns on {problem.arch.name}, so it takes multiples of {8 * splits}"
+        )
+
+
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, warps, stages, and whether q stays in registers."""
     spec = problem.spec
@@ -62,8 +74,9 @@ def _choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
-    qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v, 16)
-    tile = TilePlan(block_m, block_n, qk, v, qk, v)
+    splits = v_splits(problem.spec)
+    qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v // splits, 16)
+    tile = TilePlan(block_m, block_n, qk, v, qk, v, v_splits=splits)
     pipeline = PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
@@ -127,7 +140,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     }
     clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks**2
     total = (problem.key_tiles(m, n) + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
-    return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
+    return {**step, "step": clocks, "total": total * tile.v_splits * up(problem.length, m) / problem.length / m}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

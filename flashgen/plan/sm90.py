@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
-from flashgen.plan.limits import check, up
+from flashgen.plan import limits
+from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
 from flashgen.plan.smem import lay_out
@@ -36,6 +37,11 @@ def rescale(spec: Spec) -> tuple[str, float]:
     return ("lazy", 8.0) if spec.head_dim.v > 64 else ("always", 0.0)
 
 
+def check(problem: Problem) -> None:
+    """Raises PlanError for head dims and schedules that no kernel has."""
+    limits.check(problem, limits.MAX_SPLIT)
+
+
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, stages, and whether o has a place of its own."""
     spec = problem.spec
@@ -49,7 +55,9 @@ def drafts(problem: Problem) -> Iterator[Draft]:
 
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
-    tile = TilePlan(block_m, block_n, up(qk, 16), up(v, 16), up(qk, 64), up(v, 64))
+    splits = v_splits(problem.spec)
+    columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
+    tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, 64), up(columns, 64), v_splits=splits)
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
     pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart)
@@ -107,7 +115,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     exposed = EXPOSED * min(step["tensor cores"], step["exponentials"])
     clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
     total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
-    return {**step, "exposed": exposed, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
+    return {**step, "exposed": exposed, "step": clocks, "total": total * tile.v_splits * up(problem.length, m) / problem.length / m}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

@@ -31,7 +31,7 @@ BAD = {  # text, what the message has
     "not utf-8": (b"\xff\xfe\x00dtype", "", ""),
     "head_dim 0": ("dtype: float16\nhead_dim: 0\n", "", "0"),
     "head_dim 7": ("dtype: float16\nhead_dim: 7\n", "", "nearest is 8"),
-    "head_dim 512": ("dtype: float16\nhead_dim: 512\n", "", "256"),
+    "head_dim 1024": ("dtype: float16\nhead_dim: 1024\n", "", "nearest is 576"),
     "block": (GOOD + "block: {m: 100}\n", "", "100"),
 }
 

@@ -27,11 +27,13 @@ SPECS: dict[str, list[Any]] = {
         {"head_dim": 72, "dtype": "bfloat16", "mask": "causal_top_left", "block": {"m": 64, "n": 80}, **ALIBI},
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "schedule": {"rescale": {"lazy": 8}}},
         {"head_dim": 256, "dtype": "bfloat16", "mask": "causal", "schedule": {"rescale": "always"}},
+        {"head_dim": {"qk": 80, "v": 264}, "dtype": "float16", "mask": "causal", "block": {"m": 64, "n": 32}},
         {"head_dim": 64, "dtype": "bfloat16", "mask": "document(ids) | prefix(20)", "block": {"m": 64, "n": 32}, "tensors": IDS},
     ],
     "sm_80": [
         {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"},
         {"head_dim": 128, "dtype": "float16", "mask": "full", "block": {"m": 64, "n": 32}, "stages": 3},
+        {"head_dim": {"qk": 288, "v": 272}, "dtype": "float16", "mask": "causal"},
         {"head_dim": 32, "dtype": "float16", "mask": "causal & ~document(ids) & (ids[b, kv_idx] < 3)", "tensors": IDS},
         {"head_dim": 40, "dtype": "bfloat16", "mask": "causal & window(100, 0)", "layout": "bhsd", "stages": 2, **SOFTCAP},
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI},

@@ -31,7 +31,9 @@ def test_forward(dtype: str, mask: str, heads: int, kv_heads: int, q_len: int, k
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-@pytest.mark.parametrize("head_dim", [8, 32, 40, 72, 96, 128, 160, 256, {"qk": 192, "v": 128}, {"qk": 64, "v": 136}])
+@pytest.mark.parametrize(
+    "head_dim", [8, 32, 40, 72, 96, 128, 160, 256, {"qk": 192, "v": 128}, {"qk": 64, "v": 136}, 320, {"qk": 576, "v": 512}]
+)
 def test_head_dims(head_dim: Any, layout: str) -> None:
     spec = Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", layout=layout, outputs=["o", "lse"])
     q, k, v = arrays(spec, 1, 4, 2, 200, 333)

@@ -28,7 +28,19 @@ def test_shipped_specs(path: Path) -> None:
 
 
 def test_the_shipped_specs_are_these() -> None:
-    assert [path.stem for path in SPECS] == ["alibi", "causal", "document", "full", "gqa", "mla", "sigmoid", "sinks", "softcap", "window"]
+    assert [path.stem for path in SPECS] == [
+        "alibi",
+        "causal",
+        "document",
+        "full",
+        "gqa",
+        "latent",
+        "mla",
+        "sigmoid",
+        "sinks",
+        "softcap",
+        "window",
+    ]
 
 
 def test_every_key() -> None:
