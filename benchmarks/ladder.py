@@ -78,20 +78,20 @@ def main() -> None:
     if reason := device.missing():
         raise SystemExit(reason)
     found = climb(shape, a.lengths)
-    dram = profile(shape, a.lengths) or {}
+    if a.page:
+        write(found, a.page)
     report = found.to_json() | {"driver": output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")}
     report["commit"] = a.commit or output_of("git", "rev-parse", "--short", "HEAD")
+    output = a.output or Path(__file__).parent / "results" / f"ladder_{str(report['gpu']).replace(' ', '_')}.json"
+    output.write_text(json.dumps(report, indent=1) + "\n")
+    dram = profile(shape, a.lengths) or {}
     for row in report["rows"]:
         row["dram"] = dram.get((row["rung"], row["length"]))
         counted, measured = row["counted"].get("dram"), row["dram"]
         beside = f"{measured / 1e6:8.1f} MB of DRAM, {measured / counted:.2f} of the formula" if measured and counted else ""
-        print(
-            f"{row['length']:6} {row['rung']:11} {row['milliseconds']:8.3f} ms {row['memory'] / 1e6:8.1f} MB  {row['error']:.1e}  {beside}"
-        )
-    output = a.output or Path(__file__).parent / "results" / f"ladder_{str(report['gpu']).replace(' ', '_')}.json"
+        cost = f"{row['milliseconds']:8.3f} ms {row['memory'] / 1e6:8.1f} MB"
+        print(f"{row['length']:6} {row['rung']:11} {cost}  {row['error']:.1e}  {beside}")
     output.write_text(json.dumps(report, indent=1) + "\n")
-    if a.page:
-        write(found, a.page)
 
 
 def output_of(*command: str) -> str:

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -70,5 +69,5 @@ def machine() -> dict[str, Any]:
     return {
         "gpu": device.current().name,
         "driver": device.driver_version(),
-        "versions": {"cupy": cupy().__version__, "flashgen": version("flashgen")},
+        "versions": {"cupy": cupy().__version__, "numpy": np.__version__},
     }
