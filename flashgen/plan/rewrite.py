@@ -34,15 +34,18 @@ class Largest(ExprWithLimits):  # type: ignore[misc]  # sympy has no types
         return rf"\max_{{{low} \le {index} \le {high}}} {printer._print(self.function)}"
 
     def _mathml_presentation(self, printer: Any) -> Any:
-        under, word = printer.dom.createElement("munder"), printer.dom.createElement("mo")
-        word.appendChild(printer.dom.createTextNode("max"))
-        under.appendChild(word)
-        index, low, high = self.limits[0]
-        under.appendChild(printer._print(sympy.And(sympy.Le(low, index), sympy.Le(index, high), evaluate=False)))
-        row = printer.dom.createElement("mrow")
-        for part in (under, printer._print(self.function)):
-            row.appendChild(part)
-        return row
+        index, low, high = map(printer._print, self.limits[0])
+        at_most = [_element(printer, "mo", printer.dom.createTextNode("\u2264")) for _ in range(2)]
+        below = _element(printer, "mrow", low, at_most[0], index, at_most[1], high)
+        word = _element(printer, "mo", printer.dom.createTextNode("max"))
+        return _element(printer, "mrow", _element(printer, "munder", word, below), printer._print(self.function))
+
+
+def _element(printer: Any, tag: str, *children: Any) -> Any:
+    made = printer.dom.createElement(tag)
+    for child in children:
+        made.appendChild(child)
+    return made
 
 
 def over(term: Expr, low: Expr = 1, high: Expr = b * T, of: Any = sympy.Sum) -> Expr:
