@@ -18,6 +18,8 @@ SAYS = {
     "06_inside": r"float score\([^\n]*\n +return ptx::tanh\(inner \* s\);",
     "07_new_variant": r"kv_idx % stride repeats",
     "08_sentences": r"6 sentences in float",
+    "09_passes": r"(?s)standard .* agrees: True.*three_pass .* agrees: True.*two_pass .* agrees: True",
+    "10_flash": r"(?s)flash_1 .* agrees: True.*flash_2 .* agrees: True.*flash_3 .* agrees: True",
 }
 
 
