@@ -34,6 +34,7 @@ KERNELS = {  # small tiles, so that short sequences have several
     "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", "block": {"m": 64, "n": 32}, "stages": 1}),
     "sm_90a document": ("sm_90a", {"mask": "document(ids)", "tensors": IDS, "block": {"m": 64, "n": 64}}),
     "sm_90a float32": ("sm_90a", {"mask": "causal", "dtype": "float32"}),
+    "sm_80 float32": ("sm_80", {"mask": "causal", "dtype": "float32"}),
     "three passes": ("sm_80", {"mask": "causal", "schedule": "three_pass"}),
     "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
@@ -137,6 +138,7 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
     for b, sq, sk, h, hk in SHAPES:
         shapes = ((b, sq, h, d.qk), (b, sk, hk, d.qk), (b, sk, hk, d.v))
         q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
+        k[:, 400::7] *= 1e-8  # more than float16 planes hold: float32's last query tile goes another way
         values = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in a_plan.spec.tensors}
         calls.append((q, k, v, values, reference(a_plan.spec, q, k, v, **values)))
     for seed in range(SEEDS):
