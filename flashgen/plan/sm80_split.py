@@ -19,9 +19,7 @@ SKELETON = "forward_sm80_split"
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 128, 4
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
-FRAGMENTS = 185  # registers a thread of q, s, p, o and sums of products, beyond which too much spills; some does beyond
-UNSPILLED = 144
-QUERY_MARGIN = 16  # more when q stays in registers
+FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products: beyond the one too much spills, up to the other nothing
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
 
@@ -97,7 +95,7 @@ def objection(problem: Problem, draft: Draft) -> str | None:
 def _held(problem: Problem, draft: Draft) -> int:
     """Registers a thread of q, s, p, o and sums of products, at their most."""
     tile, count, kept = draft.tile, _split(problem).planes, draft.pipeline.query_in_registers
-    q = count * tile.qk_columns // 4 + QUERY_MARGIN if kept else 4 * count
+    q = count * (tile.qk_columns // 4 if kept else 4)
     scores = q + (1 + count) * tile.block_n // 2
     return tile.v_columns // 2 + max(scores, (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2))
 

@@ -7,6 +7,7 @@ import pytest
 
 import flashgen
 from flashgen.expr import reference
+from flashgen.runtime import device
 from flashgen.spec import Spec
 from tests.gpu.judge import cupy, down, judge, poisoned, up
 from tests.plan.agreement import arrays, plain
@@ -24,6 +25,18 @@ def test_forward(head_dim: Any, mask: str, q_len: int, kv_len: int) -> None:
     got = down(flashgen.compile(spec)(*up(q, k, v), out=poisoned(spec, q)))
     judge(spec, got, q, k, v)
     assert np.linalg.norm(got[0] - reference(spec, q, k, v)[0]) <= 1e-6 * np.linalg.norm(reference(spec, q, k, v)[0])
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("head_dim", [64, 128, 256, {"qk": 72, "v": 136}])
+def test_by_mma_sync(head_dim: Any, precision: str) -> None:
+    """The kernel of every other architecture; that of sm_90 runs on Hopper too."""
+    spec = Spec(head_dim=head_dim, dtype="float32", precision=precision, mask="causal", outputs=["o", "lse"])
+    q, k, v = arrays(spec, 2, 4, 2, 300, 333)
+    arch = "sm_90" if device.current().arch.name == "sm_90a" else None
+    o = down(flashgen.compile(spec, arch)(*up(q, k, v), out=poisoned(spec, q)))[0]
+    want = reference(spec, q, k, v)[0]
+    assert np.linalg.norm(o - want) <= {"ieee": 1e-6, "tf32": 2e-3}[precision] * np.linalg.norm(want)
 
 
 def test_tf32() -> None:
