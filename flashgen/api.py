@@ -209,7 +209,9 @@ def attention(
         if len(found.shape) != 4:
             raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
     if dtype not in ATTENTION_DTYPES:
-        raise CallError(f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, as q.astype('float32')")
+        raise CallError(
+            f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"
+        )
     b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
     _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
     axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}

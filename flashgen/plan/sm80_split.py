@@ -19,7 +19,7 @@ SKELETON = "forward_sm80_split"
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 128, 4
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
-FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products: beyond the one too much spills, up to the other nothing
+FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
 
