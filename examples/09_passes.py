@@ -1,6 +1,5 @@
 """The lower rungs of the ladder in NumPy, beside the kernels: standard attention, safe softmax in three passes, online softmax in two."""
 
-# ruff: noqa: E741
 import numpy as np
 
 import flashgen

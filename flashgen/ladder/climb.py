@@ -108,7 +108,7 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
             runs[rung.name] = partial(attention, q, k, v, out=o)
             found = counts(attention.plan).at(attention.plan, shape.sizes)
         memory, result = measure.memory(runs[rung.name])
-        rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, measure.to_host(result)), found))
+        rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, result), found))
     times = measure.milliseconds(runs)
     return [replace(row, milliseconds=times[row.rung]) for row in rows]
 

@@ -42,8 +42,8 @@ def milliseconds(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def memory(run: Callable[[], Any]) -> tuple[int, Any]:
-    """Bytes by which CuPy's pool grows in a call, and what it returned."""
+def memory(run: Callable[[], Any]) -> tuple[int, np.ndarray[Any, Any]]:
+    """Bytes by which CuPy's pool grows in a call, and what it returned, in host memory: nothing of it stays in the pool."""
     run()  # compiles, and makes what is kept for good
     cupy().cuda.Device().synchronize()
     pool = cupy().get_default_memory_pool()
@@ -51,7 +51,7 @@ def memory(run: Callable[[], Any]) -> tuple[int, Any]:
     before = pool.total_bytes()
     result = run()
     cupy().cuda.Device().synchronize()
-    return pool.total_bytes() - before, result
+    return pool.total_bytes() - before, to_host(result)
 
 
 def array_operations(xp: Any, q: Any, k: Any, v: Any) -> Any:
