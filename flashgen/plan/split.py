@@ -25,7 +25,8 @@ class SplitPlan:
     def text(self) -> str:
         """A line for banners."""
         names = ("high", "low")
-        order = ", then ".join(f"{names[a]} x {names[b]}" for a, b in self.products)
+        products = " + ".join(f"{names[a]} x {names[b]}" for a, b in self.products)
+        order = f"{products}, small ones before or apart" if self.planes > 1 else products
         planes = "one float16 plane" if self.planes == 1 else f"{self.planes} float16 planes"
         return f"{planes}, scaled by powers of two: a query row, a tile of keys or values; {order}; o error about {self.error:.0e}"
 

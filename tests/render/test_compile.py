@@ -1,5 +1,7 @@
 """NVRTC compiles every shipped spec for every architecture; kernels of usual head dims keep everything in registers."""
 
+import re
+
 import pytest
 
 from flashgen.cli.shipped import spec_root
@@ -31,7 +33,8 @@ def test_compiles(name, arch):
     """Serialised warpgroup products (C75xx) are errors of `compile`."""
     chosen = plan(shipped(name), arch)
     binary = nvrtc.compile(render(chosen))
-    assert binary.registers * max(kernel.threads for kernel in chosen.launch.kernels) <= chosen.arch.registers
+    registers = dict(re.findall(r"entry function '(\w+)'.*?Used (\d+) registers", binary.log, re.DOTALL))
+    assert all(int(registers[kernel.entry]) * kernel.threads <= chosen.arch.registers for kernel in chosen.launch.kernels)
     assert binary.cubin.startswith(b"\x7fELF")
     if arch == "sm_90a":
         assert binary.spill_bytes == 0, binary.log
@@ -39,5 +42,6 @@ def test_compiles(name, arch):
 
 @pytest.mark.parametrize("name", [name for name in SPECS if shipped(name).head_dim == HeadDim(128, 128)])
 def test_nothing_spills_at_head_dim_64(name):
-    spec = Spec(**(shipped(name).to_json() | {"head_dim": 64, "dtype": "float16"}))
+    spec = shipped(name)
+    spec = Spec(**(spec.to_json() | {"head_dim": 64} | ({} if spec.dtype == "float32" else {"dtype": "float16"})))
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0

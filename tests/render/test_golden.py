@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent.parent / "golden"
 PAIRS = (
     "full-sm_90a", "causal-sm_90a", "document-sm_90a", "window-sm_90a", "softcap-sm_90a", "alibi-sm_90a",
     "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
-    "causal-sm_80", "softcap-sm_89", "alibi-sm_120",
+    "causal-sm_80", "softcap-sm_89", "alibi-sm_120", "float32-sm_90a", "float32-sm_86",
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def test_the_shipped_specs_are_these() -> None:
         "alibi",
         "causal",
         "document",
+        "float32",
         "full",
         "gqa",
         "latent",

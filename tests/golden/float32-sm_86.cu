@@ -1,0 +1,665 @@
+// flashgen 0.1.0 | spec float32 | arch sm_86 | plan 52bc34a6 | generated, do not edit
+//
+//   o = softmax(score(softmax_scale * q k^T) where mask) v
+//
+//   arrays    q, o [B, Sq, Hq, 128] float32    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
+//   score     s
+//   mask      kv_idx <= q_idx + kv_len - q_len
+//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or apart; o error about 4e-07
+//   tile      128 queries x 32 keys    8 warps compute 16 query rows each and share the loads
+//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
+//   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
+//   shared    Q 65536 | K 16384 | V 16384 | 1 stages    98304 of 101376 bytes
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+struct Strides { long long batch, head, row, column; };   // in elements
+
+struct Params {
+  const float* q;
+  const float* k;
+  const float* v;
+  float* o;
+  Strides q_strides;
+  Strides k_strides;
+  Strides v_strides;
+  Strides o_strides;
+  float* lse;                            // [B, Hq, Sq], natural log
+  u16* q_planes;                         // of q, tiles as shared memory holds them
+  u16* k_planes;                         // of k, tiles as shared memory holds them
+  u16* v_planes;                         // of v, tiles as shared memory holds them
+  float* q_scales;                       // of a query row, or NaN: planes cannot hold its tile
+  float* k_scales;                       // of a tile, or NaN
+  float* v_scales;                       // of a tile, or NaN
+  int* lost;                             // of a query tile: whether it has seen a NaN for a scale
+  float softmax_scale;
+  int q_len;
+  int kv_len;
+  int heads;
+  int batch;
+  int group;                             // query heads a key/value head
+  int section;                           // heads whose keys and values stay in the L2 together
+};
+
+// ----------------------------------------------------------------------------------------------------------------- plan
+
+constexpr int BLOCK_M = 128;             // queries of a tile
+constexpr int BLOCK_N = 32;              // keys of a tile
+constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
+constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
+constexpr int STAGES = 1;                // key and value tiles in flight
+constexpr float LN_2 = 0.6931471805599453f;
+#define INF __int_as_float(0x7f800000)
+
+constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
+constexpr int QK_PART = 64, V_PART = 32;   // columns that one sum of a score covers, that one product of values gives
+constexpr int PLANES = 2;                // of an operand, high first
+constexpr int SPLIT_THREADS = 256;
+constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+constexpr int Q_BYTES = PLANES * Q_PLANE, K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
+
+// Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
+constexpr u32 Q = 0;                     // 1 x 65536
+constexpr u32 K = 65536;                 // 1 x 16384
+constexpr u32 V = 81920;                 // 1 x 16384
+
+constexpr int WARPS = 8, THREADS = 32 * WARPS;
+constexpr int ROW_TILES = 1;             // of 16 query rows, a warp's
+constexpr bool QUERY_IN_REGISTERS = true;
+
+// ---------------------------------------------------------------------------------------------------- device vocabulary
+
+namespace ptx {                          // one instruction a function
+
+__device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+__device__ __forceinline__ void load_global_x4(float* x, const float* from) {
+  asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+}
+__device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+__device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
+__device__ __forceinline__ float f32(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+__device__ __forceinline__ void mma_f16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
+__device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+
+}  // namespace ptx
+
+// --------------------------------------------------------------------------------------------------------------- planes
+
+constexpr int TOP = 14;                  // the largest of what shares a scale comes into [2^14, 2^15)
+constexpr float SMALLEST = 0.125f;       // from there on planes keep all their bits
+#define NOT_HELD __int_as_float(0x7fffffff)
+
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((127 + e) << 23); }   // 0 for -127
+__device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffff; }   // as bits, which are ordered as the numbers are
+__device__ __forceinline__ int exponent(u32 largest) { return max(min(TOP + 127 - int(largest >> 23), 126), -126); }
+
+// A plane is what the planes before it leave of x and y, rounded to 11 bits.
+__device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
+  #pragma unroll
+  for (int i = 0; i < PLANES; ++i) {
+    planes[i] = ptx::f16x2(x, y);
+    x -= ptx::f32(u16(planes[i]));
+    y -= ptx::f32(u16(planes[i] >> 16));
+  }
+}
+
+// 8 columns of a row, or zeros.
+__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides, bool exists) {
+  #pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = 0.0f;
+  if (!exists) return;
+  ptx::load_global_x4(x, from);
+  ptx::load_global_x4(x + 4, from + 4);
+}
+
+// The largest of a block, as bits.
+__device__ __forceinline__ u32 block_max(u32 x, u32 words) {
+  #pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = max(x, __shfl_xor_sync(~0u, x, lanes));
+  if (threadIdx.x % 32 == 0) ptx::store_shared(words + threadIdx.x / 32 * 4, x);
+  __syncthreads();
+  #pragma unroll
+  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) x = max(x, ptx::load_shared(words + 4 * warp));
+  __syncthreads();
+  return x;
+}
+
+// One tile: of an array's ROWS rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
+// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; NaN where a row or a
+// column of the tile lies so far below its scale that its planes lose bits, or where a number is not finite.
+template <int ROWS, int DIM, int STORED, bool BY_ROW>
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 shared) {
+  constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (ROWS + PASS - 1) / PASS;
+  const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
+  const u32 words = shared + SPLIT_THREADS / 32 * STORED * 4;
+  float x[PASSES][8];
+  u32 largest[PASSES], whole = 0, columns[8] = {};
+  #pragma unroll
+  for (int i = 0; i < PASSES; ++i) {
+    const int row = first + i * PASS + top_row;
+    load_columns(x[i], from + row * strides.row + chunk * 8 * strides.column, strides, i * PASS + top_row < ROWS && row < length && chunk * 8 < DIM);
+  }
+  #pragma unroll
+  for (int i = 0; i < PASSES; ++i) {
+    largest[i] = 0;
+    #pragma unroll
+    for (int c = 0; c < 8; ++c) largest[i] = max(largest[i], magnitude(x[i][c]));
+    #pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], lanes));
+    whole = max(whole, largest[i]);
+  }
+  if (!BY_ROW) whole = block_max(whole, words);
+  u32 lost = 0;
+  #pragma unroll
+  for (int i = 0; i < PASSES; ++i) {
+    const int row = i * PASS + top_row;
+    const float factor = power_of_two(exponent(BY_ROW ? largest[i] : whole));
+    const float row_top = __uint_as_float(largest[i]) * factor;
+    lost |= (largest[i] > 0 && row_top < SMALLEST) || largest[i] >= 0x7f800000;
+    #pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      x[i][c] *= factor;
+      columns[c] = max(columns[c], magnitude(x[i][c]));
+    }
+    if (row >= ROWS || chunk * 8 >= STORED) continue;
+    u32 planes[4][PLANES];
+    #pragma unroll
+    for (int c = 0; c < 4; ++c) split(x[i][2 * c], x[i][2 * c + 1], planes[c]);
+    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    #pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+  }
+  #pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    #pragma unroll
+    for (int lanes = LANES; lanes < 32; lanes *= 2) columns[c] = max(columns[c], __shfl_xor_sync(~0u, columns[c], lanes));
+    if (threadIdx.x % 32 < LANES && chunk * 8 < STORED) ptx::store_shared(shared + (threadIdx.x / 32 * STORED + chunk * 8 + c) * 4, columns[c]);
+  }
+  __syncthreads();
+  for (int column = threadIdx.x; column < DIM; column += SPLIT_THREADS) {
+    u32 top = 0;
+    #pragma unroll
+    for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) top = max(top, ptx::load_shared(shared + (warp * STORED + column) * 4));
+    lost |= top > 0 && __uint_as_float(top) < SMALLEST;
+  }
+  lost = block_max(lost, words);
+  #pragma unroll
+  for (int i = 0; i < PASSES; ++i) {
+    const int row = i * PASS + top_row;
+    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = lost ? NOT_HELD : power_of_two(-exponent(largest[i]));
+  }
+  if (!BY_ROW && threadIdx.x == 0) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
+}
+
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_queries(const __grid_constant__ Params p) {   // a block a tile
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int tiles = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
+  const float* const from = p.q + batch * p.q_strides.batch + head * p.q_strides.head;
+  split_tile<BLOCK_M, QK_DIM, QK_STORED, true>(from, p.q_strides, tile * BLOCK_M, p.q_len,
+    p.q_planes + (long long)blockIdx.x * (PLANES * BLOCK_M * QK_STORED), p.q_scales + (long long)blockIdx.x * BLOCK_M, (u32)__cvta_generic_to_shared(memory));
+}
+
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys(const __grid_constant__ Params p) {   // a block a tile
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
+  const float* const from = p.k + batch * p.k_strides.batch + head * p.k_strides.head;
+  split_tile<BLOCK_N, QK_DIM, QK_STORED, false>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
+    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+}
+
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const __grid_constant__ Params p) {   // a block a tile
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
+  const float* const from = p.v + batch * p.v_strides.batch + head * p.v_strides.head;
+  split_tile<BLOCK_N, V_DIM, V_STORED, false>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
+    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+}
+
+// Where a chunk of 8 columns of a row lies in a plane: blocks of 64 columns, 128 bytes a row, swizzled. From there on: 16 columns number k,
+// and `rows` further down, a multiple of 8.
+__device__ __forceinline__ u32 place(u32 row, u32 chunk) { return row * 128 + ((chunk ^ row % 8) << 4); }
+template <int ROWS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) { return (at ^ k % 4 * 32) + k / 4 * ROWS * 128 + rows * 128; }
+
+// Planes of a tile lie in global memory as they do in shared memory.
+template <int BYTES> __device__ __forceinline__ void load_image(u32 to, const u16* from) {
+  #pragma unroll
+  for (int i = 0; i < BYTES; i += 16 * THREADS)
+    if (BYTES % (16 * THREADS) == 0 || i + 16 * threadIdx.x < BYTES) ptx::copy_async_16(to + i + 16 * threadIdx.x, from + i / 2 + 8 * threadIdx.x, true);
+}
+
+// ------------------------------------------------------------------------------------------------- holes, from the spec
+
+struct Variant {                         // what score and mask need, folded once a query tile
+  float factor;                          // log2 units of one unit of the score
+  int offset;
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+    factor = p.softmax_scale * 1.442695f;
+    offset = p.kv_len - p.q_len + 1;
+  }
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
+
+  struct Row {                           // of one query row and one key tile
+    int end;                             // of the keys seen, from kv_begin
+  };
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+    Row row;
+    row.end = min(q_idx + offset, p.kv_len) - kv_begin;
+    return row;
+  }
+
+  // kv_idx <= q_idx + kv_len - q_len
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+    return column < row.end;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------------- softmax
+
+struct Rows {                            // the running state of a thread's two rows
+  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+};
+
+// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
+__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
+__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
+
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float shrink(float from, float to) { return power_of_two(int(fmaxf(from - (to == -INF ? 0.0f : to), -127.0f))); }   // 2^(from - to), integers, from <= to
+
+// Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new reference.
+template <bool MASKED>
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const float factor = variant.to_log2() * scale[r];
+    float top = -INF;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      #pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+      }
+      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    }
+    top = fmaxf(rows.max[r], ceilf(row_max(top) * factor));
+    const float reference = top == -INF ? 0.0f : top;   // no key yet: exp2(-inf - 0) = 0, not NaN
+    rescale[r] = shrink(rows.max[r], top);
+    rows.max[r] = top;
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
+      sum += left + right;
+      s[i] = left * power_of_two(TOP);
+      s[i + 1] = right * power_of_two(TOP);
+    }
+    rows.sum[r] = fmaf(rows.sum[r], rescale[r], sum);
+    unit[r] = power_of_two(-TOP);
+  }
+}
+
+// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
+struct End { float inverse, lse; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float top = rows.max[r], sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF};
+  return {1.0f / sum, fmaf(top, LN_2, logf(sum))};
+}
+
+// ----------------------------------------------------------------------------------------------------------------- work
+
+struct Work {                            // the t-th query tile and its key tiles
+  static constexpr int RUNS = 2;
+  int block, batch, head, kv_head;
+  int begin[RUNS], end[RUNS];            // of each run
+
+  Work() = default;
+  __device__ __forceinline__ Work(int t, const Params& p) {
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+    const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
+    block = blocks - 1 - within / width;
+    head = section * p.section + within % width;
+    batch = head / p.heads;
+    head -= batch * p.heads;
+    kv_head = head / p.group;
+    const int q_begin = block * BLOCK_M;
+    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
+    const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
+    const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
+    const int tail = full_end / BLOCK_N;
+    begin[0] = 0, end[0] = tail;
+    begin[1] = tail, end[1] = last; // the mask is tested in these
+  }
+
+  __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
+  }
+};
+
+// The number of a tile among all tiles of queries, or of keys and of values: where its planes and its scale lie.
+__device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
+  return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
+}
+__device__ __forceinline__ long long key_tile(const Params& p, const Work& work, int tile) {
+  return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * ((p.kv_len + BLOCK_N - 1) / BLOCK_N) + tile;
+}
+
+// --------------------------------------------------------------------------------------------------------------- attend
+
+// o = o * rescale + product * weight, for rows of a thread.
+template <int N> __device__ __forceinline__ void add_tile(float* o, const float (&product)[N], const float (&rescale)[2], const float (&weight)[2]) {
+  #pragma unroll
+  for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
+}
+
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant, const Work& work, int q_idx) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = q_idx + 8 * r;
+    const End end = finalize(rows, r, variant);
+    if (row >= p.q_len) continue;
+    if (threadIdx.x % 4 == 0) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
+    float* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head + row * p.o_strides.row + first_column() * p.o_strides.column;
+    #pragma unroll
+    for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
+      if (V_COLUMNS == V_DIM || column(i) < V_DIM) {
+        ptx::store_global_x2(to + column(i), o[i] * end.inverse, o[i + 1] * end.inverse);
+      }
+  }
+}
+
+struct Attend {                          // one block: a query tile against all its keys, 16 rows a warp
+  const Params& p;
+  const u32 shared;
+  const Work work;
+  const Variant variant;
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;   // of the tile, the warp's first
+  const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
+  float o[V_COLUMNS / 2] = {}, q_scale[2], rescale[2], weight[2];
+  Rows rows;
+  bool held;                             // whether planes hold all that the tile's queries see
+  u32 queries[QUERY_IN_REGISTERS ? QK_COLUMNS / 16 : 1][PLANES][4];
+  int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
+
+  __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {
+    const float* const scales = p.q_scales + query_tile(p, work) * BLOCK_M + warp_row + lane / 4;
+    q_scale[0] = scales[0], q_scale[1] = scales[8];
+    held = q_scale[0] == q_scale[0];
+  }
+
+  __device__ __forceinline__ void load_query_tile() const { load_image<Q_BYTES>(shared + Q, p.q_planes + query_tile(p, work) * (Q_BYTES / 2)); }
+  template <bool> __device__ __forceinline__ void load_keys(int tile, int to) const { load_image<K_BYTES>(shared + K + to * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2)); }
+  template <bool> __device__ __forceinline__ void load_values(int tile, int to) const { load_image<V_BYTES>(shared + V + to * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2)); }
+
+  // The warp's rows of q, 16 columns of each plane.
+  __device__ __forceinline__ void load_queries(u32 (&a)[PLANES][4], int k) const {
+    const u32 row = shared + Q + place(warp_row + lane % 16, lane / 16);
+    #pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane) ptx::ldmatrix_x4(a[plane], advance<BLOCK_M>(row, 0, k) + plane * Q_PLANE);
+  }
+
+  // s = q k^T, a part of the columns at a time.
+  __device__ __forceinline__ void scores(float (&s)[ROW_TILES][BLOCK_N / 2]) {
+    const u32 key = shared + K + stage * K_BYTES + place(lane % 8 + lane / 16 * 8, lane / 8 % 2);   // an operand's halves in neighbouring registers
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; ++i) s[0][i] = 0.0f;
+    #pragma unroll 1
+    for (int part = 0; part < QK_COLUMNS; part += QK_PART) {
+      float sums[PLANES][BLOCK_N / 2] = {};
+      #pragma unroll
+      for (int i = 0; i < min(QK_PART, QK_COLUMNS) / 16; ++i) {
+        const int k = part / 16 + i;
+        if (QK_COLUMNS % QK_PART != 0 && k >= QK_COLUMNS / 16) break;
+        u32 (&a)[PLANES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
+        if (!QUERY_IN_REGISTERS) load_queries(a, k);
+        #pragma unroll
+        for (int n = 0; n < BLOCK_N / 16; ++n)
+          #pragma unroll
+          for (int right = 0; right < PLANES; ++right) {
+            u32 b[4];
+            ptx::ldmatrix_x4(b, advance<BLOCK_N>(key, 16 * n, k) + right * K_PLANE);
+            #pragma unroll
+            for (int left = 0; left < PLANES - right; ++left) {
+              ptx::mma_f16(sums[left + right] + 8 * n, a[left], b[0], b[1]);
+              ptx::mma_f16(sums[left + right] + 8 * n + 4, a[left], b[2], b[3]);
+            }
+          }
+      }
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[0][i] += PLANES > 1 ? sums[0][i] + sums[PLANES - 1][i] : sums[0][i];
+    }
+  }
+
+  template <bool MASKED> __device__ __forceinline__ void attend(float (&s)[ROW_TILES][BLOCK_N / 2], int tile) {
+    const float k_scale = p.k_scales[key_tile(p, work, tile)], v_scale = p.v_scales[key_tile(p, work, tile)];
+    held &= k_scale == k_scale && v_scale == v_scale;
+    softmax<MASKED>(s[0], rows, rescale, weight, {q_scale[0] * k_scale, q_scale[1] * k_scale}, p, variant, q_idx, tile * BLOCK_N);
+    weight[0] *= v_scale, weight[1] *= v_scale;
+  }
+
+  // o = o * rescale + p v * weight, a part of the columns at a time; two neighbouring products of p are one operand of the next.
+  __device__ __forceinline__ void output(const float (&s)[ROW_TILES][BLOCK_N / 2]) {
+    const u32 value = shared + V + stage * V_BYTES + place(lane % 16, lane / 16);
+    u32 probabilities[BLOCK_N / 4][PLANES];
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 4; ++i) split(s[0][2 * i], s[0][2 * i + 1], probabilities[i]);
+    #pragma unroll
+    for (int part = 0; part < V_COLUMNS; part += V_PART) {
+      float sums[PLANES][V_PART / 2] = {};
+      #pragma unroll
+      for (int k = 0; k < BLOCK_N / 16; ++k)
+        #pragma unroll
+        for (int n = 0; n < V_PART / 16; ++n)
+          #pragma unroll
+          for (int right = 0; right < PLANES; ++right) {
+            u32 b[4];
+            ptx::ldmatrix_x4_trans(b, advance<BLOCK_N>(value, 16 * k, part / 16 + n) + right * V_PLANE);
+            #pragma unroll
+            for (int left = 0; left < PLANES - right; ++left) {
+              const u32 a[4] = {probabilities[4 * k][left], probabilities[4 * k + 1][left], probabilities[4 * k + 2][left], probabilities[4 * k + 3][left]};
+              ptx::mma_f16(sums[left + right] + 8 * n, a, b[0], b[1]);
+              ptx::mma_f16(sums[left + right] + 8 * n + 4, a, b[2], b[3]);
+            }
+          }
+      if (PLANES > 1)
+        #pragma unroll
+        for (int i = 0; i < V_PART / 2; ++i) sums[0][i] += sums[PLANES - 1][i];
+      add_tile(o + part / 2, sums[0], rescale, weight);
+    }
+  }
+
+  __device__ __forceinline__ void write() const {
+    store_rows(o, rows, p, variant, work, q_idx);
+    if (threadIdx.x == 0) p.lost[query_tile(p, work)] = !held;
+  }
+
+  // The key tile below, or -1.
+  __device__ __forceinline__ int before(int tile) const {
+    int found = -1;
+    #pragma unroll
+    for (int run = 0; run < Work::RUNS; ++run)
+      if (work.begin[run] < min(tile, work.end[run])) found = min(tile, work.end[run]) - 1;
+    return found;
+  }
+
+  template <bool WHOLE> __device__ __forceinline__ void load_next(int to) {
+    if (next >= 0) {
+      load_keys<WHOLE>(next, to);
+      next = before(next);
+    }
+    ptx::copy_commit();
+  }
+
+  // One key tile: its values load during the first product, the next keys during softmax and the second; two barriers, half the memory.
+  template <bool MASKED> __device__ __forceinline__ void step(int tile) {
+    ptx::copy_wait<0>();
+    __syncthreads();                                  // the keys are here for every thread, and nobody reads the values before them any more
+    load_values<!MASKED>(tile, 0);
+    ptx::copy_commit();
+    float s[ROW_TILES][BLOCK_N / 2];
+    scores(s);
+    ptx::copy_wait<0>();
+    __syncthreads();                                  // the values are here, and nobody reads the keys any more
+    load_next<true>(0);
+    attend<MASKED>(s, tile);
+    output(s);
+  }
+
+  // Every key tile, from the last to the first; only the first that loads can reach beyond kv_len.
+  __device__ __forceinline__ void run() {
+    next = work.last();
+    if (next >= 0) {
+      load_query_tile();
+      ptx::copy_commit();
+      load_next<false>(0);
+      #pragma unroll
+      for (int ahead = 1; ahead < STAGES - 1; ++ahead) load_next<true>(ahead);
+      if (QUERY_IN_REGISTERS) {
+        ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
+        __syncthreads();
+        #pragma unroll
+        for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
+      }
+      for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
+      for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
+    }
+    write();
+  }
+
+};
+
+// --------------------------------------------------------------------------------------------------------------- kernel
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Attend(p, (u32)__cvta_generic_to_shared(memory)).run();
+}
+
+// -------------------------------------------------------------------------------------------------------- plain float32
+
+struct AttendPlain {                     // one block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something
+  static constexpr int QK_PITCH = QK_DIM + 4, V_PITCH = V_DIM + 4;   // of a row in shared memory, in floats
+  const Params& p;
+  const u32 shared, tile_at = shared + BLOCK_M * QK_PITCH * 4;
+  const Work work;
+  const Variant variant;
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;
+  float o[V_COLUMNS / 2] = {};
+  Rows rows;
+
+  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work), variant(p, work.batch, work.head, work.kv_head) {}
+
+  // Rows of an array from `first` on, zeros beyond its end.
+  template <int ROWS, int DIM> __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, int length) const {
+    for (int i = threadIdx.x; i < ROWS * DIM; i += 2 * BLOCK_M) {
+      const int row = i / DIM, column = i % DIM;
+      const float x = first + row < length ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
+      ptx::store_shared(to + (row * (DIM + 4) + column) * 4, __float_as_uint(x));
+    }
+  }
+  static __device__ __forceinline__ float load(u32 at) { return __uint_as_float(ptx::load_shared(at)); }
+
+  __device__ __forceinline__ void scores(float (&s)[BLOCK_N / 2]) const {
+    const u32 query = shared + (warp_row + lane / 4) * QK_PITCH * 4, key = tile_at + first_column() * QK_PITCH * 4;
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = 0.0f;
+    #pragma unroll 1
+    for (int k = 0; k < QK_DIM * 4; k += 4) {
+      const float q[2] = {load(query + k), load(query + 8 * QK_PITCH * 4 + k)};
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; i += 4)
+        #pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float x = load(key + column(i + c) * QK_PITCH * 4 + k);
+          s[i + c] = fmaf(q[0], x, s[i + c]);
+          s[i + 2 + c] = fmaf(q[1], x, s[i + 2 + c]);
+        }
+    }
+  }
+
+  // o = o * rescale + p v. The lanes of a row hold its p between them.
+  __device__ __forceinline__ void output(const float (&s)[BLOCK_N / 2], const float (&rescale)[2], const float (&unit)[2]) {
+    #pragma unroll
+    for (int part = 0; part < V_COLUMNS; part += V_PART) {
+      float product[V_PART / 2] = {};
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) {
+        if (i / 2 % 2) continue;
+        #pragma unroll 1
+        for (int other = 0; other < 4; ++other) {
+          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], lane / 4 * 4 + other), __shfl_sync(~0u, s[i + 2] * unit[1], lane / 4 * 4 + other)};
+          const u32 value = tile_at + ((other * 2 + column(i)) * V_PITCH + first_column() + part) * 4;
+          #pragma unroll
+          for (int j = 0; j < V_PART / 2; ++j)
+            if (part + column(j) < V_DIM) product[j] = fmaf(weight[j / 2 % 2], load(value + column(j) * 4), product[j]);
+        }
+      }
+      add_tile(o + part / 2, product, rescale, {1.0f, 1.0f});
+    }
+  }
+
+  template <bool MASKED> __device__ __forceinline__ void step(int tile) {
+    const long long at[2] = {work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head, work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head};
+    float s[BLOCK_N / 2], rescale[2], unit[2];
+    __syncthreads();
+    load_rows<BLOCK_N, QK_DIM>(tile_at, p.k + at[0], p.k_strides, tile * BLOCK_N, p.kv_len);
+    __syncthreads();
+    scores(s);
+    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, p, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
+    __syncthreads();
+    load_rows<BLOCK_N, V_DIM>(tile_at, p.v + at[1], p.v_strides, tile * BLOCK_N, p.kv_len);
+    __syncthreads();
+    output(s, rescale, unit);
+  }
+
+  __device__ __forceinline__ void run() {
+    load_rows<BLOCK_M, QK_DIM>(shared, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
+    for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
+    store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
+    const int t = first + threadIdx.x % 32;
+    const bool here = t < count && p.lost[query_tile(p, Work(t, p))];
+    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
+  }
+}
