@@ -2,8 +2,8 @@
 
     python benchmarks/grid.py
 
-16k tokens in all, hidden size 2048, bfloat16; needs a GPU, and the peers that shall be in it. The same as
-`flashgen bench --out benchmarks/results` and `python benchmarks/table.py`.
+16k tokens in all, hidden size 2048; bfloat16, the same as `flashgen bench --out benchmarks/results`, then float16: flashgen, and standard
+attention in CuPy, which has no bfloat16. Needs a GPU, and the peers that shall be in it.
 """
 
 from pathlib import Path
@@ -17,7 +17,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    found, results = bench.bench("grid", grid(), bench.chosen([]), RESULTS)
+    jobs = [(grid(), bench.chosen([])), (grid(dtypes=["float16"]), bench.chosen(["standard"]))]
+    found, results = bench.bench("grid", jobs, RESULTS)
     bench.report(found, results)
     table.update(found)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from flashgen.bench import Case, DeviceClock, Results, case, implementations, run
 from flashgen.bench.cases import VARIANTS, draw_tensor
-from flashgen.bench.peers import OURS
+from flashgen.bench.peers import OURS, is_peer
 from flashgen.bench.results import card_name, environment, save_json, to_json
 from flashgen.plan import plan
 from flashgen.runtime import arrays, device
@@ -38,7 +38,7 @@ def rows(results: Results, found: dict[str, Any]) -> dict[str, Any]:
     ours = {(one.case.spec.head_dim.qk, one.case.variant): one for one in results.measured if one.implementation == OURS}
     made = to_json(results, "variants", found)
     for row, one in zip(made["rows"], results.measured, strict=True):
-        row |= {"variant": one.case.variant, "compile_s": round(one.compile_s, 2), "mask_ms": round(one.mask_ms, 2)}
+        row |= {"compile_s": round(one.compile_s, 2), "mask_ms": round(one.mask_ms, 2)}
         causal = ours.get((row["head_dim"], "causal"))
         if one.implementation == OURS and causal:
             row["predicted_ms"] = round(causal.ms * key_tiles(one.case) / key_tiles(causal.case), 4)
@@ -50,7 +50,7 @@ def line(row: dict[str, Any], causal: dict[int, float]) -> str:
     predicted = f"{row['ms'] / row['predicted_ms']:.2f} of what causal predicts" if "predicted_ms" in row else ""
     apart = f"first call {row['compile_s']:.1f} s, mask {row['mask_ms']:.1f} ms"
     relative = f"{row['ms'] / causal[row['head_dim']]:.2f} of causal"
-    return f"{row['head_dim']:3} {row['variant']:13} {row['implementation']:16} {row['ms']:7.3f} ms  {relative}  {apart}  {predicted}"
+    return f"{row['head_dim']:3} {row['spec']:13} {row['implementation']:16} {row['ms']:7.3f} ms  {relative}  {apart}  {predicted}"
 
 
 def main() -> None:
@@ -64,10 +64,11 @@ def main() -> None:
         for name in dict.fromkeys(["causal", *a.only])
     ]
     found = environment()
-    results = run(cases, implementations(device.current().arch), DeviceClock(), arrays.cupy())
+    contenders = [one for one in implementations(device.current().arch) if one.name == OURS or is_peer(one.name)]
+    results = run(cases, contenders, DeviceClock(), arrays.cupy())
     made = rows(results, found)
     save_json(made, RESULTS / f"variants_{card_name(found)}.json")
-    causal = {r["head_dim"]: r["ms"] for r in made["rows"] if r["variant"] == "causal" and r["implementation"] == OURS}
+    causal = {r["head_dim"]: r["ms"] for r in made["rows"] if r["spec"] == "causal" and r["implementation"] == OURS}
     for row in made["rows"]:
         print(line(row, causal))
     for skipped in made["skipped"]:

@@ -11,6 +11,7 @@ from flashgen.bench.cases import Case
 from flashgen.expr.reference import attend, compiled, weigh
 
 _ROWS, _HEADS = 12, 3  # of a sample
+_SHARE_ROWS = 128  # by which the visible share is known
 Array = NDArray[Any]
 
 
@@ -46,6 +47,18 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
             p, seen = _weights(case, q[rows] @ k.T, (b, h, hk), rows, values)
             kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(weights).astype(np.float64))
     return Sample(case, rows, heads, np.stack(exact), 2 * _relative(np.stack(plain), np.stack(exact)))
+
+
+def visible(case: Case, arrays: Mapping[str, Any]) -> float:
+    """The share of pairs of a query and a key that the mask lets see each other, in the first sequence and head; 1/2 where it is causal."""
+    if case.spec.mask == "causal":
+        return 0.5  # as the literature counts
+    rows = (np.arange(_SHARE_ROWS) + 0.5) * case.seqlen // _SHARE_ROWS
+    _, mask, _, _ = compiled(case.spec)
+    values = [*(p.default for p in case.spec.params), *(numpy(arrays[t.name]) for t in case.spec.tensors)]
+    place = (0, 0, 0, rows.astype(int)[:, None], np.arange(case.seqlen)[None, :], case.seqlen, case.seqlen)
+    seen = np.broadcast_to(mask(0.0, *place, *values), (_SHARE_ROWS, case.seqlen))
+    return float(np.mean(seen.astype(bool)))
 
 
 def _weights(case: Case, product: Array, head: tuple[int, int, int], rows: Array, values: list[Any]) -> tuple[Array, Array]:

@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "document": {"mask": "causal & document(ids)", "tensors": {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}},
     "strided": {"mask": "causal & ((q_idx - kv_idx) % 4 == 0)"},
     "softcap": {"mask": "causal", "score": "softcap * tanh(s / softcap)", "params": {"softcap": 50.0}},
-    "alibi": {"mask": "causal", "score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": _PER_HEAD}},
+    "alibi": {"mask": "causal", "score": "s + slopes[h] * (kv_idx - q_idx - kv_len + q_len)", "tensors": {"slopes": _PER_HEAD}},
     "bias": {
         "mask": "causal",
         "score": "s + bias[h, q_idx, kv_idx]",
@@ -63,11 +63,10 @@ class Case:
         kv_heads = self.heads // (self.spec.group or 1)
         return {"b": self.batch, "hq": self.heads, "hk": kv_heads, "q_len": self.seqlen, "kv_len": self.seqlen}
 
-    @property
-    def operations(self) -> float:
-        """Of both products over all pairs of a query and a key, half of them where the mask is causal alone."""
+    def operations(self, visible: float) -> float:
+        """Of both products, over the visible share of all pairs of a query and a key."""
         columns = self.spec.head_dim.qk + self.spec.head_dim.v
-        return 2 * self.batch * self.heads * self.seqlen**2 * columns / (2 if self.spec.mask == "causal" else 1)
+        return 2 * self.batch * self.heads * self.seqlen**2 * columns * visible
 
     @property
     def bytes(self) -> int:

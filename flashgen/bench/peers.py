@@ -80,7 +80,7 @@ def _sdpa(backend: str) -> Callable[[Case, Tensors], Prepared]:
 
     def prepare(case: Case, tensors: Tensors) -> Prepared:
         if case.variant not in ("full", "causal", "bias"):
-            raise UnfitError("scaled_dot_product_attention takes no mask and score but causal and a bias")
+            raise UnfitError("known to scaled_dot_product_attention are full, causal and a bias")
         torch = _torch()
         attention = torch.nn.functional.scaled_dot_product_attention
         kernel = importlib.import_module("torch.nn.attention").sdpa_kernel
@@ -130,7 +130,7 @@ def flex_words(case: Case, t: Tensors) -> tuple[Any, Any]:
         "log_n": lambda s, _b, _h, q, _k: s * torch.log(torch.clamp(q, min=1)),
     }
     if case.variant not in {*masks, *scores, "causal"}:
-        raise UnfitError("FlexAttention has softmax with neither sink nor other weights")
+        raise UnfitError("known to FlexAttention are masks and scores, neither sinks nor other weights")
     return masks.get(case.variant, _causal), scores.get(case.variant, _alone)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashgen.arch import by_name
-from flashgen.bench.accuracy import Sample, sample
+from flashgen.bench.accuracy import Sample, sample, visible
 from flashgen.bench.cases import Case, draw
 from flashgen.bench.peers import Implementation, UnfitError
 from flashgen.bench.timing import Clock, Run, measure
@@ -27,11 +27,16 @@ class Measured:
     host_us: float  # of a call until it is queued
     compile_s: float  # of preparation and the first call, without building a mask
     mask_ms: float  # of building a mask before calls
+    visible: float  # share of the pairs of a query and a key
+
+    @property
+    def tflops(self) -> float:
+        return self.case.operations(self.visible) / self.ms / 1e9
 
     def row(self, suite: str) -> dict[str, Any]:
-        """As in results files."""
+        """As in results files; `causal` tells that the mask says so, besides whatever else."""
         case = self.case
-        return {
+        row = {
             "suite": suite,
             "mode": "forward",
             "head_dim": case.spec.head_dim.qk,
@@ -42,8 +47,9 @@ class Measured:
             "dtype": case.spec.dtype,
             "implementation": self.implementation,
             "ms": round(self.ms, 4),
-            "tflops": round(case.operations / self.ms / 1e9, 1),
+            "tflops": round(self.tflops, 1),
         }
+        return row if suite == "grid" else row | {"spec": case.variant or case.spec.name}
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,18 @@ def run(
     implementations: Sequence[Implementation],
     clock: Clock,
     xp: Any,
+    results: Results | None = None,
     repetitions: int = REPETITIONS,
-    advance: Callable[[Results], None] = lambda _: None,
+    advance: Callable[[Case], None] = lambda _: None,
 ) -> Results:
-    """Times every implementation on every case; `xp` makes the arrays, `advance` is called after each case with all results so far.
+    """Times every implementation on every case; `xp` makes the arrays. Adds to `results`; `advance` is called after each case.
 
     >>> run(grid(), implementations(), DeviceClock(), cupy).measured[0].ms
     """
-    results = Results()
+    results = Results() if results is None else results
     for case in cases:
         sets = [draw(case, xp) for _ in range(max(1, min(_MOST_SETS, -(-_L2_BYTES // case.bytes))))]
-        expected = sample(case, sets[0])
+        expected, share = sample(case, sets[0]), visible(case, sets[0])
         ready = {}
         for implementation in implementations:
             found = _attempt(expected, implementation, sets)
@@ -98,8 +105,9 @@ def run(
                 ready[implementation.name] = found
         timings = measure({name: one.run for name, one in ready.items()}, clock, repetitions)
         for name, timing in timings.items():
-            results.measured.append(Measured(case, name, timing.ms, timing.host_us, ready[name].compile_s, ready[name].mask_ms))
-        advance(results)
+            one = ready[name]
+            results.measured.append(Measured(case, name, timing.ms, timing.host_us, one.compile_s, one.mask_ms, share))
+        advance(case)
     return results
 
 

@@ -34,22 +34,24 @@ def chosen(names: Sequence[str]) -> list[Implementation]:
     return [one for one in found.values() if not names or one.name in (OURS, *names)]
 
 
-def bench(suite: str, wanted: Sequence[Case], contenders: Sequence[Implementation], out: Path) -> tuple[dict[str, Any], Results]:
-    """Measures, and keeps what was found in out/<card>.json and .png after each case. Raises BackendError, CommandError."""
-    found, clock = environment(), DeviceClock()
+Jobs = Sequence[tuple[Sequence[Case], Sequence[Implementation]]]
+
+
+def bench(suite: str, jobs: Jobs, out: Path) -> tuple[dict[str, Any], Results]:
+    """Measures, and keeps what is known in out/<card>.json and .png after each case. Raises BackendError, CommandError."""
+    found, clock, results = environment(), DeviceClock(), Results()
     path = out / f"{'' if suite == 'grid' else suite + '_'}{card_name(found)}.json"
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(wanted[0].name, total=len(wanted))
+        task = progress.add_task("", total=sum(len(wanted) for wanted, _ in jobs))
 
-        def advance(results: Results) -> None:
-            progress.advance(task)
-            done = int(progress.tasks[0].completed)
-            progress.update(task, description=wanted[min(done, len(wanted) - 1)].name)
+        def advance(case: Case) -> None:
+            progress.update(task, advance=1, description=case.name)
             _save(to_json(results, suite, found), path)
 
-        results = run(wanted, contenders, clock, arrays.cupy(), advance=advance)
+        for wanted, contenders in jobs:
+            run(wanted, contenders, clock, arrays.cupy(), results, advance=advance)
     return to_json(results, suite, found), results
 
 
@@ -70,7 +72,7 @@ def report(found: dict[str, Any], results: Results) -> None:
         column.justify = "right"
     speeds: dict[str, dict[str, float]] = {}
     for one in results.measured:
-        speeds.setdefault(one.case.name, {})[one.implementation] = one.case.operations / one.ms / 1e9
+        speeds.setdefault(one.case.name, {})[one.implementation] = one.tflops
     for name, speed in speeds.items():
         rows.add_row(*plain([name, *(f"{speed[n]:.0f}" if n in speed else "" for n in names), relative(speed)]))
     out.print(Text(f"{found['gpu']}: forward, TFLOP/s", style="bold"))

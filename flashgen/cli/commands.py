@@ -120,8 +120,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure flashgen beside the peers that are installed, 16k tokens in all, checked; exit code 1 when flashgen is off somewhere."""
-    suite, cases = benching.cases([find(spec) for spec in specs or []], length or [])
-    found, results = benching.bench(suite, cases, benching.chosen(peer or []), out)
+    suite, wanted = benching.cases([find(spec) for spec in specs or []], length or [])
+    found, results = benching.bench(suite, [(wanted, benching.chosen(peer or []))], out)
     if as_json:
         _print_json(found)
     else:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.api import Attention
-from flashgen.bench.accuracy import sample
+from flashgen.bench.accuracy import sample, visible
 from flashgen.bench.cases import VARIANTS, Case, case, draw, grid, rounded, variant_of
 from flashgen.bench.peers import PEERS, Implementation, Prepared, UnfitError, flash_words, flex_words, is_peer, prepare_flashgen
 from flashgen.bench.results import panels, save_json, save_plot, to_json
@@ -84,7 +84,7 @@ def test_the_grid_is_the_papers():
     assert {c.batch * c.seqlen for c in cells} == {16384}
     assert {c.heads * c.spec.head_dim.qk for c in cells} == {2048}
     longest = next(c for c in cells if c.seqlen == 16384 and c.spec.mask == "causal")
-    assert longest.operations == 2 * 16384**2 * 2048
+    assert longest.operations(visible(longest, {})) == 2 * 16384**2 * 2048
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -105,6 +105,12 @@ def test_the_sample_agrees_with_the_kernel(name, layout):
     expected = sample(one, arrays)
     assert 0 < expected.error(o) <= expected.allowed
     assert expected.error(o.astype(np.float32) * 1.05) > expected.allowed
+
+
+@pytest.mark.parametrize(("mask", "share"), [("full", 1), ("causal", 0.5), ("kv_idx < 10", 10 / 256), ("causal & window(15, 0)", 0.0605)])
+def test_the_visible_share_is_counted(mask, share):
+    one = small(Spec(head_dim=8, dtype="float16", mask=mask), 256)
+    assert visible(one, {}) == pytest.approx(share, rel=0.01)
 
 
 def test_rounding_by_bits_is_rounding():
