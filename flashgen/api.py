@@ -122,7 +122,7 @@ class Attention:
         if out is None:
             return {}
         names = self.spec.outputs
-        parts = out if isinstance(out, tuple | list) else (out,)
+        parts = out if isinstance(out, (tuple, list)) else (out,)  # a union takes three times as long
         if len(parts) != len(names):
             raise CallError(f"out holds {len(parts)} arrays: expected {len(names)}, {', '.join(names)}")
         for name, part in zip(names, parts, strict=True):

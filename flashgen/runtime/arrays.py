@@ -239,8 +239,12 @@ def _recognise(kind: type) -> Family | None:
 
 def family_of(x: Any) -> Family:
     """The family of an array that has one."""
-    found = family(type(x))
-    assert found is not None, type(x)
+    return _FAMILIES.get(type(x)) or _known(type(x))
+
+
+def _known(kind: type) -> Family:
+    found = family(kind)
+    assert found is not None, kind
     return found
 
 
@@ -261,7 +265,7 @@ def view(x: Any, name: str) -> View:
 
 def adopt(x: Any, name: str) -> Any:
     """An array of a family that shares the memory of `x`. Raises CallError for what is no array."""
-    if family(type(x)) is not None:
+    if _FAMILIES.get(type(x)) or family(type(x)):
         return x
     if hasattr(x, "__cuda_array_interface__"):
         return cupy().asarray(x)

@@ -78,7 +78,8 @@ class Gpu:
     def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
         located = [arrays.family_of(x).locate(x) for x in (*given.values(), *outputs.values())]
-        known = (*(key for _, key in located), *params.items())
+        addresses, keys = map(list, zip(*located, strict=True))
+        known = (*keys, *params.items())
         prepared = self._prepared.get(known)
         if prepared is None:
             prepared = self._prepare(given, outputs, params)
@@ -87,15 +88,17 @@ class Gpu:
             self._prepared[known] = prepared
         q = given["q"]
         family = arrays.device_family(q)
-        made = {name: family.empty(shape, dtype, q) for name, shape, dtype in prepared.missing}
+        results = dict(outputs)
+        for name, shape, dtype in prepared.missing:
+            results[name] = made = family.empty(shape, dtype, q)
+            addresses.append(family.pointer(made))
         if prepared.launch:
             held = [family.scratch(shape, dtype, q) for _, shape, dtype in prepared.scratch]
-            addresses = [address for address, _ in located]
-            addresses += [family.pointer(x) for x in (*made.values(), *held)]
+            addresses += map(family.pointer, held)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1], addresses[2] = addresses[0], addresses[prepared.o]
             prepared.launch(tuple(addresses), family.stream(prepared.ordinal))
-        return {**outputs, **made}
+        return results
 
     def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
         layouts = {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()}
