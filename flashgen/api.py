@@ -39,7 +39,7 @@ def compile(
     (1, 256, 8, 64)
 
     `arch`: as sm_90a; by default that of the current GPU. `backend`: where NumPy arrays run; by default on the GPU, or in the interpreter
-    where there is none or it has no kernel for the dtype. Raises SpecError, PlanError, CompileError, BackendError.
+    where there is none. Raises SpecError, PlanError, CompileError, BackendError.
     """
     if isinstance(spec, Mapping):
         spec = Spec(**spec)
