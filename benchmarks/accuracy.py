@@ -84,7 +84,8 @@ def implementations(head_dim: int, causal: bool) -> dict[str, Run]:
                 1, 2
             )
 
-    spec = {"head_dim": head_dim, "dtype": "float32", "mask": "causal" if causal else "full"}
+    mask = "causal" if causal else "full"
+    spec = {"name": mask, "head_dim": head_dim, "dtype": "float32", "mask": mask}
     return {
         "flashgen ieee": flashgen.compile(spec),
         "flashgen tf32": flashgen.compile({**spec, "precision": "tf32"}),
