@@ -27,7 +27,7 @@ def prepare_tf32(case: Case, tensors: Tensors) -> Prepared:
 def main() -> None:
     ours, *peers = bench.chosen(["efficient", "standard"])
     rounded = Implementation(f"{OURS} tf32", "flashgen", prepare_tf32, ours.adopt, TF32_ERROR)
-    found, results = bench.bench("float32", grid(HEAD_DIMS, dtypes=("float32",)), [ours, rounded, *peers], RESULTS)
+    found, results = bench.bench("float32", [(grid(HEAD_DIMS, dtypes=("float32",)), [ours, rounded, *peers])], RESULTS)
     bench.report(found, results)
 
 
