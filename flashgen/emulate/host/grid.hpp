@@ -30,7 +30,7 @@ class Resident {
   Resident(const Launch& launch, unsigned number, Stacks& stacks, std::function<void()> kernel)
       : index_{number % launch.grid[0], number / launch.grid[0] % launch.grid[1], number / launch.grid[0] / launch.grid[1]},
         threads_(static_cast<int>(number), builtins::blockDim, launch.seed, launch.checks != 0, stacks, std::move(kernel)),
-        memory_(launch.shared_bytes), units_(threads_) {}
+        memory_(threads_, launch.shared_bytes), units_(threads_, memory_) {}
 
   // Runs until it ends, or has to wait for its turn: then true.
   bool advance() {

@@ -29,7 +29,7 @@ class SharedMemory {
   static constexpr std::uint32_t kBase = 1024;         // sm_90 keeps the first KiB of the window for itself
   static constexpr std::uint32_t kGranule = 16;        // bytes, the unit of the shadow
 
-  explicit SharedMemory(std::uint32_t bytes) : memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())) {}   // NaN, whatever the type
+  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())) {}   // NaN, whatever the type
 
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
@@ -39,7 +39,7 @@ class SharedMemory {
 
   const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) {
     unsigned char* data = at(address, bytes, agent, "reads");
-    if (!block->checks()) return data;
+    if (!block_.checks()) return data;
     const auto [g, words] = place(address, bytes);
     Granule& granule = shadow_[g];
     for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
@@ -48,16 +48,16 @@ class SharedMemory {
         if (w.time > clock.time[w.agent]) race(agent, "reads", g, "written by " + name(w.agent) + " with no wait in between", w);
         if (proxy == Proxy::async && (granule.unfenced & words)) unfenced(agent, g, w);
       }
-    note_read(g, {clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()});
+    note_read(g, {clock.time[agent], static_cast<std::int16_t>(agent), words, block_.place()});
     return data;
   }
 
   unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) {
     unsigned char* data = at(address, bytes, agent, "writes");
-    if (!block->checks()) return data;
+    if (!block_.checks()) return data;
     const auto [g, words] = place(address, bytes);
     Granule& granule = shadow_[g];
-    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, block->place()};
+    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, block_.place()};
     for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
       if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1))
         if (w.agent >= 0 && w.time > clock.time[w.agent]) race(agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
@@ -76,14 +76,14 @@ class SharedMemory {
     granule.unfenced &= static_cast<std::uint8_t>(~words);
     if (proxy == Proxy::generic) {
       granule.unfenced |= words;
-      unfenced_[block->thread().id].emplace_back(g, words);
+      unfenced_[block_.thread().id].emplace_back(g, words);
     }
     return data;
   }
 
   void fence_async_proxy() {                           // by the running thread, for its own stores
-    for (const auto& [g, words] : unfenced_[block->thread().id]) shadow_[g].unfenced &= static_cast<std::uint8_t>(~words);
-    unfenced_[block->thread().id].clear();
+    for (const auto& [g, words] : unfenced_[block_.thread().id]) shadow_[g].unfenced &= static_cast<std::uint8_t>(~words);
+    unfenced_[block_.thread().id].clear();
   }
 
   std::string name(int agent) const {
@@ -121,7 +121,7 @@ class SharedMemory {
   Access& read_of(std::uint32_t g, int i) { return i < 4 ? shadow_[g].reads[static_cast<std::size_t>(i)] : rest_[g].reads[static_cast<std::size_t>(i - 4)]; }
 
   // An access lies inside one granule: up to 16 bytes, aligned.
-  static std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) {
+  std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
     const std::uint32_t offset = address - kBase, first = offset % kGranule / 4, last = (offset % kGranule + bytes - 1) / 4;
     if (last > 3 || address % bytes) misaligned(offset, bytes);
     return {offset / kGranule, static_cast<std::uint8_t>((2u << last) - (1u << first))};
@@ -144,22 +144,22 @@ class SharedMemory {
   }
 
 #define COLD [[noreturn, gnu::cold, gnu::noinline]]
-  COLD static void misaligned(std::uint32_t offset, std::uint32_t bytes) {
-    block->fault(text("%u bytes at ", bytes) + name_of(offset) + ": not aligned", "the address must be a multiple of the access's size");
+  COLD void misaligned(std::uint32_t offset, std::uint32_t bytes) const {
+    block_.fault(text("%u bytes at ", bytes) + name_of(offset) + ": not aligned", "the address must be a multiple of the access's size");
   }
   COLD void outside(std::uint32_t address, int agent, const char* verb) const {
-    block->fault(name(agent) + " " + verb + " " + name_of(static_cast<std::int64_t>(address) - kBase) + text(", outside the block's %u bytes", bytes_),
+    block_.fault(name(agent) + " " + verb + " " + name_of(static_cast<std::int64_t>(address) - kBase) + text(", outside the block's %u bytes", bytes_),
                  "the offset of the region, the stage or the row that this address is made of");
   }
   COLD void never_written(int agent, std::uint32_t granule) const {
-    block->fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + ", never written", "the load of this tile, or the offset that is read");
+    block_.fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + ", never written", "the load of this tile, or the offset that is read");
   }
   COLD void unfenced(int agent, std::uint32_t granule, const Access& other) const {
-    block->fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + " through the async proxy, stored by " + name(other.agent) + " with no fence.proxy.async after it",
+    block_.fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + " through the async proxy, stored by " + name(other.agent) + " with no fence.proxy.async after it",
                  "fence.proxy.async by every storing thread, then a barrier, then the asynchronous read", other.place);
   }
   COLD void race(int agent, const char* verb, std::uint32_t granule, const std::string& how, const Access& other) const {
-    block->fault("race: " + name(agent) + " " + verb + " " + name_of(granule * kGranule) + ", " + how, advice(agent, other.agent), other.place);
+    block_.fault("race: " + name(agent) + " " + verb + " " + name_of(granule * kGranule) + ", " + how, advice(agent, other.agent), other.place);
   }
 #undef COLD
   std::string advice(int agent, int other) const {     // for `agent`, that comes after `other` with nothing to order them
@@ -171,6 +171,7 @@ class SharedMemory {
     return "a barrier between the two";
   }
 
+  Block& block_;
   std::vector<unsigned char> memory_;
   std::uint32_t bytes_;
   std::vector<Granule> shadow_;

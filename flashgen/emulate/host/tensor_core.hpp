@@ -63,26 +63,26 @@ struct Descriptor {
 
 class TensorCore : public Engine {                     // the share of one warpgroup: operations complete in order
  public:
-  explicit TensorCore(int warpgroup) : agent_(agent::tensor_core(warpgroup)) {}
+  TensorCore(int warpgroup, Block& block, SharedMemory& memory) : agent_(agent::tensor_core(warpgroup)), block_(block), memory_(memory) {}
 
   void fence() { state().fenced = true; }
   void commit() { state().groups.push_back(state().issued); }
 
   void issue(const Operation& operation, float* accumulators, const std::uint32_t* fragment) {
-    const int t = block->thread().id % 128;
+    const int t = block_.thread().id % 128;
     State& mine = state();
-    if (!mine.fenced && block->checks()) block->fault("wgmma with no wgmma.fence since registers were last touched", "wgmma.fence before the first wgmma after a wait");
+    if (!mine.fenced && block_.checks()) block_.fault("wgmma with no wgmma.fence since registers were last touched", "wgmma.fence before the first wgmma after a wait");
     const std::size_t index = mine.issued++;
-    mine.place = block->place();
-    if (index == completed_ + queue_.size()) queue_.push_back({operation, tile_for(mine, accumulators, operation.n), {}, {}, 0, block->place()});
+    mine.place = block_.place();
+    if (index == completed_ + queue_.size()) queue_.push_back({operation, tile_for(mine, accumulators, operation.n), {}, {}, 0, block_.place()});
     Queued& op = queue_[index - completed_];
-    if (!(op.operation == operation)) block->fault("wgmma: the threads of the warpgroup disagree on its operands", "descriptors and scale-d must be the same in all 128 threads", op.place);
+    if (!(op.operation == operation)) block_.fault("wgmma: the threads of the warpgroup disagree on its operands", "descriptors and scale-d must be the same in all 128 threads", op.place);
     lend(mine, op.tile, accumulators, index);
     if (fragment) {
       op.fragment[t] = fragment;
       mine.fragments.push_back({fragment, {fragment[0], fragment[1], fragment[2], fragment[3]}, index});
     }
-    if (block->lane() == 0) op.clock.join(block->clock());
+    if (block_.lane() == 0) op.clock.join(block_.clock());
     ++op.threads;
   }
 
@@ -93,15 +93,15 @@ class TensorCore : public Engine {                     // the share of one warpg
     if (last < 0) return;
     const std::size_t end = mine.groups[static_cast<std::size_t>(last)];
     if (completed_ < end) {
-      waiting_.push_back({block->thread().id, end});
-      block->block_on({"wgmma.wait_group"});
+      waiting_.push_back({block_.thread().id, end});
+      block_.block_on({"wgmma.wait_group"});
     }
-    std::uint32_t& seen = block->thread().products_seen;
+    std::uint32_t& seen = block_.thread().products_seen;
     seen = std::max(seen, static_cast<std::uint32_t>(end));
     std::erase_if(mine.fragments, [&](const Fragment& f) {
       if (f.operation >= end) return false;
-      if (block->checks() && std::memcmp(f.registers, f.at_issue.data(), 16) != 0)
-        block->fault("a's registers changed before the wait for the wgmma that reads them", "wgmma.wait_group before the registers are written again");
+      if (block_.checks() && std::memcmp(f.registers, f.at_issue.data(), 16) != 0)
+        block_.fault("a's registers changed before the wait for the wgmma that reads them", "wgmma.wait_group before the registers are written again");
       return true;
     });
     std::erase_if(mine.loans, [&](const Loan& loan) { return loan.last < end ? give_back(loan), true : false; });
@@ -110,13 +110,13 @@ class TensorCore : public Engine {                     // the share of one warpg
   int ready() const override { return !queue_.empty() && queue_.front().threads == 128; }
   void complete(int) override {
     Queued& op = queue_.front();
-    block->engine_at(op.place);
+    block_.engine_at(op.place);
     op.clock.time[agent_] = static_cast<std::uint32_t>(++completed_);
     if (op.operation.element == Operation::Element::bf16) load(op, [](std::uint16_t bits) { return widen_bf16(bits); });
     else load(op, [](std::uint16_t bits) { return widen_f16(bits); });
     multiply(a_, b_.data(), op.tile->value.data(), op.operation.n, op.operation.accumulate);
     queue_.pop_front();
-    std::erase_if(waiting_, [&](auto& w) { return w.second <= completed_ ? block->wake(w.first), true : false; });
+    std::erase_if(waiting_, [&](auto& w) { return w.second <= completed_ ? block_.wake(w.first), true : false; });
   }
   Fault unfinished() const override {
     for (const State& s : states_)
@@ -157,12 +157,12 @@ class TensorCore : public Engine {                     // the share of one warpg
   };
   static constexpr std::uint32_t kInFlight = 0x7FC0F117;   // a NaN
 
-  State& state() { return states_[static_cast<std::size_t>(block->thread().id % 128)]; }
+  State& state() { return states_[static_cast<std::size_t>(block_.thread().id % 128)]; }
 
   // Registers i and i + 1 of a thread hold neighbours of one row, so they move in pairs.
   template <class Visit>
-  static void for_each_pair(int n, Visit visit) {
-    const int t = block->thread().id % 128, row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
+  void for_each_pair(int n, Visit visit) {
+    const int t = block_.thread().id % 128, row = t / 32 * 16 + t % 32 / 4, column = t % 4 * 2;
     for (int i = 0; i < n / 2; i += 2) visit(i, (row + 8 * (i >> 1 & 1)) * n + column + 8 * (i >> 2));
   }
 
@@ -178,7 +178,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   void lend(State& mine, Tile* tile, float* accumulators, std::size_t operation) {
     for (Loan& loan : mine.loans)
       if (loan.registers == accumulators) {
-        if (loan.tile != tile) block->fault("wgmma: the threads of the warpgroup disagree on its accumulators", "one array of accumulators a product, the same in all threads");
+        if (loan.tile != tile) block_.fault("wgmma: the threads of the warpgroup disagree on its accumulators", "one array of accumulators a product, the same in all threads");
         loan.last = operation;
         return;
       }
@@ -187,11 +187,11 @@ class TensorCore : public Engine {                     // the share of one warpg
     for_each_pair(tile->n, [&](int i, int at) { std::memcpy(&tile->value[static_cast<std::size_t>(at)], accumulators + i, 8); });
     std::fill_n(accumulators, tile->n / 2, std::bit_cast<float>(kInFlight));
   }
-  static void give_back(const Loan& loan) {
+  void give_back(const Loan& loan) {
     Tile& tile = *loan.tile;
-    for (int i = 0; i < tile.n / 2 && block->checks(); ++i)
+    for (int i = 0; i < tile.n / 2 && block_.checks(); ++i)
       if (std::bit_cast<std::uint32_t>(loan.registers[i]) != kInFlight)
-        block->fault(text("accumulator %d was written before the wait for its wgmma", i), "wgmma.wait_group before the accumulators are touched");
+        block_.fault(text("accumulator %d was written before the wait for its wgmma", i), "wgmma.wait_group before the accumulators are touched");
     for_each_pair(tile.n, [&](int i, int at) { std::memcpy(loan.registers + i, &tile.value[static_cast<std::size_t>(at)], 8); });
     --tile.borrowers;
   }
@@ -200,7 +200,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   template <class Widen>
   void chunk(std::uint32_t address, const Clock& clock, Widen widen, float* to, int step) {
     std::array<std::uint16_t, 8> elements;
-    std::memcpy(elements.data(), shared->read(address, 16, agent_, clock, SharedMemory::Proxy::async), 16);
+    std::memcpy(elements.data(), memory_.read(address, 16, agent_, clock, SharedMemory::Proxy::async), 16);
     for (int i = 0; i < 8; ++i) to[i * step] = widen(elements[i]);
   }
   template <class Widen>
@@ -229,6 +229,8 @@ class TensorCore : public Engine {                     // the share of one warpg
   }
 
   int agent_;
+  Block& block_;
+  SharedMemory& memory_;
   std::array<State, 128> states_;
   std::deque<Queued> queue_;
   std::size_t completed_ = 0;

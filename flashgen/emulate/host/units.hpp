@@ -51,11 +51,11 @@ struct Units {
   RegisterFile registers;
   std::vector<std::unique_ptr<TensorCore>> tensor_cores;
 
-  explicit Units(Block& owner) : registers(owner.size()) {
+  Units(Block& owner, SharedMemory& memory) : registers(owner.size()) {
     owner.add(&loads);
     owner.add(&stores);
     owner.add(&copies);
-    for (int g = 0; g * 128 < owner.size(); ++g) owner.add(tensor_cores.emplace_back(std::make_unique<TensorCore>(g)).get());
+    for (int g = 0; g * 128 < owner.size(); ++g) owner.add(tensor_cores.emplace_back(std::make_unique<TensorCore>(g, owner, memory)).get());
     owner.describe_with([this](const Wait& wait) {
       if (!std::strcmp(wait.what, "mbarrier")) return text("parity %d of ", wait.detail) + mbarriers.describe(wait.object);
       if (!std::strcmp(wait.what, "named barrier")) return named.describe(static_cast<int>(wait.object));
