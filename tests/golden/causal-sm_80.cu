@@ -269,6 +269,7 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void load_query_tile() const {
     load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
   }
+
   template <bool WHOLE> __device__ __forceinline__ void load_keys(int tile, int to) const {
     load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
   }

@@ -6,6 +6,7 @@ import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from flashgen.cli.shipped import spec_root
+from flashgen.ladder import RUNGS
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import load
@@ -16,6 +17,7 @@ PAIRS = (
     "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
     "causal-sm_80", "softcap-sm_89", "alibi-sm_120", "float32-sm_90a", "float32-sm_86",
 )  # fmt: skip
+LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
 
 
 class Golden(SingleFileSnapshotExtension):
@@ -33,12 +35,13 @@ class Golden(SingleFileSnapshotExtension):
         return test_location.nodename.partition("[")[2].rstrip("]")
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", (*PAIRS, *LADDER))
 def test_golden(pair, snapshot):
     name, _, arch = pair.partition("-")
-    text = render(plan(load(spec_root() / f"{name}.yaml"), arch)).text
+    spec = LADDER[pair].spec(64, "float16") if pair in LADDER else load(spec_root() / f"{name}.yaml")
+    text = render(plan(spec, arch)).text
     assert text == snapshot(extension_class=Golden)
 
 
 def test_every_golden_is_of_a_pair():
-    assert {path.stem for path in FOLDER.iterdir()} == set(PAIRS)
+    assert {path.stem for path in FOLDER.iterdir()} == {*PAIRS, *LADDER}

@@ -8,6 +8,7 @@ import jinja2.meta
 import pytest
 
 from flashgen.cli.shipped import spec_root
+from flashgen.ladder import RUNGS
 from flashgen.plan import plan
 from flashgen.render import render, template_root
 from flashgen.render.describe import describe
@@ -25,9 +26,11 @@ ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 @cache
 def emitted() -> dict[tuple[str, str], str]:
-    """Every shipped spec for every architecture."""
+    """Every shipped spec, and every rung of the ladder, for every architecture."""
     specs = {path.stem: load(path) for path in sorted(spec_root().glob("*.yaml"))}
-    return {(name, arch): render(plan(spec, arch)).text for name, spec in specs.items() for arch in ARCHES}
+    texts = {(name, arch): render(plan(spec, arch)).text for name, spec in specs.items() for arch in ARCHES}
+    rungs = {(rung.name, rung.arch(None)): rung.spec(64, "float16") for rung in RUNGS if rung.schedule}
+    return texts | {(name, arch): render(plan(spec, arch)).text for (name, arch), spec in rungs.items()}
 
 
 def parsed(name: str) -> jinja2.nodes.Template:
