@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import sympy
+from sympy.printing.mathml import MathMLPresentationPrinter
 
 from flashgen.errors import PlanError, did_you_mean
 from flashgen.plan.rewrite import (
@@ -14,6 +15,7 @@ from flashgen.plan.rewrite import (
     T,
     a,
     b,
+    element,
     in_tile,
     inside,
     j,
@@ -107,9 +109,21 @@ def latex(e: Expr) -> str:
     return str(sympy.latex(e))
 
 
+class _MathML(MathMLPresentationPrinter):  # type: ignore[misc]  # sympy has no types
+    """Cases as cases; sympy prints them as a call."""
+
+    def _print_Piecewise(self, e: Expr) -> Expr:  # noqa: N802
+        rows = []
+        for value, condition in e.args:
+            when = element(self, "mtext", self.dom.createTextNode("otherwise" if condition == sympy.true else "if\u00a0"))
+            told = [when] if condition == sympy.true else [when, self._print(condition)]
+            rows.append(element(self, "mtr", element(self, "mtd", self._print(value)), element(self, "mtd", *told)))
+        return element(self, "mrow", element(self, "mo", self.dom.createTextNode("{")), element(self, "mtable", *rows))
+
+
 def mathml(e: Expr) -> str:
     """An expression as presentation MathML, which browsers draw without a library."""
-    return str(sympy.mathml(e, printer="presentation"))
+    return str(_MathML().doprint(e))
 
 
 def _text(e: Expr) -> str:

@@ -35,13 +35,14 @@ class Largest(ExprWithLimits):  # type: ignore[misc]  # sympy has no types
 
     def _mathml_presentation(self, printer: Any) -> Any:
         index, low, high = map(printer._print, self.limits[0])
-        at_most = [_element(printer, "mo", printer.dom.createTextNode("\u2264")) for _ in range(2)]
-        below = _element(printer, "mrow", low, at_most[0], index, at_most[1], high)
-        word = _element(printer, "mo", printer.dom.createTextNode("max"))
-        return _element(printer, "mrow", _element(printer, "munder", word, below), printer._print(self.function))
+        at_most = [element(printer, "mo", printer.dom.createTextNode("\u2264")) for _ in range(2)]
+        below = element(printer, "mrow", low, at_most[0], index, at_most[1], high)
+        word = element(printer, "mo", printer.dom.createTextNode("max"))
+        return element(printer, "mrow", element(printer, "munder", word, below), printer._print(self.function))
 
 
-def _element(printer: Any, tag: str, *children: Any) -> Any:
+def element(printer: Any, tag: str, *children: Any) -> Any:
+    """An element of MathML."""
     made = printer.dom.createElement(tag)
     for child in children:
         made.appendChild(child)

@@ -35,7 +35,7 @@ class Golden(SingleFileSnapshotExtension):
         return test_location.nodename.partition("[")[2].rstrip("]")
 
 
-@pytest.mark.parametrize("pair", (*PAIRS, *LADDER))
+@pytest.mark.parametrize("pair", [*PAIRS, *LADDER])
 def test_golden(pair, snapshot):
     name, _, arch = pair.partition("-")
     spec = LADDER[pair].spec(64, "float16") if pair in LADDER else load(spec_root() / f"{name}.yaml")
