@@ -95,8 +95,8 @@ RUNGS = (
     ),
     Rung(
         "lazy", "Lazy rescaling",
-        "The reference of the exponents stays until the maximum passes it by more than 8 in log2 units; then, and only then, sum and output "
-        "are multiplied. Exact, because any reference gives the same quotient.",
+        "The reference of the exponents stays until the maximum passes it by more than 8 in log2 units; then, and only then, sum and "
+        "output are multiplied. Exact, because any reference gives the same quotient.",
         {"passes": 1, "normalize": "end", "rescale": {"lazy": 8}}, "lazy",
         "at head dim 64 the vote of a warp on whether to rescale costs as much as the multiplications that it saves; from 128 on it pays",
         hopper=True, loops=("softmax", "rescale_rows"),
