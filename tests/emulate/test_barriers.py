@@ -95,3 +95,17 @@ def test_nothing_to_find(seed):
 def test_faults(fault, seed):
     with pytest.raises(EmulationFault, match=FAULTS[fault]):
         run(fault, seed)
+
+
+TRADES = """  if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 %d;");
+  else asm volatile("setmaxnreg.inc.sync.aligned.u32 %d;");"""
+
+
+@pytest.mark.parametrize(("load", "compute"), [(40, 232), (24, 240)])
+def test_warpgroups_trade_the_registers_of_the_launch(load, compute):
+    HostKernel(kernel_text("int n;", TRADES % (load, compute))).launch(1, 384, 0, record("int n;"))  # 168 each
+
+
+def test_more_registers_than_the_launch_has_are_waited_for_in_vain():
+    with pytest.raises(EmulationFault, match=r"deadlock.*\n  threads .* wait for setmaxnreg.inc: too few free registers"):
+        HostKernel(kernel_text("int n;", TRADES % (32, 240))).launch(1, 384, 0, record("int n;"))

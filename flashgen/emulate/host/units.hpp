@@ -7,10 +7,8 @@
 
 namespace cuda_on_host {
 
-class RegisterFile {                                   // setmaxnreg: warps trade registers through the multiprocessor's pool
+class RegisterFile {                                   // setmaxnreg: warps trade what the block was launched with, and nothing else
  public:
-  static constexpr int kRegisters = 65536;
-  explicit RegisterFile(int threads) : free_(kRegisters - threads * entry(threads)) {}
   void decrease(int count) {
     check(count, count <= current());
     free_ += current() - count;
@@ -28,7 +26,7 @@ class RegisterFile {                                   // setmaxnreg: warps trad
   }
 
  private:
-  static int entry(int threads) { return std::min(255, kRegisters / threads / 8 * 8); }   // what __launch_bounds__ lets ptxas take
+  static int entry(int threads) { return std::min(255, 65536 / threads / 8 * 8); }   // what __launch_bounds__ lets ptxas take
   static int current() {
     int& registers = block->thread().registers;
     return registers ? registers : registers = entry(block->size());
@@ -37,7 +35,7 @@ class RegisterFile {                                   // setmaxnreg: warps trad
     if (count < 24 || count > 256 || count % 8 || !direction)
       block->fault(text("setmaxnreg to %d from %d registers", count, current()), "24 to 256 in steps of 8, .dec downwards and .inc upwards");
   }
-  int free_;
+  int free_ = 0;
   std::vector<int> waiting_;
 };
 
@@ -51,7 +49,7 @@ struct Units {
   RegisterFile registers;
   std::vector<std::unique_ptr<TensorCore>> tensor_cores;
 
-  Units(Block& owner, SharedMemory& memory) : registers(owner.size()) {
+  Units(Block& owner, SharedMemory& memory) {
     owner.add(&loads);
     owner.add(&stores);
     owner.add(&copies);
