@@ -57,4 +57,5 @@ def of_capability(major: int, minor: int) -> Arch:
     for name in (f"sm_{major}{minor}a", f"sm_{major}{minor}", f"sm_{major}0"):
         if name in ARCHES:
             return ARCHES[name]
-    raise PlanError(f"compute capability {major}.{minor} is not served: it takes 8.0 or later")
+    served = ", ".join(name for name in ARCHES if name.startswith("sm_"))
+    raise PlanError(f"no kernel for compute capability {major}.{minor}: flashgen has {served}, and what runs their binaries")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 MAX_LENGTH = 2**30  # of queries and of keys: small sums of positions then fit 32 bits
@@ -20,12 +20,10 @@ Op = Literal["name", "read", "//", "%", "*", "min", "max", "select"]
 class _Canonical:
     """Equal where the text is equal, and the text is written once."""
 
-    @property
-    def text(self) -> str:
-        raise NotImplementedError
+    text: Any  # a cached property, of str
 
     def __str__(self) -> str:
-        return self.text
+        return str(self.text)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.text == str(other)

@@ -48,6 +48,10 @@ class PipelinePlan:
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
 
+    @property
+    def stages_text(self) -> str:
+        return f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+
 
 @dataclass(frozen=True)
 class Region:

@@ -57,9 +57,7 @@ class Draft:
     def text(self) -> str:
         pipe = self.pipeline
         extras = {"o apart": pipe.separate_output, "q in registers": pipe.query_in_registers, "overlapped": pipe.overlap}
-        return ", ".join(
-            [self.tile.text, f"{pipe.stages} stages", f"{pipe.warps} warps", *(text for text, holds in extras.items() if holds)]
-        )
+        return ", ".join([self.tile.text, pipe.stages_text, f"{pipe.warps} warps", *(text for text, holds in extras.items() if holds)])
 
 
 class Strategy(Protocol):

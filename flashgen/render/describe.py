@@ -25,7 +25,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("keys", f"of a query tile: {_runs(plan)}"),
         ("order", _order(plan)),
         ("softmax", describe_schedule(plan.softmax)),
-        ("shared", f"{shared} | {pipe.stages} stages    {plan.smem.bytes} of {plan.smem.capacity} bytes"),
+        ("shared", f"{shared} | {pipe.stages_text}    {plan.smem.bytes} of {plan.smem.capacity} bytes"),
     ]
 
 

@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 16384 | V 16384 | O 32768 | 1 stages    65536 of 166912 bytes
+//   shared    Q 32768 | K 16384 | V 16384 | O 32768 | 1 stage    65536 of 166912 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;

@@ -10,7 +10,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 65536 | K 16384 | V 16384 | 1 stages    98304 of 101376 bytes
+//   shared    Q 65536 | K 16384 | V 16384 | 1 stage    98304 of 101376 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
