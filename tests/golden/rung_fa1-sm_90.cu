@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), outside the query tiles
 //   order     head by head, a block a query tile
 //   softmax   one pass, key tiles in the outer loop, log2 units; o and l rescaled at every key tile, o divided by l after each; no key: o = 0, lse = -inf
-//   shared    Q 8192 | K 16384 | V 16384 | O 8192 | 1 stages    40960 of 232448 bytes
+//   shared    Q 8192 | K 16384 | V 16384 | O 8192 | 1 stage    40960 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
