@@ -62,7 +62,7 @@ def _member(plan: Plan, argument: Argument) -> Member:
                 text, f"of {argument.of}: dimensions column, row, head, batch; box {columns}, {rows}, 1, 1; {swizzle}; zero outside"
             )
         case "pointer":
-            return Member(f"CUdeviceptr {argument.name}", argument.comment or _pointer(plan, argument))
+            return Member(f"CUdeviceptr {argument.name}", _pointer(plan, argument))
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
         case "array":
@@ -74,8 +74,10 @@ def _member(plan: Plan, argument: Argument) -> Member:
 
 
 def _pointer(plan: Plan, argument: Argument) -> str:
-    scratch = {s.name: f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in plan.launch.scratch}
-    return scratch.get(argument.of, f"the first element of {argument.of}")
+    """What it points to; of memory that kernels hand to each other, how much the host gives."""
+    own = [f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in plan.launch.scratch if s.name == argument.of]
+    told = [*own, argument.comment] if argument.comment else own
+    return ": ".join(told) or f"the first element of {argument.of}"
 
 
 def _scalar(plan: Plan, argument: Argument) -> str:

@@ -83,6 +83,14 @@ def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
     subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{include}", tmp_path / "check.cpp"], check=True)
 
 
+def test_the_header_tells_the_memory_that_kernels_hand_to_each_other():
+    plan = kernel_plan(Spec(head_dim=64, dtype="float32"), "sm_80")
+    text = header(plan, render(plan))
+    size = 2 * plan.tile.block_m * 64
+    assert f"memory of your own, float16 [batch, heads, ceil(q_len / {plan.tile.block_m}), {size}]: of q" in text
+    assert "memory of your own, int32 [batch, heads" in text
+
+
 def test_a_folder_that_cannot_be_written(flashgen, tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     (tmp_path / "file").write_text("")
