@@ -63,3 +63,15 @@ def test_arrays_of_any_strides(schedule):
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((1, 40, 2, n)).astype(np.float16).swapaxes(1, 3) for n in (70, 130, 130))
     check(spec, emulate(chosen, render(chosen), q, k, v), reference(spec, q, k, v))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_documents(schedule):
+    """Ranges of keys that small kernels find out before: the attention is the last of several."""
+    tensors = {"ids": {"shape": ["b", "q_len"], "dtype": "int32"}}
+    mask = "causal & (ids[b, kv_idx] == ids[b, q_idx])"
+    spec = Spec(head_dim=32, dtype="float16", mask=mask, tensors=tensors, outputs=["o", "lse"], schedule=SCHEDULES[schedule])
+    chosen, random = plan(spec, "sm_80"), np.random.default_rng(0)
+    q, k, v = random.standard_normal((3, 2, 200, 2, 32)).astype(np.float16)
+    ids = np.sort(random.integers(0, 4, (2, 200)), axis=1).astype(np.int32)
+    check(spec, emulate(chosen, render(chosen), q, k, v, {"ids": ids}), reference(spec, q, k, v, ids=ids))
