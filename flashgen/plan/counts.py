@@ -65,7 +65,7 @@ class Counts:
         seen = plan.ranges.classes(sizes.q_len, sizes.kv_len, {"b": 0, "h": 0, "hk": 0, **_defaults(plan), **values}) != EMPTY
         if plan.softmax.materialize:
             seen[...] = True
-        per_block = _query_tiles(plan)
+        per_block = tile.query_tiles
         shared = sum(int(seen[first : first + per_block].any(0).sum()) for first in range(0, len(seen), per_block))
         known = {B: sizes.batch, H: sizes.heads, H_kv: sizes.kv_heads, S_q: sizes.q_len, S_kv: sizes.kv_len, W: int(seen.sum()), G: shared}
         known |= {D: plan.spec.head_dim.qk, D_v: plan.spec.head_dim.v, m: tile.block_m, n: tile.block_n}
@@ -74,14 +74,6 @@ class Counts:
 
 def _defaults(plan: Plan) -> dict[str, Any]:
     return {param.name: param.default for param in plan.spec.params}
-
-
-def _query_tiles(plan: Plan) -> int:
-    """Of a block."""
-    match plan.launch.kernels[-1].blocks[0] if plan.launch.kernels else 0:
-        case (_, rows):
-            return max(1, rows // plan.tile.block_m)
-    return 1
 
 
 def counts(plan: Plan) -> Counts:

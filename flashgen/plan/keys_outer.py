@@ -21,7 +21,9 @@ QUERY_TILES = 4  # of a block: a key tile is loaded once for so many, and more b
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles and warps of sm80; one key tile and one query tile in shared memory, which changes at every step."""
     one = replace(problem, spec=Spec(**(problem.spec.to_json() | {"stages": problem.spec.stages or 1})))
-    return (draft for draft in sm80.drafts(one) if not draft.pipeline.query_in_registers)
+    for draft in sm80.drafts(one):
+        if not draft.pipeline.query_in_registers:
+            yield replace(draft, tile=replace(draft.tile, query_tiles=QUERY_TILES))
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:
@@ -57,5 +59,6 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Scratch("state m", "float32", rows),
         Scratch("state l", "float32", rows),
     )
-    kernel = KernelPlan("forward", 32 * draft.pipeline.warps, draft.smem.bytes, (("q_len", tile.block_m * QUERY_TILES), "heads", "batch"))
+    blocks = (("q_len", tile.block_m * tile.query_tiles), "heads", "batch")
+    kernel = KernelPlan("forward", 32 * draft.pipeline.warps, draft.smem.bytes, blocks)
     return LaunchPlan((kernel,), False, False, arguments, scratch)

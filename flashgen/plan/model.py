@@ -26,6 +26,7 @@ class TilePlan:
     qk_part: int = 0  # columns of q and k that one sum of a score covers; 0: all
     v_part: int = 0  # columns of v that one product takes; 0: all
     v_splits: int = 1  # blocks that share a query tile, each with so many columns of v and o
+    query_tiles: int = 1  # of a block that takes several while a key tile stays
 
     @property
     def text(self) -> str:

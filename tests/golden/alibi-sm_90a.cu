@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 62ac684c | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 587af22e | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec each_step | arch sm_90 | plan 166a7de7 | generated, do not edit
+// flashgen 0.1.0 | spec each_step | arch sm_90 | plan 74cff7f7 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

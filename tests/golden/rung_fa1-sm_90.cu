@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa1 | arch sm_90 | plan f29798f1 | generated, do not edit
+// flashgen 0.1.0 | spec fa1 | arch sm_90 | plan a62d8d1d | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -61,7 +61,7 @@ constexpr u32 K = 8192;                  // 1 x 16384
 constexpr u32 V = 24576;                 // 1 x 16384
 constexpr u32 O = 0;                     // 1 x 8192
 
-constexpr int QUERY_TILES = 4;   // of a block
+constexpr int QUERY_TILES = 4;           // of a block
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 

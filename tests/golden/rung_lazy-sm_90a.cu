@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec lazy | arch sm_90a | plan 9f6c08dc | generated, do not edit
+// flashgen 0.1.0 | spec lazy | arch sm_90a | plan 8f38abd5 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

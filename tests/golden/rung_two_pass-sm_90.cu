@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec two_pass | arch sm_90 | plan d9fdaff3 | generated, do not edit
+// flashgen 0.1.0 | spec two_pass | arch sm_90 | plan 7a0f8a8f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
