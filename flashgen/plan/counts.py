@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 
+from flashgen.errors import PlanError
 from flashgen.expr.ranges import EMPTY
 from flashgen.plan.model import Plan
 from flashgen.plan.params import Sizes
@@ -77,17 +78,20 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def counts(plan: Plan) -> Counts:
-    """The formulas of a plan.
+    """The formulas of a plan. Raises PlanError for float32 on a GPU, which is multiplied in pieces of 16 bits.
 
     >>> print(counts(plan(Spec(head_dim=64, dtype="float16"), "sm_90a")).memory)
     0
     """
+    if plan.tile.v_part:
+        raise PlanError(f"{plan.skeleton} takes {plan.spec.dtype} in pieces: counted are float16, bfloat16, and plans for host")
+    splits = plan.tile.v_splits  # blocks that compute the same scores, for their columns of v
     softmax, e, lse = plan.softmax, plan.dtype.bytes, FLOAT * len(plan.row_outputs)
     heads, rows, pairs = B * H, m * sympy.ceiling(S_q / m), W * m * n
     passes = sympy.Integer(softmax.passes)
     arrays = e * (heads * S_q * D + B * H_kv * S_kv * (D + D_v))
     output = heads * S_q * (e * D_v + lse)
-    flops = 2 * heads * pairs * (passes * D + D_v)
+    flops = 2 * heads * pairs * (splits * passes * D + D_v)
     if softmax.materialize:
         s = heads * rows * n * sympy.ceiling(S_kv / n)
         read = heads * W * e * (m * D + n * (D + D_v)) + s * (2 * FLOAT + e)
@@ -99,15 +103,13 @@ def counts(plan: Plan) -> Counts:
         read = heads * (G * n * e * (D + D_v) + W * m * (e * D + state) + rows * state)
         written, memory = heads * (W * m + rows) * state + output, heads * rows * state
     else:
-        read, written, memory = heads * e * (S_q * D + W * n * (passes * D + D_v)), output, sympy.Integer(0)
+        read, written, memory = heads * e * (splits * (S_q * D + W * n * passes * D) + W * n * D_v), output, sympy.Integer(0)
     exponents, moved = _exponentials(plan)
-    followed = {"normalized": 2 * D_v + 1, "online": D_v + 1, "maximum_and_sum": 1, "maximum": 0}[softmax.steps[0]]
+    followed = {"normalized": 2 * D_v + 1, "online": D_v + splits, "maximum_and_sum": 1, "maximum": 0}[softmax.steps[0]]
     if not softmax.normalized:
         exponents = moved = followed = 0
-    return Counts(
-        passes, read, written, arrays + output, flops, heads * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed),
-        memory, at_most=softmax.rescale == "lazy",
-    )  # fmt: skip
+    exponentials, rescales = heads * splits * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed)
+    return Counts(passes, read, written, arrays + output, flops, exponentials, rescales, memory, at_most=softmax.rescale == "lazy")
 
 
 def _exponentials(plan: Plan) -> tuple[int, int]:

@@ -36,7 +36,7 @@ def planned(schedule, variant):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(data=st.data())
-@settings(max_examples=settings().max_examples // 16)
+@settings(max_examples=settings().max_examples // 25)
 def test_schedule(schedule, data):
     chosen, source = planned(schedule, data.draw(st.integers(0, len(VARIANTS) - 1), "variant"))
     (q, k, v), values = call(data, chosen.spec)

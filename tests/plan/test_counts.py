@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
+from flashgen.errors import PlanError
 from flashgen.plan import interpret, plan
-from flashgen.plan.counts import WORDS, counts
+from flashgen.plan.counts import WORDS, B, D, D_v, H, S_kv, S_q, W, counts, m, n
 from flashgen.plan.interpret import _Run
 from flashgen.plan.params import Sizes
 from flashgen.plan.schedule import schedules
 from flashgen.spec import Spec
 from tests.plan.test_ladder import pinned
 
-M, N, D = 64, 32, 16
+M, N, COLUMNS = 64, 32, 16
 
 
 def count(name, q_len, kv_len, heads=1, mask="full", arch="sm_80"):
-    spec = Spec(head_dim=D, dtype="float16", mask=mask, schedule=pinned(name), block={"m": M, "n": N}, warps=4)
+    spec = Spec(head_dim=COLUMNS, dtype="float16", mask=mask, schedule=pinned(name), block={"m": M, "n": N}, warps=4)
     chosen = plan(spec, arch)
     return counts(chosen).at(chosen, Sizes(2, q_len, kv_len, heads, heads))
 
@@ -23,7 +24,7 @@ def count(name, q_len, kv_len, heads=1, mask="full", arch="sm_80"):
 @pytest.mark.parametrize("mask", ["full", "causal", "window(70, 10)"])
 @pytest.mark.parametrize("name", schedules())
 def test_tiles_are_visited_as_counted(name, mask, monkeypatch):
-    chosen = plan(Spec(head_dim=D, dtype="float16", mask=mask, schedule=pinned(name), block={"m": M, "n": N}), "host")
+    chosen = plan(Spec(head_dim=COLUMNS, dtype="float16", mask=mask, schedule=pinned(name), block={"m": M, "n": N}), "host")
     visited, scores = [], _Run._scores
 
     def counting(self, heads, rows, keys, masked):
@@ -31,39 +32,52 @@ def test_tiles_are_visited_as_counted(name, mask, monkeypatch):
         return scores(self, heads, rows, keys, masked)
 
     monkeypatch.setattr(_Run, "_scores", counting)
-    interpret(chosen, *(np.zeros((2, n, 3, D), np.float16) for n in (200, 300, 300)))
+    interpret(chosen, *(np.zeros((2, n, 3, COLUMNS), np.float16) for n in (200, 300, 300)))
     once = sum(visited) // chosen.softmax.passes
-    assert count(name, 200, 300, 3, mask, "host")["flops"] == 2 * M * N * D * (sum(visited) + once)
+    assert count(name, 200, 300, 3, mask, "host")["flops"] == 2 * M * N * COLUMNS * (sum(visited) + once)
 
 
 def test_by_hand():
     """Two sequences of one head: 2 query tiles, 3 key tiles."""
-    e, q, kv, pairs = 2, 2 * 128 * D, 2 * 96 * D, 2 * 6 * M * N
+    e, q, kv, pairs = 2, 2 * 128 * COLUMNS, 2 * 96 * COLUMNS, 2 * 6 * M * N
     assert count("standard", 128, 96) == {
         "passes": 1,
-        "read": e * (2 * 6 * (M + 2 * N) * D) + pairs * (4 + 4 + e),
+        "read": e * (2 * 6 * (M + 2 * N) * COLUMNS) + pairs * (4 + 4 + e),
         "written": pairs * (4 + e) + e * q,
         "dram": e * (q + 2 * kv + q) + pairs * (4 + 4 + 4 + e + e),
-        "flops": 4 * pairs * D,
+        "flops": 4 * pairs * COLUMNS,
         "exponentials": pairs * 5 // 2,
         "rescales": pairs // 2,
         "memory": pairs * (4 + e),
     }
     three = count("three_pass", 128, 96)
     assert three == {
-        "passes": 3, "read": e * (q + 4 * 2 * 6 * N * D), "written": e * q, "dram": e * (2 * q + 2 * kv), "flops": 2 * pairs * 4 * D,
-        "exponentials": 2 * pairs, "rescales": 0, "memory": 0,
+        "passes": 3, "read": e * (q + 4 * 2 * 6 * N * COLUMNS), "written": e * q, "dram": e * (2 * q + 2 * kv),
+        "flops": 2 * pairs * 4 * COLUMNS, "exponentials": 2 * pairs, "rescales": 0, "memory": 0,
     }  # fmt: skip
-    assert count("one_pass", 128, 96)["rescales"] == 2 * 6 * M * (D + 1)
+    assert count("one_pass", 128, 96)["rescales"] == 2 * 6 * M * (COLUMNS + 1)
     outer = count("each_step_kv_outer", 512, 96)
-    state = 4 * (D + 2)
+    state = 4 * (COLUMNS + 2)
     assert outer["memory"] == 2 * 512 * state
-    assert outer["written"] == 2 * 512 * (state + 3 * state + e * D)
-    assert outer["read"] == 2 * (2 * 3 * N * e * 2 * D + 24 * M * (e * D + state) + 512 * state)
+    assert outer["written"] == 2 * 512 * (state + 3 * state + e * COLUMNS)
+    assert outer["read"] == 2 * (2 * 3 * N * e * 2 * COLUMNS + 24 * M * (e * COLUMNS + state) + 512 * state)
+
+
+def test_blocks_that_share_the_columns_of_v_compute_scores_each():
+    narrow, wide = (counts(plan(Spec(head_dim={"qk": 64, "v": v}, dtype="float16"), "sm_80")) for v in (256, 512))
+    known = {W: 6, B: 1, H: 1, S_q: 128, S_kv: 96, D: 64, m: 64, n: 32}
+    assert wide.flops.subs(known | {D_v: 512}) == 2 * narrow.flops.subs(known | {D_v: 256})
+    assert wide.exponentials == 2 * narrow.exponentials
+
+
+def test_pieces_of_float32_are_not_counted():
+    with pytest.raises(PlanError, match="takes float32 in pieces"):
+        counts(plan(Spec(head_dim=64, dtype="float32"), "sm_90a"))
+    assert counts(plan(Spec(head_dim=64, dtype="float32"), "host")).passes == 1
 
 
 def test_every_symbol_is_explained():
     for name in schedules():
-        found = counts(plan(Spec(head_dim=D, dtype="float16", schedule=pinned(name)), "sm_80"))
+        found = counts(plan(Spec(head_dim=COLUMNS, dtype="float16", schedule=pinned(name)), "sm_80"))
         for formula in (found.read, found.written, found.dram, found.flops, found.exponentials, found.rescales, found.memory):
             assert formula.free_symbols <= set(WORDS)
