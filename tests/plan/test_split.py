@@ -81,3 +81,10 @@ def test_what_sm80_refuses(pins, message):
 def test_what_is_refused(pins, message):
     with pytest.raises(PlanError, match=message):
         plan(Spec(**{"head_dim": 64, "dtype": "float32", **pins}), "sm_90a")
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize(("head_dim", "chosen"), [(64, (64, 64, 2, True)), (128, (64, 64, 1, False))])
+def test_what_was_fastest_by_mma_sync_is_chosen(head_dim, chosen, mask):
+    p = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90")
+    assert (p.tile.block_m, p.tile.block_n, p.pipeline.stages, p.pipeline.query_in_registers) == chosen
