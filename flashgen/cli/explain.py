@@ -1,6 +1,6 @@
 """`flashgen explain`: the plan and why, as data and as a page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -12,6 +12,7 @@ from flashgen.cli.picture import in_characters
 from flashgen.cli.terminal import console, plain, table
 from flashgen.cli.work import Work, measure, read_values
 from flashgen.plan import Plan
+from flashgen.plan.params import Sizes
 from flashgen.render.describe import describe
 from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
@@ -26,17 +27,34 @@ class Explanation:
 
     plan: Plan
     work: Work
+    counted: tuple[tuple[str, str, int], ...]  # what the kernel does: what, formula, number; nothing for float32 in pieces
 
     def to_json(self) -> dict[str, Any]:
-        """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline."""
+        """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline, counts."""
         plan = self.plan.to_json() | {"digest": self.plan.digest}
-        return {"plan": plan, "rejected": plan.pop("rejected"), **self.work.to_json(), "roofline": roofline(self.work, self.plan.arch)}
+        counts = {what: {"formula": formula, "number": number} for what, formula, number in self.counted}
+        work = {**self.work.to_json(), "roofline": roofline(self.work, self.plan.arch), "counts": counts}
+        return {"plan": plan, "rejected": plan.pop("rejected"), **work}
 
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
     """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
     chosen = planned(spec, by_name(arch), length_class(kv_len))
-    return Explanation(chosen, measure(chosen, q_len, kv_len, read_values(spec, given, kv_len)))
+    values = read_values(spec, given, kv_len)
+    work = measure(chosen, q_len, kv_len, values)
+    return Explanation(chosen, work, tuple(_counted(chosen, Sizes(1, q_len, kv_len, work.heads, 1), values)))
+
+
+def _counted(chosen: Plan, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    from flashgen.plan.counts import FORMULAS, counts  # sympy: as long to import as everything else
+
+    if chosen.tile.v_part:
+        return
+    found = counts(chosen)
+    numbers = found.at(chosen, sizes, values)
+    for name, what in FORMULAS.items():
+        bound = ", at most" if name == "rescales" and found.at_most else ""
+        yield f"{what}{bound}", str(getattr(found, name)), numbers[name]
 
 
 def roofline(work: Work, arch: Arch) -> dict[str, Any]:
@@ -62,6 +80,8 @@ def page(found: Explanation) -> None:
     if chosen.smem.regions:
         _memory(chosen)
     _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {_heads(found.work)}", _work(found))
+    if found.counted:
+        _section("of this, by the kernel", [(what, f"{number:<12.6g} {formula}") for what, formula, number in found.counted])
     _mask(found)
 
 

@@ -45,12 +45,22 @@ def test_json_has_the_plan_and_its_reasons(flashgen):
     assert found["bytes"] == 4 * 1024 * 128 * 2 + 4 * 1024
     assert found["tiles"]["empty"] > found["tiles"]["partial"] > 0
     assert found["roofline"]["intensity"] == found["flops"] / found["bytes"]
+    assert found["counts"]["floating-point operations of products"]["number"] == found["executed_flops"]
+    assert found["counts"]["bytes written there"] == {"formula": "B*H*S_q*(2*D_v + 4)", "number": (2 * 128 + 4) * 1024}
 
 
 def test_the_page_answers(flashgen):
     ran = flashgen("explain", "softcap", "--q-len", 512, "--kv-len", 700)
     assert (ran.code, ran.err) == (0, "")
-    for word in ("softcap * tanh(s / softcap)", "rejected", "shared memory", "roofline", "512 queries and 700 keys", "█"):
+    for word in (
+        "softcap * tanh(s / softcap)",
+        "rejected",
+        "shared memory",
+        "roofline",
+        "512 queries and 700 keys",
+        "passes over the keys",
+        "█",
+    ):
         assert word in ran.out
 
 
