@@ -230,15 +230,10 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     if draft.tile.v_splits > 1:
         columns = f"each with {draft.tile.v_columns} columns of v: no thread holds o of more than 256"
         yield "v_splits", f"{draft.tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
-    alike, unlike = (
-        "every query tile has the same number of key tiles",
-        "query tiles differ in their number of key tiles: the longest go first",
-    )
-    yield "order", alike if problem.uniform else unlike
+    yield "order", _order_reason(problem)
     if draft.pipeline.separate_output:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
-    lazy = f"o is rescaled only where a maximum grew by more than 2^{problem.softmax.threshold:g}: exact, and rare"
-    yield "rescale", lazy if problem.softmax.rescale == "lazy" else "o is rescaled at every key tile"
+    yield "rescale", _rescale_reason(problem.softmax)
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     if planes := split(problem.spec):
@@ -246,6 +241,23 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         yield "precision", f"computed in plain float32, slowly: query tiles that see what is not finite, or what {UNHELD}"
     for reason in ranges.reasons:
         yield "ranges", reason
+
+
+def _order_reason(problem: Problem) -> str:
+    if problem.softmax.materialize:
+        return "every query tile meets all key tiles, whatever the mask hides"
+    if problem.uniform:
+        return "every query tile has the same number of key tiles"
+    unlike = "query tiles differ in their number of key tiles"
+    return f"{unlike}: the longest go first" if problem.softmax.outer == "q" else f"{unlike}, and pass by whatever key tile is there"
+
+
+def _rescale_reason(softmax: SoftmaxPlan) -> str:
+    if softmax.materialize or softmax.passes == 3:
+        return "nothing is rescaled: the maximum of a row is known before its sum"
+    if softmax.rescale == "lazy":
+        return f"o is rescaled only where a maximum grew by more than 2^{softmax.threshold:g}: exact, and rare"
+    return "l is rescaled at every key tile, o never" if softmax.passes == 2 else "o is rescaled at every key tile"
 
 
 def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:

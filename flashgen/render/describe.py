@@ -50,4 +50,5 @@ def _runs(plan: Plan) -> str:
 def _order(plan: Plan) -> str:
     launch = plan.launch
     first = "longest query tiles first, in sections of heads that share the L2" if launch.longest_first else "head by head"
-    return f"{first}{', dealt by a counter' if launch.dealt else ', a block a query tile'}"
+    taken = "a block a query tile" if plan.tile.query_tiles == 1 else f"{plan.tile.query_tiles} query tiles a block"
+    return f"{first}, {'dealt by a counter' if launch.dealt else taken}"

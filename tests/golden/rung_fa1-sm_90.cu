@@ -7,7 +7,7 @@
 //   mask      True
 //   tile      64 queries x 128 keys    4 warps compute 16 query rows each and share the loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), outside the query tiles
-//   order     head by head, a block a query tile
+//   order     head by head, 4 query tiles a block
 //   softmax   one pass, key tiles in the outer loop, log2 units; o and l rescaled at every key tile, o divided by l after each; no key: o = 0, lse = -inf
 //   shared    Q 8192 | K 16384 | V 16384 | O 8192 | 1 stage    40960 of 232448 bytes
 

@@ -56,3 +56,19 @@ def test_what_a_schedule_does_not_take(given, said):
         plan(Spec(head_dim=64, dtype="float16", **given), "sm_80")
     assert said in str(caught.value)
     assert "The nearest legal choice" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "rescale"),
+    [
+        ("standard", "meets all key tiles", "nothing is rescaled"),
+        ("three_pass", "the longest go first", "nothing is rescaled"),
+        ("two_pass", "the longest go first", "o never"),
+        ("each_step_kv_outer", "pass by", "o is rescaled at every key tile"),
+        ("lazy", "the longest go first", "only where a maximum grew by more than 2^8"),
+    ],
+)
+def test_reasons_are_those_of_the_schedule(name, order, rescale):
+    reasons = dict(plan(Spec(head_dim=64, dtype="float16", mask="causal", schedule=pinned(name)), "sm_80").reasons)
+    assert order in reasons["order"]
+    assert rescale in reasons["rescale"]
