@@ -1,6 +1,7 @@
 """From a spec to a call on arrays: the verbs, and `attention` that says them all at once."""
 
 import functools
+import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -97,9 +98,10 @@ class Attention:
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse).
 
-        q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
-        float32, natural log. A row without keys has o = 0 and lse = -inf. `out`: written to and returned. `values`: params and tensors of
-        the spec, by name. Raises CallError when the arguments do not fit, PlanError, CompileError, BackendError.
+        q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse and max:
+        [B, Hq, Sq], max_logit: [Hq], float32, natural log. A row without keys has o = 0 and lse = max = -inf. `out`: written to and
+        returned. `values`: params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError,
+        CompileError, BackendError.
         """
         if values or self.spec.tensors:
             check_names(self.spec, values)
@@ -158,6 +160,8 @@ class Attention:
         q, k, v = (inputs[name] for name in "qkv")
         values = {**params, **{t.name: inputs[t.name] for t in self.spec.tensors}}
         if not sizes.batch * sizes.q_len:
+            if "max_logit" in outputs:
+                outputs["max_logit"][...] = -math.inf  # of no row
             return
         if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
             staging.attend(self._gpu, self.plan.expressions, sizes, inputs, outputs, params)
@@ -167,8 +171,7 @@ class Attention:
 
             made = emulate(self.plan, self.source, q, k, v, values, blocks=8)  # as many as the emulator spreads over cores
         else:
-            o, lse = interpret(plan(self.spec, "host"), q, k, v, values)
-            made = {"o": o, "lse": lse}
+            made = interpret(plan(self.spec, "host"), q, k, v, values)
         for name, x in outputs.items():
             x[...] = made[name]
 

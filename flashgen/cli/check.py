@@ -101,7 +101,12 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     attention = None if device.missing() else Attention(_with_lse(spec), arch)
     if attention is None or attention.arch.name == "host":
         chosen = plan(spec, arch or "host")
-        return f"plan for {chosen.arch.name} in the interpreter", lambda q, k, v, values, _: interpret(chosen, q, k, v, values)
+
+        def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
+            found = interpret(chosen, q, k, v, values)
+            return found["o"], found["lse"]
+
+        return f"plan for {chosen.arch.name} in the interpreter", interpreted
     family = arrays.cupy_family()
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
@@ -135,7 +140,7 @@ def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int,
     heads = kv_heads * (spec.group or 2)
     q, k, v, values = _inputs(spec, batch, q_len, kv_len, heads, kv_heads)
     exact = reference(spec, q, k, v, **values)
-    plain_error = _error(interpret(plan(_standard(spec), "host"), q, k, v, values)[0], exact[0])
+    plain_error = _error(interpret(plan(_standard(spec), "host"), q, k, v, values)["o"], exact[0])
     o_error, lse_error, fault = 0.0, 0.0, ""
     for seed in range(seeds):
         try:

@@ -38,7 +38,7 @@ def emulate(
     checks: bool = True,
     blocks: int = 3,
 ) -> dict[str, Array]:
-    """Runs the emitted kernels on the CPU: the outputs of the spec, o like q with the columns of v, lse float32 [B, Hq, Sq], natural log.
+    """Runs the emitted kernels on the CPU: the outputs of the spec, o like q with the columns of v, the others float32, natural log.
 
     >>> emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)["o"]
 
@@ -51,8 +51,9 @@ def emulate(
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), q.dtype)
-    by_row = {name: guarded((batch, heads, q_len), np.dtype(np.float32)) for name in plan.row_outputs}
-    outputs = {"o": o, **{name: x for name, (_, x) in by_row.items()}}
+    shapes = {"lse": (batch, heads, q_len), "max": (batch, heads, q_len), "max_logit": (heads,)}
+    others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in plan.spec.outputs if name != "o"}
+    outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
     if not o.size:
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
@@ -66,8 +67,8 @@ def emulate(
     record = fill(plan, {**outputs, **arrays}, scalars(plan, sizes, params))
     launch(plan, source, sizes, record, {**arrays, **outputs}, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
-    for name, (memory, x) in by_row.items():
-        judge(x, memory, f"{name} [batch, head, row]")
+    for name, (memory, x) in others.items():
+        judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
     if counter.any():
         raise EmulationFault(
             f"the kernel leaves its counter at {counter.tolist()}, the next launch needs zeros\n  look at: the reset by the last block"

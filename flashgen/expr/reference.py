@@ -1,6 +1,6 @@
 """Attention as its definition says, in float64, through sympy: it shares the spec's expressions with a kernel, not the lowering."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +32,30 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf (or the sink).
     What a row does not see never matters; an infinite or undefined score that it sees does, as in the formula.
     """
+    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
+    for at, score, seen, vectors, sink in _rows(spec, q, k, v, values):
+        o[at], lse[at] = attend(score, seen, vectors, sink) if spec.softmax.normalized else weigh(score, seen, vectors)
+    return _bhsd(o, spec.layout), lse
+
+
+def row_maximum(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
+    """The greatest score that each row sees, [B, Hq, Sq] float64; -inf without any. NaN counts as none. Arguments as of `reference`."""
+    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    top = np.zeros(q.shape[:-1])
+    for at, score, seen, _, _ in _rows(spec, q, k, v, values):
+        top[at] = np.fmax.reduce(np.where(seen, score, -np.inf), axis=-1, initial=-np.inf)
+    return top
+
+
+def _rows(spec: "Spec", q: Array, k: Array, v: Array, values: dict[str, Any]) -> Iterator[tuple[Any, Array, Array, Array, float]]:
+    """Query rows some at a time: where they are, their scores, which keys they see, the values, the sink."""
     given = {p.name: p.default for p in spec.params} | values
     score, mask, scale, sink = compiled(spec)
     names = [p.name for p in spec.params]
     tensors = [np.asarray(given[t.name]) for t in spec.tensors]
-    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
     (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
     group = heads // kv_heads if kv_heads else 1
-    o, lse = np.zeros((batch, heads, q_len, v.shape[-1])), np.zeros((batch, heads, q_len))
     params = [given[name] for name in names]
     factor = float(scale(*[0] * len(NAMES), *params, *tensors))
     rows = max(1, ELEMENTS // max(1, kv_len))
@@ -53,10 +69,7 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
             q_idx = np.arange(q_len)[part, None]
             place = (b, h, h // group, q_idx, kv_idx, q_len, kv_len, *params, *tensors)
             seen, x = (np.broadcast_to(f(s, *place), s.shape) if kv_len else s for f in (mask, score))  # no key, no tensor to read
-            o[b, h, part], lse[b, h, part] = (
-                attend(x, seen.astype(bool), vectors, logit) if spec.softmax.normalized else weigh(x, seen.astype(bool), vectors)
-            )
-    return _bhsd(o, spec.layout), lse
+            yield (b, h, part), x, seen.astype(bool), vectors, logit
 
 
 def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Array]:

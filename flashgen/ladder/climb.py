@@ -123,7 +123,7 @@ def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured]
         q, k, v = host
         tracemalloc.start()
         begin = time.perf_counter()
-        result = interpret(chosen, q, k, v)[0] if rung.schedule else measure.array_operations(np, q, k, v)
+        result = interpret(chosen, q, k, v)["o"] if rung.schedule else measure.array_operations(np, q, k, v)
         seconds = time.perf_counter() - begin
         memory = max(0, tracemalloc.get_traced_memory()[1] - result.nbytes)
         tracemalloc.stop()

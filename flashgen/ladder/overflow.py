@@ -54,7 +54,7 @@ def _line(x: float) -> Overflow:
     k, v = (np.zeros((1, 3, 1, 16), np.float16) for _ in "kv")
     k[0, :, 0, 0], v[0, :, 0, 0] = scores, values
     weights = np.exp(scores.astype(np.float64) - x)
-    safe = {rung.name: float(interpret(plan(_spec(rung), "host"), q, k, v)[0][0, 0, 0, 0]) for rung in RUNGS if rung.schedule}
+    safe = {rung.name: float(interpret(plan(_spec(rung), "host"), q, k, v)["o"][0, 0, 0, 0]) for rung in RUNGS if rung.schedule}
     with np.errstate(over="ignore"):
         exponential = float(np.exp(np.float16(x)))
     return Overflow(x, exponential, naive(scores, values), float(weights @ values.astype(np.float64) / weights.sum()), safe)

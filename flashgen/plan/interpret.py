@@ -33,21 +33,24 @@ class Heads(NamedTuple):
     hk: Array
 
 
-def interpret(plan: Plan, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> tuple[Array, Array]:
-    """Attention as the plan has it: o like q with the columns of v, and lse, float32 [B, Hq, Sq], natural log.
+def interpret(plan: Plan, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
+    """Attention as the plan has it: o like q with the columns of v; lse and max, [B, Hq, Sq], and max_logit, [Hq], float32, natural log.
+
+    >>> interpret(plan(Spec(head_dim=64, dtype="float16"), "host"), q, k, v)["o"]
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd; any strides. `values` holds
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     q, k, v, o = (x if plan.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
-    lse = np.empty(q.shape[:-1], np.float32)
+    lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
     known = _values(plan, q.shape[2], k.shape[2], values)
     run = _Run(plan, q, k, v, known, float(evaluate(plan.expressions.scale, known)))
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for heads, begin, end in run.heads():
-            o[heads.b, heads.h], lse[heads.b, heads.h] = run.attend(heads, begin, end)
-    return out, lse
+            at = heads.b, heads.h
+            o[at], lse[at], top[at] = run.attend(heads, begin, end)
+    return {"o": out, "lse": lse, "max": top, "max_logit": np.fmax.reduce(top, axis=(0, 2), initial=-np.inf)}
 
 
 def _values(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,22 +110,24 @@ class _Run:
         columns = int(self.q.shape[-1] + self.v.shape[-1])
         return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
 
-    def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array]:
-        """o: [n, Sq, Dv], lse: [n, Sq]."""
+    def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array, Array]:
+        """o: [n, Sq, Dv], lse and the greatest score: [n, Sq]."""
         shape = (len(heads.b), self.q_len)
+        top = np.full(shape, -np.inf, np.float32)
         state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
         if not self.plan.softmax.normalized:
             for rows, keys, masked in self._tiles(begin, end):
                 state.o[:, rows] += self._product(heads, keys)(self._scores(heads, rows, keys, masked))
-            return state.o, np.zeros(shape, np.float32)
+            return state.o, np.zeros(shape, np.float32), top
         for step in passes(self.plan.softmax):
             for rows, keys, masked in self._tiles(begin, end):
-                before = State(*(x[:, rows] for x in state))
-                after = step(before, self._scores(heads, rows, keys, masked), self._product(heads, keys))
+                scores = self._scores(heads, rows, keys, masked)
+                top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
+                after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys))
                 for whole, part in zip(state, after, strict=True):
                     whole[:, rows] = part
         o, lse = finish(self.plan.softmax, state)
-        return o, lse * np.float32(math.log(2))
+        return o, lse * np.float32(math.log(2)), top * np.float32(math.log(2))
 
     def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
         """Maximum and sum before the first key: [n, Sq]."""

@@ -163,6 +163,11 @@ class Rejected:
     reason: str
 
 
+def row_outputs(spec: Spec) -> tuple[str, ...]:
+    """The outputs of one number a query row; a head's maximum is made of its rows'."""
+    return tuple(name for name in ("lse", "max") if name in spec.outputs or (name == "max" and "max_logit" in spec.outputs))
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a spec runs on an arch."""
@@ -193,8 +198,8 @@ class Plan:
 
     @property
     def row_outputs(self) -> tuple[str, ...]:
-        """Outputs of one number a query row: float32 [B, Hq, Sq]."""
-        return tuple(name for name in self.spec.outputs if name != "o")
+        """What the attention writes of each query row: float32 [B, Hq, Sq]."""
+        return row_outputs(self.spec)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that explains the kernel, as JSON values."""

@@ -13,8 +13,10 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.nodes import Load, walk
+from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges
 from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
+from flashgen.plan.model import row_outputs as names_of_row_outputs
 from flashgen.plan.schedule import resolve
 from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
@@ -110,7 +112,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     assert isinstance(best.smem, SmemPlan)
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, why))
-    launch = strategy.launch(problem, best)
+    launch = with_head_maximum(strategy.launch(problem, best), spec)
     launch = launch if problem.softmax.materialize else with_ranges(launch, ranges)
     what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
@@ -181,6 +183,12 @@ def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
     schedule = resolve(spec.schedule, *(strategy.rescale(spec) if spec.softmax.normalized else ("always", 0.0)))
+    if schedule.rescale == "lazy" and "max" in names_of_row_outputs(spec):
+        if spec.schedule.threshold:
+            raise PlanError(
+                f"schedule: lazy is {spec.schedule.threshold:g}, and outputs has the maximum, which then stays behind: {{lazy: 0}}"
+            )
+        schedule = replace(schedule, threshold=0.0)
     return replace(schedule, normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None)
 
 
@@ -267,8 +275,9 @@ def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
 
 def row_outputs(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
-    if "lse" in spec.outputs:
-        yield Argument("lse", "float*", "pointer", "lse", comment="[B, Hq, Sq], natural log")
+    comments = {"lse": "[B, Hq, Sq], natural log", "max": "[B, Hq, Sq], the greatest score of a row"}
+    for name in names_of_row_outputs(spec):
+        yield Argument(name, "float*", "pointer", name, comment=comments[name])
 
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:

@@ -25,13 +25,15 @@ def rows_first(layout: Layout, order: str) -> Layout:
 
 
 def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Of the outputs: o as q but with v's columns, lse [B, Hq, Sq]."""
+    """Of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
     o = (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.v)
-    return {"o": tuple(o[i] for i in _ORDER[spec.layout]), "lse": (sizes.batch, sizes.heads, sizes.q_len)}
+    by_row = (sizes.batch, sizes.heads, sizes.q_len)
+    shapes = {"o": tuple(o[i] for i in _ORDER[spec.layout]), "lse": by_row, "max": by_row, "max_logit": (sizes.heads,)}
+    return {name: shapes[name] for name in spec.outputs}
 
 
 def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
-    """The sizes of a call. `layouts`: of q, k, v, the spec's tensors, and of outputs that the caller gives (o, lse), by name.
+    """The sizes of a call. `layouts`: of q, k, v, the spec's tensors, and of outputs that the caller gives, by name.
 
     Raises CallError that names the argument, what it is and what it has to be.
     """
@@ -78,7 +80,11 @@ def _check_heads(spec: Spec, sizes: Sizes) -> None:
 
 
 def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
-    dtypes = dict.fromkeys(("q", "k", "v", "o"), spec.dtype) | {"lse": "float32"} | {t.name: t.dtype for t in spec.tensors}
+    dtypes = (
+        dict.fromkeys(("q", "k", "v", "o"), spec.dtype)
+        | dict.fromkeys(spec.outputs[1:], "float32")
+        | {t.name: t.dtype for t in spec.tensors}
+    )
     for name, layout in layouts.items():
         if layout.dtype != dtypes[name]:
             cast = f"{name}.astype('{dtypes[name]}') (PyTorch: {name}.to(torch.{dtypes[name]}))"

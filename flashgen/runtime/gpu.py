@@ -1,6 +1,7 @@
 """Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class Gpu:
         return self.kernels[chosen.digest]
 
     def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-        """o and lse. `given`: q, k, v and tensors by name; `outputs`: those of o and lse that the caller provides."""
+        """The outputs. `given`: q, k, v and tensors by name; `outputs`: those that the caller provides."""
         located = [arrays.family_of(x).locate(x) for x in (*given.values(), *outputs.values())]
         addresses, keys = map(list, zip(*located, strict=True))
         known = (*keys, *params.items())
@@ -98,6 +99,8 @@ class Gpu:
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1], addresses[2] = addresses[0], addresses[prepared.o]
             prepared.launch(tuple(addresses), family.stream(prepared.ordinal))
+        elif "max_logit" in results:
+            results["max_logit"][...] = -math.inf  # of no row
         return results
 
     def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
@@ -108,8 +111,9 @@ class Gpu:
         for name, layout in layouts.items():
             if layout.offset % by_name(layout.dtype).bytes:
                 raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
-        if "lse" in outputs and not layouts["lse"].contiguous:
-            raise CallError(f"lse has strides {layouts['lse'].strides}: it has to be contiguous")
+        for name in outputs:
+            if name != "o" and not layouts[name].contiguous:
+                raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
         shapes = output_shapes(self.spec, sizes)
         missing = tuple(
             (name, shapes[name], self.spec.dtype if name == "o" else "float32") for name in self.spec.outputs if name not in outputs

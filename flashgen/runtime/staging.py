@@ -27,16 +27,18 @@ class Piece(NamedTuple):
     kv_heads: slice
 
     def of(self, name: str, x: HostArray, spec: Spec, sizes: Sizes) -> HostArray:
-        """Its part of q, k, v, o, or of an output by rows, [B, Hq, Sq]."""
+        """Its part of q, k, v, o, of an output by rows, [B, Hq, Sq], or by heads, [Hq]."""
         group = 1 if name in ("k", "v") else sizes.group
         heads = slice(self.kv_heads.start * group, self.kv_heads.stop * group)
+        if x.ndim == 1:
+            return x[heads]
         heads_last = spec.layout == "bshd" and x.ndim == 4
         part: HostArray = x[self.batch, :, heads] if heads_last else x[self.batch, heads]
         return part
 
 
 def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
-    """The pieces of a call, of about PIECE_BYTES or more. What expressions read by its number in the call is not divided.
+    """The pieces of a call, of about PIECE_BYTES or more. An axis that expressions count, or an output spans, is whole.
 
     >>> spec = Spec(head_dim=64, dtype="float32")
     >>> len(pieces(spec, lower(spec), Sizes(batch=1, q_len=8192, kv_len=8192, heads=16, kv_heads=16)))
@@ -48,7 +50,7 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
     wanted = max(1, nbytes // PIECE_BYTES)
     heads = 1 if read & {"h", "hk", "hq"} else min(sizes.kv_heads, wanted)
-    batches = 1 if "b" in read else min(sizes.batch, -(-wanted // heads))
+    batches = 1 if "b" in read or "max_logit" in spec.outputs else min(sizes.batch, -(-wanted // heads))
     return [Piece(batch, kv_heads) for batch in _ranges(sizes.batch, batches) for kv_heads in _ranges(sizes.kv_heads, heads)]
 
 

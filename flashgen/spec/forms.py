@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
-from flashgen.spec.model import SCHEDULES, SOFTMAXES
+from flashgen.spec.model import OUTPUTS, SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len")
@@ -153,9 +153,11 @@ def rescale(given: object) -> object:
 
 
 def outputs(given: object) -> object:
-    if not isinstance(given, list | tuple) or not set(map(str, given)) <= {"o", "lse"} or "o" not in given or len(set(given)) < len(given):
-        raise expected("[o] or [o, lse]", given)
-    return tuple(w for w in ("o", "lse") if w in given)
+    """In the order of OUTPUTS."""
+    words = list(map(str, given)) if isinstance(given, list | tuple) else []
+    if not set(words) <= OUTPUTS.keys() or "o" not in words or len(set(words)) < len(words):
+        raise expected(f"o and any of {', '.join(word for word in OUTPUTS if word != 'o')}, as [o, lse]", given)
+    return tuple(word for word in OUTPUTS if word in words)
 
 
 def _mapping(what: str, given: object) -> dict[Any, Any]:

@@ -79,6 +79,13 @@ class Softmax:
     sink: str | None = None
 
 
+OUTPUTS = {
+    "o": "of the dtype of q",
+    "lse": "[b, hq, q_len], the log of the sum of exponentials of each row",
+    "max": "[b, hq, q_len], the greatest score of each row",
+    "max_logit": "[hq], the greatest score of each head",
+}  # in the order of a call's results; all but o are float32
+
 SOFTMAXES = {"softmax": Softmax(), "off_by_one": Softmax(sink="0"), "none": Softmax(normalized=False)}
 
 

@@ -20,7 +20,7 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
-from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
+from flashgen.spec.model import KEY, OUTPUTS, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
 
 
 def _one_of(*words: str | int) -> BeforeValidator:
@@ -134,9 +134,9 @@ class SpecKeys(Closed):
     tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(_tensors)] = Field(
         {}, validate_default=True, description="run-time arrays of the expressions"
     )
-    outputs: Annotated[tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal["o", "lse"]])] = Field(
-        ("o",), description="o, and lse: the log of the sum of exponentials of each row"
-    )
+    outputs: Annotated[
+        tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal.__getitem__(tuple(OUTPUTS))])
+    ] = Field(("o",), description="; ".join(f"{name}: {what}" for name, what in OUTPUTS.items()))
     block: Annotated[BlockKeys, WrapValidator(_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
         "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
     )
@@ -157,8 +157,8 @@ class SpecKeys(Closed):
     @classmethod
     def _defined(cls, outputs: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         softmax = info.data.get("softmax")
-        if "lse" in outputs and softmax is not None and not softmax.normalized:
-            raise refusal("lse is the log of a sum, and softmax: none sums nothing", "outputs: [o]")
+        if len(outputs) > 1 and softmax is not None and not softmax.normalized:
+            raise refusal(f"{outputs[1]} is of a row's maximum and sum, and softmax: none has neither", "outputs: [o]")
         return outputs
 
     @field_validator("tensors")

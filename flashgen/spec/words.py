@@ -23,7 +23,9 @@ full causal causal_top_left window prefix chunk document
 """
 EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 
-CALL_WORDS = frozenset(("q", "k", "v", "o", "lse", "out", "spec", "plan", "self", "stream", "backend"))  # given beside params and tensors
+CALL_WORDS = frozenset(
+    ("q", "k", "v", "o", "lse", "max_logit", "out", "spec", "plan", "self", "stream", "backend")
+)  # given beside params and tensors
 
 
 def name_fault(name: str) -> str:

@@ -22,6 +22,7 @@ SPEC = Spec(
     mask="causal & window(left, 0)",
     params={"softcap": 50.0, "left": 15},
     tensors={"bias": {"shape": ["hq", "q_len"], "dtype": "float32"}},
+    outputs=["o", "lse", "max_logit"],
 )
 
 
@@ -35,14 +36,14 @@ def test_sizes() -> None:
     sizes = arguments.check_arrays(SPEC, layouts())
     assert sizes == Sizes(batch=2, q_len=5, kv_len=7, heads=6, kv_heads=3)
     assert sizes.group == 2
-    assert arguments.output_shapes(SPEC, sizes) == {"o": (2, 5, 6, 32), "lse": (2, 6, 5)}
+    assert arguments.output_shapes(SPEC, sizes) == {"o": (2, 5, 6, 32), "lse": (2, 6, 5), "max_logit": (6,)}
 
 
 def test_sizes_with_heads_first() -> None:
-    spec = Spec(head_dim=64, dtype="float32", layout="bhsd")
+    spec = Spec(head_dim=64, dtype="float32", layout="bhsd", outputs=["o", "max"])
     sizes = arguments.check_arrays(spec, layouts(spec, q=(2, 6, 5, 64), k=(2, 3, 7, 64), v=(2, 3, 7, 64)))
     assert sizes == Sizes(batch=2, q_len=5, kv_len=7, heads=6, kv_heads=3)
-    assert arguments.output_shapes(spec, sizes) == {"o": (2, 6, 5, 64), "lse": (2, 6, 5)}
+    assert arguments.output_shapes(spec, sizes) == {"o": (2, 6, 5, 64), "max": (2, 6, 5)}
 
 
 WRONG_SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
