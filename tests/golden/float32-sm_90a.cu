@@ -318,10 +318,9 @@ struct Variant {                         // what score and mask need, folded onc
 
 // -------------------------------------------------------------------------------------------------------------- softmax
 
-struct Rows {                            // the running state of a thread's two rows
-  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+struct Rows {                            // the running state of a thread's two rows, log2 units
+  float reference[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f}, max[2] = {-INF, -INF};
 };
-
 // Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
 __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
@@ -347,10 +346,12 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
-    top = fmaxf(rows.max[r], ceilf(row_max(top) * factor));
+    top = row_max(top) * factor;
+    rows.max[r] = fmaxf(rows.max[r], top);
+    top = fmaxf(rows.reference[r], ceilf(top));
     const float reference = top == -INF ? 0.0f : top;   // no key yet: exp2(-inf - 0) = 0, not NaN
-    rescale[r] = shrink(rows.max[r], top);
-    rows.max[r] = top;
+    rescale[r] = shrink(rows.reference[r], top);
+    rows.reference[r] = top;
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -364,12 +365,12 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
   }
 }
 
-// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
-struct End { float inverse, lse; };
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = rows.max[r], sum = row_sum(rows.sum[r]);
-  if (sum == 0.0f) return {0.0f, -INF};
-  return {1.0f / sum, fmaf(top, LN_2, logf(sum))};
+  const float top = rows.reference[r], sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {1.0f / sum, fmaf(top, LN_2, logf(sum)), rows.max[r] * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

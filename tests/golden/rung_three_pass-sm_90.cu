@@ -158,6 +158,8 @@ __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
 __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
 // Raw products become scores in place, -inf where the mask hides the key.
 template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N / 2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
@@ -172,9 +174,6 @@ template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N 
   }
 }
 
-// What exponents refer to, log2 units. No key yet: exp2(-inf - 0) = 0, not NaN.
-__device__ __forceinline__ float reference(const Rows& rows, int r, const Variant& variant) { return rows.max[r] == -INF ? 0.0f : rows.max[r] * variant.to_log2(); }
-
 // The maximum takes in these scores, and l comes to it. Returns in `rescale` the factors that did.
 __device__ __forceinline__ void raise(const float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant) {
   #pragma unroll
@@ -184,15 +183,16 @@ __device__ __forceinline__ void raise(const float (&s)[BLOCK_N / 2], Rows& rows,
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     rows.max[r] = row_max(top);
-    rescale[r] = ptx::exp2(before * variant.to_log2() - reference(rows, r, variant));
+    rescale[r] = ptx::exp2((before - base_of(rows.max[r])) * variant.to_log2());   // exactly 1 where the maximum stays
     rows.sum[r] *= rescale[r];
   }
 }
 
 // Scores become exponentials in place.
 __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], const Rows& rows, const Variant& variant) {
+  const float reference[2] = {base_of(rows.max[0]) * variant.to_log2(), base_of(rows.max[1]) * variant.to_log2()};
   #pragma unroll
-  for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference(rows, i / 2 % 2, variant)));
+  for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference[i / 2 % 2]));
 }
 
 // l += the exponentials.
@@ -207,12 +207,12 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
-struct End { float inverse, lse; };
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
   const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
-  if (sum == 0.0f) return {0.0f, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2};
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

@@ -170,6 +170,8 @@ __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
 __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
@@ -188,9 +190,10 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     }
     top = row_max(top);
     if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
-    const float reference = top == -INF ? 0.0f : top * variant.to_log2();   // no key yet: exp2(-inf - 0) = 0, not NaN
-    rescale[r] = ptx::exp2(rows.max[r] * variant.to_log2() - reference);
+    const float base = base_of(top);
+    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
     rows.max[r] = top;
+    const float reference = base * variant.to_log2();
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -209,12 +212,12 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The end of a row: 1 / l and the log-sum-exp, natural log. No key: o = 0, lse = -inf.
-struct End { float inverse, lse; };
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
   const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
-  if (sum == 0.0f) return {0.0f, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2};
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
