@@ -594,21 +594,28 @@ struct AttendPlain {                     // one block: a query tile against all 
   }
   static __device__ __forceinline__ float load(u32 at) { return __uint_as_float(ptx::load_shared(at)); }
 
+  // s = q k^T, the sums of parts of the columns added to each other: a long chain of roundings errs more than several short ones.
   __device__ __forceinline__ void scores(float (&s)[BLOCK_N / 2]) const {
     const u32 query = shared + (warp_row + lane / 4) * QK_PITCH * 4, key = tile_at + first_column() * QK_PITCH * 4;
     #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = 0.0f;
     #pragma unroll 1
-    for (int k = 0; k < QK_DIM * 4; k += 4) {
-      const float q[2] = {load(query + k), load(query + 8 * QK_PITCH * 4 + k)};
-      #pragma unroll
-      for (int i = 0; i < BLOCK_N / 2; i += 4)
+    for (int part = 0; part < QK_DIM; part += QK_PART) {
+      float sums[BLOCK_N / 2] = {};
+      #pragma unroll 1
+      for (int k = part * 4; k < min(part + QK_PART, QK_DIM) * 4; k += 4) {
+        const float q[2] = {load(query + k), load(query + 8 * QK_PITCH * 4 + k)};
         #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float x = load(key + column(i + c) * QK_PITCH * 4 + k);
-          s[i + c] = fmaf(q[0], x, s[i + c]);
-          s[i + 2 + c] = fmaf(q[1], x, s[i + 2 + c]);
-        }
+        for (int i = 0; i < BLOCK_N / 2; i += 4)
+          #pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float x = load(key + column(i + c) * QK_PITCH * 4 + k);
+            sums[i + c] = fmaf(q[0], x, sums[i + c]);
+            sums[i + 2 + c] = fmaf(q[1], x, sums[i + 2 + c]);
+          }
+      }
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += sums[i];
     }
   }
 
