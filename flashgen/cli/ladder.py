@@ -55,6 +55,8 @@ def show(found: Climb, paths: Sequence[Path]) -> None:
             measured = [f"{row.milliseconds:.3f}", f"{first / row.milliseconds:.1f}", f"{row.memory / 1e6:.1f}"]
             rows.add_row(*plain([rung.title, *measured, *counted, f"{row.error:.1e}"]))
     terminal.print(rows)
+    for one in found.absent:
+        terminal.print(*plain([f"{one.rung} did not run at {one.length}: {one.why}"]))
     for path in paths:
         terminal.print(*plain([path]))
 

@@ -57,6 +57,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A rung that did not run at a length, and why."""
+
+    rung: str
+    length: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Climb:
     """All measurements; `machine` says of what: card, driver, versions, or that it was the interpreter."""
 
@@ -64,6 +73,7 @@ class Climb:
     on_gpu: bool
     shape: Shape  # the longest
     rows: tuple[Measured, ...]
+    absent: tuple[Absent, ...] = ()
 
     def of(self, length: int) -> dict[str, Measured]:
         """By rung."""
@@ -75,29 +85,36 @@ class Climb:
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and benchmarks/results."""
-        return {**self.machine, **asdict(self.shape), "rows": [asdict(row) for row in self.rows]}
+        return {
+            **self.machine,
+            **asdict(self.shape),
+            "rows": [asdict(row) for row in self.rows],
+            "absent": [asdict(a) for a in self.absent],
+        }
 
 
 def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] = lambda _: None) -> Climb:
-    """Runs every rung at every length. `advance` is told the title of each rung before it runs. Raises PlanError, CompileError, CallError.
+    """Runs every rung at every length at which it fits the GPU's memory. `advance` is told the title of each rung before it runs. Raises PlanError, CompileError, CallError.
 
     >>> climb(Shape(512, 64, 2, 1, "float16"), [256, 512]).of(512)["two_pass"].counted["memory"]
     0
     """
     reason = device.missing()
     run = _interpreted if reason else _on_gpu
-    rows = [row for length in lengths for row in run(replace(shape, length=length), advance)]
+    found = [x for length in lengths for x in run(replace(shape, length=length), advance)]
+    rows, absent = (tuple(x for x in found if isinstance(x, kind)) for kind in (Measured, Absent))
     note = f"No kernel runs here: {reason or ''}. This is the interpreter, NumPy {np.__version__}".replace("..", ".")
-    return Climb({"gpu": None, "note": note} if reason else measure.machine(), not reason, shape, tuple(rows))
+    return Climb({"gpu": None, "note": note} if reason else measure.machine(), not reason, shape, rows, absent)
 
 
-def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
+def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Absent]:
     host = shape.arrays()
     q, k, v, o = (measure.to_gpu(x) for x in (*host, np.zeros_like(host[0])))
-    rows, runs = [], dict[str, Run]()
+    rows, absent, runs = list[Measured](), list[Absent](), dict[str, Run]()
     for rung in RUNGS:
         arch = rung.arch(device.current().arch)
         if arch is None:
+            absent.append(Absent(rung.name, shape.length, f"{device.current().name} has no such units"))
             continue
         advance(f"{rung.title}, {shape.length}")
         found: dict[str, int] = {}
@@ -107,16 +124,21 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
             attention = Attention(rung.spec(shape.head_dim, shape.dtype), arch)
             runs[rung.name] = partial(attention, q, k, v, out=o)
             found = counts(attention.plan).at(attention.plan, shape.sizes)
-        memory, result = measure.memory(runs[rung.name])
+        try:
+            memory, result = measure.memory(runs[rung.name])
+        except MemoryError:
+            absent.append(Absent(rung.name, shape.length, "it takes more memory than is free"))
+            del runs[rung.name]
+            continue
         rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, result), found))
     times = measure.milliseconds(runs)
-    return [replace(row, milliseconds=times[row.rung]) for row in rows]
+    return [*(replace(row, milliseconds=times[row.rung]) for row in rows), *absent]
 
 
-def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured]:
+def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Absent]:
     """Rungs that differ by hardware alone are one plan here, and run once."""
     host = shape.arrays()
-    rows = []
+    rows: list[Measured | Absent] = []
     for rung in RUNGS:
         advance(f"{rung.title}, {shape.length}")
         chosen = plan(rung.spec(shape.head_dim, shape.dtype), "host")

@@ -45,7 +45,7 @@ def html(climb: Climb, picture: bytes) -> str:
 def _rung(rung: Rung, below: Rung | None, climb: Climb) -> dict[str, Any]:
     """What the page shows of a rung."""
     row = climb.of(climb.lengths[-1])[rung.name]
-    first = climb.of(row.length)[RUNGS[0].name]
+    first = next(iter(climb.of(row.length).values()))
     shown = {
         "rung": rung,
         "row": row,
@@ -73,7 +73,7 @@ def _slower(rung: Rung, below: Rung | None, climb: Climb) -> str:
     if below is None:
         return ""
     pairs = [(length, climb.of(length)) for length in climb.lengths if length >= LONG]
-    slower = [(n, at[rung.name].milliseconds / at[below.name].milliseconds) for n, at in pairs]
+    slower = [(n, at[rung.name].milliseconds / at[below.name].milliseconds) for n, at in pairs if at.keys() >= {rung.name, below.name}]
     found = [f"{n}: {factor:.2f} times" for n, factor in slower if factor > SLOWER]
     if not found:
         return ""

@@ -43,8 +43,9 @@ def milliseconds(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def memory(run: Callable[[], Any]) -> tuple[int, np.ndarray[Any, Any]]:
-    """Bytes that a pool of CuPy takes for one call, and what the call returned, in host memory."""
+    """Bytes that a pool of CuPy takes for one call, and what the call returned, in host memory. Raises MemoryError."""
     run()  # compiles, and makes what is kept for good
+    cupy().get_default_memory_pool().free_all_blocks()
     pool = cupy().cuda.MemoryPool()
     with cupy().cuda.using_allocator(pool.malloc):
         result = run()

@@ -1,5 +1,6 @@
 """The ladder without a GPU: every rung is right, counted, told and drawn."""
 
+import dataclasses
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from flashgen.cli.commands import app
 from flashgen.ladder import RUNGS, Shape, climb
+from flashgen.ladder.climb import Absent
 from flashgen.ladder.loops import functions, inner_loops
 from flashgen.ladder.overflow import naive, overflow
 from flashgen.ladder.page import html
@@ -82,6 +84,14 @@ def test_the_page_stands_alone(page):
     assert not checker.open
     assert all(source.startswith("data:image/png;base64,") for source in checker.sources)
     assert "http" not in re.sub(r'xmlns="[^"]*"', "", page)
+
+
+def test_what_did_not_run_is_told(climbed):
+    absent = Absent("arrays", 256, "it takes more memory than is free")
+    rows = tuple(row for row in climbed.rows if (row.rung, row.length) != ("arrays", 256))
+    told = html(dataclasses.replace(climbed, rows=rows, absent=(absent,)), b"")
+    assert "arrays did not run at 256: it takes more memory than is free." in told
+    assert f"{RUNGS[0].title}</td>" not in told
 
 
 def test_the_page_tells_every_rung(page):
