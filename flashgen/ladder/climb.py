@@ -85,16 +85,14 @@ class Climb:
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and benchmarks/results."""
-        return {
-            **self.machine,
-            **asdict(self.shape),
-            "rows": [asdict(row) for row in self.rows],
-            "absent": [asdict(a) for a in self.absent],
-        }
+        lists = {"rows": [asdict(row) for row in self.rows], "absent": [asdict(one) for one in self.absent]}
+        return {**self.machine, **asdict(self.shape), **lists}
 
 
 def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] = lambda _: None) -> Climb:
-    """Runs every rung at every length at which it fits the GPU's memory. `advance` is told the title of each rung before it runs. Raises PlanError, CompileError, CallError.
+    """Runs every rung at every length at which it fits the memory. Raises PlanError, CompileError, CallError.
+
+    `advance` is told the title of each rung before it runs.
 
     >>> climb(Shape(512, 64, 2, 1, "float16"), [256, 512]).of(512)["two_pass"].counted["memory"]
     0
@@ -102,7 +100,8 @@ def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] =
     reason = device.missing()
     run = _interpreted if reason else _on_gpu
     found = [x for length in lengths for x in run(replace(shape, length=length), advance)]
-    rows, absent = (tuple(x for x in found if isinstance(x, kind)) for kind in (Measured, Absent))
+    rows = tuple(x for x in found if isinstance(x, Measured))
+    absent = tuple(x for x in found if isinstance(x, Absent))
     note = f"No kernel runs here: {reason or ''}. This is the interpreter, NumPy {np.__version__}".replace("..", ".")
     return Climb({"gpu": None, "note": note} if reason else measure.machine(), not reason, shape, rows, absent)
 
