@@ -23,7 +23,8 @@ class Rung:
     schedule: str | Mapping[str, Any] | None  # as a spec says it; None: array operations
     derivation: str  # its name for flashgen.derive
     slower: str = ""  # why it may be slower than the rung below
-    hopper: bool = False  # a kernel of its own on Hopper, and on no other card
+    hopper: bool = False  # by the kernel that Hopper has of its own, where there is one
+    elsewhere: bool = True  # other cards run it too
     loops: tuple[str, ...] = ()  # functions of the emitted text that show what it does
     pins: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -36,7 +37,7 @@ class Rung:
         """What it is compiled for on a device (None: no device, so that of the text to read); None: the device has no such kernel."""
         if device is None or device.name == _HOPPER:
             return _HOPPER if self.hopper else _PLAIN
-        return None if self.hopper else device.name
+        return device.name if self.elsewhere else None
 
 
 RUNGS = (
@@ -91,7 +92,7 @@ RUNGS = (
         "The same recurrences on Hopper's asynchronous units: one warpgroup loads tiles by TMA, the others multiply by wgmma and take "
         "turns, so that the exponentials of one run beside the products of another.",
         {"passes": 1, "normalize": "end", "rescale": "always"}, "one_pass",
-        hopper=True, loops=("advance_tile",),
+        hopper=True, elsewhere=False, loops=("advance_tile",),
     ),
     Rung(
         "lazy", "Lazy rescaling",

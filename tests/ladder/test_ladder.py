@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from flashgen.arch import by_name
 from flashgen.cli.commands import app
 from flashgen.ladder import RUNGS, Shape, climb
 from flashgen.ladder.climb import Absent
@@ -17,6 +18,7 @@ from flashgen.ladder.loops import functions, inner_loops
 from flashgen.ladder.overflow import naive, overflow
 from flashgen.ladder.page import html
 from flashgen.ladder.picture import png
+from flashgen.plan import plan
 from flashgen.runtime import device
 
 pytestmark = pytest.mark.skipif(not device.missing(), reason="a GPU is here: tests/gpu climbs on it")
@@ -122,3 +124,12 @@ def test_the_command(tmp_path):
         assert rung.title in ran.output
     assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "ladder.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_other_cards_lack_one_rung():
+    """That of Hopper's asynchronous units; every other rung has a kernel there, at any head dim that a plan takes."""
+    assert [rung.name for rung in RUNGS if rung.arch(by_name("sm_86")) is None] == ["fa3"]
+    for rung in RUNGS:
+        for arch in filter(None, (rung.arch(by_name(name)) for name in ("sm_80", "sm_86", "sm_90a", "sm_120"))):
+            for head_dim in (16, 64, 128, 256):
+                assert plan(rung.spec(head_dim, "bfloat16"), arch).skeleton != "interpreter"
