@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
 
 LOG2_E, LN_2 = 1 / log(2.0), log(2.0)
-S, KV_BEGIN = Name("s", "float"), Name("kv_begin", "int")
+S, KV_BEGIN, KV = Name("s", "float"), Name("kv_begin", "int"), Name("kv_idx", "int")
 SCALE = Name("p.softmax_scale", "float")
 RENAMED: Mapping[str, Node] = {
     "s": Call("*", (SCALE, S), "float"),
@@ -35,6 +35,8 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
 LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
+PREFIXES = {"row": 2, "at": 3}
 UNIFORM, ROW, ELEMENT = 1, 2, 3
 
 
@@ -42,7 +44,7 @@ def level(node: Node) -> int:
     """Where it varies: over elements, rows or query tiles; 0: nowhere."""
     if isinstance(node, Const):
         return 0
-    return max((LEVELS.get(name, 2 if name.startswith("row.") else UNIFORM) for name in names(node)), default=UNIFORM)
+    return max((LEVELS.get(name) or PREFIXES.get(name.partition(".")[0], UNIFORM) for name in names(node)), default=UNIFORM)
 
 
 class Binder:
@@ -54,6 +56,9 @@ class Binder:
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
         positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        self.reads: dict[
+            Load, Name
+        ] = {}  # of elements beside each other along the keys: from where they are read, and what they are called
         self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
 
     def __call__(self, node: Node) -> Node:
@@ -63,10 +68,18 @@ class Binder:
                 return RENAMED.get(name) or Name(f"p.arg_{name}", type)
             case Load(tensor, indices, type):
                 bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
-                return Load(f"p.arg_{tensor}", tuple(self._clamped(index, extent) for index, extent in bound), type)
+                inside = tuple(self._clamped(index, extent) for index, extent in bound)
+                if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
+                    return self._read(tensor, inside[:-1], type)
+                return Load(f"p.arg_{tensor}", inside, type)
             case Call(op, args):
                 return self._machine(op, tuple(map(self, args)), node.type)
         return node
+
+    def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Name:
+        address = Load(f"p.arg_{tensor}.address", (*indices, KV_BEGIN), POINTERS[type])
+        count = sum(known.tensor == address.tensor for known in self.reads)
+        return self.reads.setdefault(address, Name(f"at.arg_{tensor}" + (f"_{count + 1}" if count else ""), type))
 
     def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
         x = args[0]

@@ -10,7 +10,26 @@ from flashgen.expr.linear import COLUMN, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
 
 # What a member or a local may not be called: what is in scope of the holes.
-TAKEN = ("p", "s", "row", "column", "batch", "head", "kv_head", "q_idx", "kv_begin", "to_log2", "score", "keep", "min", "max", "abs")
+TAKEN = (
+    "p",
+    "s",
+    "row",
+    "column",
+    "batch",
+    "head",
+    "kv_head",
+    "q_idx",
+    "kv_begin",
+    "to_log2",
+    "score",
+    "keep",
+    "at",
+    "read",
+    "paired",
+    "min",
+    "max",
+    "abs",
+)
 WIDTH = 100  # of a part of a line
 LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag", "Divisor": "divisor"}
@@ -26,7 +45,7 @@ BOUNDS = {  # of column: what a member is called that it is compared with
 class Member:
     """A member of an emitted struct: its value is CUDA text."""
 
-    type: Type
+    type: str
     name: str
     value: str
     comment: str = ""
@@ -67,6 +86,10 @@ class Hoist:
         """A uniform number as a constant or the name of a member."""
         return cuda(self._outside(node, ELEMENT, hint, comment))
 
+    def member(self, node: Node, hint: str, comment: str = "") -> str:
+        """The name of a member of Row that holds this."""
+        return cuda(self._outside(node, ELEMENT, hint, comment))
+
     def statements(self, node: Node) -> tuple[str, ...]:
         """A body that returns the element's value."""
         value = self._lift(node, ELEMENT)
@@ -104,7 +127,7 @@ class Hoist:
     def _outside(self, node: Node, at: int, hint: str, comment: str = "") -> Node:
         """A node that varies less than `at`: a constant, an argument, or a member."""
         varies = level(node)
-        tidy = normal(node, lambda n: level(n) == varies) if varies == ROW else node
+        tidy = normal(node, lambda n: level(n) == varies) if varies == ROW and "*" not in node.type else node
         if node.type == "int" and varies == UNIFORM:
             tidy = normal(node, lambda n: not isinstance(n, Const))
         if level(tidy) < varies:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashgen.expr.bind import ELEMENT, LOG2_E, UNIFORM, Binder, S, level
+from flashgen.expr.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, UNIFORM, Binder, S, level
 from flashgen.expr.conditions import visible
 from flashgen.expr.division import divide_rows
 from flashgen.expr.fold import call
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.linear import assemble, collect, normal, zero
 from flashgen.expr.lower import Expressions
-from flashgen.expr.nodes import Call, Const, Name, Node
+from flashgen.expr.nodes import Call, Const, Load, Name, Node
 from flashgen.expr.signs import Requirement, Signs
 from flashgen.expr.text import show
 
@@ -19,23 +19,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Read:
+    """Elements of a tensor beside each other along the keys, read before the score that they are for is there."""
+
+    type: str
+    name: str  # a member of At
+    tensor: str  # as the text calls it
+    address: str  # of the first, a member of Row
+    by_row: bool  # whether it differs from query to query
+
+
+@dataclass(frozen=True)
 class Holes:
     """What fills the holes of a skeleton.
 
     In scope everywhere: `p`. Of `uniform`, members of struct Variant: batch, head, kv_head. Of `row`, members of struct Row: what
     `uniform` declares, q_idx, kv_begin. Of `score` and `keep`, bodies of functions: what `uniform` declares, row, column; of the
-    score also s, the raw q.k.
+    score also s, the raw q.k; of both, where something is read, at.
     """
 
     uniform: tuple[Member, ...]
     row: tuple[Member, ...]
     score: tuple[str, ...] | None  # None: linear in s, all of it in `outer`
     keep: tuple[str, ...]
+    reads: tuple[Read, ...]
+    keys: str  # from kv_begin to kv_len
     outer: str  # log2 units of one unit of the score
     requires: tuple[Requirement, ...]  # of the params, at each call
     sink: str | None  # a logit in log2 units, one more term in the sum of a row
     description_score: str
     description_mask: str
+
+    @property
+    def gathers(self) -> bool:
+        """Whether score or mask reads tensors element by element, at indices of which nothing is known."""
+        return any("p.arg_" in line for line in (*(self.score or ()), *self.keep))
+
+    def read_registers(self, block_n: int) -> int:
+        """Registers a thread for what is read ahead of `block_n` keys."""
+        return sum(block_n // 2 if read.by_row else block_n // 4 for read in self.reads)
 
 
 def holes(expressions: Expressions, spec: "Spec") -> Holes:
@@ -66,9 +88,22 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
         sink = hoist.text(call("*", bind(expressions.sink), Const(LOG2_E, "float")), "sink", "one more term in the sum, log2 units")
     keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
     requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(proof)))}
+    reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
+    keys = hoist.member(call("-", RENAMED["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
+    if reads:
+        paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
+        uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
     described = show(expressions.score), show(expressions.mask)
-    return Holes(uniform, row, score, keep, outer, tuple(requires.values()), sink, *described)
+    return Holes(uniform, row, score, keep, reads, keys, outer, tuple(requires.values()), sink, *described)
+
+
+def _read(hoist: Hoist, address: Load, name: Name) -> Read:
+    _, _, called = name.name.partition(".")
+    by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
+    return Read(
+        name.type, called, address.tensor.removesuffix(".address"), hoist.member(address, called.removeprefix("arg_") + "_row"), by_row
+    )
 
 
 def _varies(node: Node) -> bool:

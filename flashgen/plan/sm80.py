@@ -105,8 +105,9 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
     rows, s, o = _rows(draft), tile.block_n // 2, tile.v_columns // 2
     q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
-    reads = any("p.arg_" in line for line in (*(problem.holes.score or ()), *problem.holes.keep))
-    product, softmax = (rows * (q + x + o) + (HOLE_REGISTERS if reads else 0) for x in (s, SOFTMAX_SCORES * s))
+    holes = problem.holes
+    read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
+    product, softmax = (rows * (q + x + o) + read for x in (s, SOFTMAX_SCORES * s))
     if product > FRAGMENTS:
         return f"q, s and o take {product:.0f} registers a thread, {FRAGMENTS} can be held"
     if softmax > SOFTMAX_FRAGMENTS:

@@ -17,7 +17,8 @@ SKELETON = "forward_sm90"
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that a score which is not linear needs besides,
-READ_REGISTERS = 64  # and a score or mask that reads tensors, many elements at once
+READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
+GATHER_REGISTERS = 64  # and those which read them anywhere
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
 KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
@@ -90,9 +91,9 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"stages is {pipe.stages}: 1 to 8"
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
-    reads = any("p.arg_" in line for line in (*(problem.holes.score or ()), *problem.holes.keep))
-    extra = READ_REGISTERS if reads else SCORE_REGISTERS if problem.holes.score else 0
-    needed = tile.block_n * 3 // 4 + tile.v_columns // 2 + extra
+    holes = problem.holes
+    extra = GATHER_REGISTERS if holes.gathers else READ_REGISTERS if holes.reads else SCORE_REGISTERS if holes.score else 0
+    needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups]:
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
     return None

@@ -19,12 +19,21 @@ TENSORS = {
     "lens": {"shape": ["b"], "dtype": "int32"},
     "ids": {"shape": ["b", "kv_len"], "dtype": "int32"},
     "slopes": {"shape": ["hq"], "dtype": "float32"},
+    "seen": {"shape": ["b", "q_len", "kv_len"], "dtype": "bool"},
+    "bias": {"shape": ["hq", "q_len", "kv_len"], "dtype": "float32"},
 }
 NAMED = ["causal", "causal_top_left", "window(left, 0)", "window(9, 30)", "prefix(n)", "chunk(32)", "document(ids)"]
-LEAVES = st.sampled_from([*NAMED, "(kv_idx < lens[b])", "(q_idx % 3 != kv_idx % 5)", "(h * 16 <= kv_idx)"])
+LEAVES = st.sampled_from([*NAMED, "(kv_idx < lens[b])", "(q_idx % 3 != kv_idx % 5)", "(h * 16 <= kv_idx)", "seen[b, q_idx, kv_idx]"])
 MASKS = st.just("full") | LEAVES | st.tuples(LEAVES, st.sampled_from("&|"), LEAVES | LEAVES.map("~{}".format)).map(" ".join)
 SCORES = st.sampled_from(
-    ["s", "cap * tanh(s / cap)", "s + slopes[h] * (kv_idx - q_idx)", "where(kv_idx < q_idx, s, s / 2)", "abs(s) - s * s / 8"]
+    [
+        "s",
+        "cap * tanh(s / cap)",
+        "s + slopes[h] * (kv_idx - q_idx)",
+        "s + bias[h, q_idx, kv_idx]",
+        "where(kv_idx < q_idx, s, s / 2)",
+        "abs(s) - s * s / 8",
+    ]
 )
 SOFTMAXES = st.sampled_from([None, None, {"sink": "slopes[h]"}, "off_by_one"])
 TILES = {"m": st.sampled_from([64, 128, 192]), "n": st.integers(1, 8).map(lambda n: 16 * n)}
@@ -64,6 +73,11 @@ def planned(spec, arch):
     return chosen, render(chosen)
 
 
+def shifted(x, begin):
+    """All keys but one: rows begin at even or odd places, by the lengths."""
+    return x[..., begin : x.shape[-1] - 1 + begin]
+
+
 @given(plans(), st.data())
 @settings(max_examples=settings().max_examples // 12)
 def test_any_spec(kernels, data):
@@ -78,6 +92,8 @@ def test_any_spec(kernels, data):
         "lens": random.integers(0, kv_len + 1, batch).astype(np.int32),
         "ids": np.sort(random.integers(0, 4, (batch, kv_len)), axis=1).astype(np.int32),
         "slopes": random.random(kv_heads * group).astype(np.float32) / 10,
+        "seen": random.random((batch, q_len, kv_len)) < 0.7,
+        "bias": shifted(random.standard_normal((kv_heads * group, q_len, kv_len + 1)).astype(np.float32), data.draw(st.integers(0, 1))),
     }
     found = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
     o, lse = reference(spec, q, k, v, **values)

@@ -33,12 +33,22 @@ using u32 = unsigned;
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
 %(division)s
+template <class T> struct Two { T left, right; };
 template <class T, int RANK> struct Array {
   const T* data; int extents[RANK];
   template <class... Index> T operator()(Index... index) const {
     int at = 0, axis = 0;
     for (int i : {index...}) { if (i < 0 || i >= extents[axis]) abort(); at = at * extents[axis++] + i; }
     return data[at];
+  }
+  template <class... Index> const T* address(Index... index) const {
+    int at = 0, axis = 0;
+    for (int i : {index...}) { if (i < 0 || (i >= extents[axis] && axis < RANK - 1)) abort(); at = at * extents[axis++] + i; }
+    return data + at;
+  }
+  bool paired(int) const { return false; }
+  template <bool PAIRED> Two<T> two(const T* from, int column, int end) const {
+    return {column < end ? from[column] : T(), column + 1 < end ? from[column + 1] : T()};
   }
 };
 """
@@ -51,17 +61,21 @@ struct Variant {
   float to_log2() const { return %(outer)s; }
   struct Row { %(row)s };
   Row row(const Params& p, int q_idx, int kv_begin) const { Row row; %(set_row)s return row; }
-  float score(const Params& p, float s, const Row& row, int column) const { %(score)s }
-  bool keep(const Params& p, const Row& row, int column) const { %(keep)s }
+  struct At { %(at)s };
+  void read(const Params& p, const Row& row, int column, At* at) const { %(read)s }
+  float score(const Params& p, float s, const Row& row, const At& at, int column) const { %(score)s }
+  bool keep(const Params& p, const Row& row, const At& at, int column) const { %(keep)s }
 };
 void run(const Params& p, const float* s, float* score, bool* keep) {
   for (int batch = 0; batch < p.batch; ++batch) for (int head = 0; head < p.heads; ++head) {
     const Variant variant(p, batch, head, head / p.group);
     for (int q = 0; q < ROWS; ++q) for (int begin = 0; begin < KEYS; begin += TILE) {
       const Variant::Row row = variant.row(p, q, begin);
+      Variant::At at[TILE];
+      for (int column = 0; column < TILE; column += 2) variant.read(p, row, column, at + column);
       for (int column = 0; column < TILE; ++column, ++s) {
-        *score++ = variant.score(p, *s, row, column) * variant.to_log2();
-        *keep++ = variant.keep(p, row, column);
+        *score++ = variant.score(p, *s, row, at[column], column) * variant.to_log2();
+        *keep++ = variant.keep(p, row, at[column], column);
       }
     }
   }
@@ -89,6 +103,12 @@ def text(holes):
         "row": " ".join(f"{m.type} {m.name};" for m in holes.row),
         "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
         "outer": holes.outer,
+        "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
+        "read": " ".join(
+            f"const auto {r.name} = {r.tensor}.template two<false>({r.address}, column, {holes.keys}); "
+            f"at[0].{r.name} = {r.name}.left, at[1].{r.name} = {r.name}.right;"
+            for r in holes.reads
+        ),
         "score": " ".join(holes.score or ["return s;"]),
         "keep": " ".join(holes.keep),
     }

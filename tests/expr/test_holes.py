@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from flashgen.expr import evaluate, holes, lower
+from flashgen.expr.holes import Read
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.errors import bounded
@@ -99,10 +100,12 @@ def test_bucketed_bias_reads_a_table():
     assert found.score == ("return fmaf(p.softmax_scale, s, p.arg_table(min(quotient(abs(row.offset - column), 8), 31), h));",)
 
 
-def test_a_mask_of_a_tensor_reads_inside_it():
+def test_a_mask_of_a_tensor_is_read_along_the_keys():
     found = emitted(mask="keep[b, h, q_idx, kv_idx]", tensors={"keep": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bool"}})
-    assert "int query = min(q_idx, last_query);" in lines(found.row)
-    assert found.keep == ("return (column < row.end) & p.arg_keep(b, h, row.query, min(column + row.kv_begin, last_key));",)
+    assert "const bool* keep_row = p.arg_keep.address(b, h, min(q_idx, last_query), kv_begin);" in lines(found.row)
+    assert found.reads == (Read("bool", "arg_keep", "p.arg_keep", "row.keep_row", by_row=True),)
+    assert found.keep == ("return (column < row.end) & at.arg_keep;",)
+    assert lines(found.uniform)[-1] == "bool paired = p.arg_keep.paired(p.kv_len);"
 
 
 def test_temperature_of_a_head_is_one_product():

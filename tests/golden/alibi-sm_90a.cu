@@ -16,13 +16,29 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 struct __align__(64) TensorMap { unsigned char bytes[128]; };
+template <class T> struct __align__(2 * sizeof(T)) Two { T left, right; };
+
 template <class T, int RANK> struct Array {   // an array that the expressions read
   const T* data;
   long long strides[RANK];               // in elements
-  template <class... Index> __device__ __forceinline__ T operator()(Index... index) const {
+  template <class... Index> __device__ __forceinline__ const T* address(Index... index) const {
     long long at = 0, axis = 0;
     ((at += index * strides[axis++]), ...);
-    return data[at];
+    return data + at;
+  }
+  template <class... Index> __device__ __forceinline__ T operator()(Index... index) const { return *address(index...); }
+
+  // Whether elements beside each other along the last axis, of `extent`, can be read two at a time.
+  __device__ __forceinline__ bool paired(int extent) const {
+    u64 odd = u64(data) / sizeof(T) | extent;
+    for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
+    return strides[RANK - 1] == 1 && odd % 2 == 0;
+  }
+  // The two elements from `column` on, counted from an address; nothing from `end` on.
+  template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
+    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
+    const T* const left = from + column * strides[RANK - 1];
+    return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
 };
 

@@ -16,13 +16,29 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 struct __align__(64) TensorMap { unsigned char bytes[128]; };
+template <class T> struct __align__(2 * sizeof(T)) Two { T left, right; };
+
 template <class T, int RANK> struct Array {   // an array that the expressions read
   const T* data;
   long long strides[RANK];               // in elements
-  template <class... Index> __device__ __forceinline__ T operator()(Index... index) const {
+  template <class... Index> __device__ __forceinline__ const T* address(Index... index) const {
     long long at = 0, axis = 0;
     ((at += index * strides[axis++]), ...);
-    return data[at];
+    return data + at;
+  }
+  template <class... Index> __device__ __forceinline__ T operator()(Index... index) const { return *address(index...); }
+
+  // Whether elements beside each other along the last axis, of `extent`, can be read two at a time.
+  __device__ __forceinline__ bool paired(int extent) const {
+    u64 odd = u64(data) / sizeof(T) | extent;
+    for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
+    return strides[RANK - 1] == 1 && odd % 2 == 0;
+  }
+  // The two elements from `column` on, counted from an address; nothing from `end` on.
+  template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
+    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
+    const T* const left = from + column * strides[RANK - 1];
+    return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
 };
 
@@ -171,31 +187,45 @@ struct Variant {                         // what score and mask need, folded onc
   int offset;
   int b;
   int last_key;
+  bool paired;                           // tensors can be read two elements at a time
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
     factor = p.softmax_scale * 1.442695f;
     offset_2 = p.kv_len - p.q_len;
     offset = offset_2 + 1;
     b = batch;
     last_key = p.kv_len - 1;
+    paired = p.arg_ids.paired(p.kv_len);
   }
   __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
-    int kv_begin;
     int ids_value;
+    const int* ids_row;
+    int keys;                            // from kv_begin to kv_len
   };
   __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
     Row row;
     row.end = min(q_idx + offset, p.kv_len) - kv_begin;
-    row.kv_begin = kv_begin;
     row.ids_value = p.arg_ids(b, max(min(q_idx + offset_2, last_key), 0));
+    row.ids_row = p.arg_ids.address(b, kv_begin);
+    row.keys = p.kv_len - kv_begin;
     return row;
   }
 
+  struct At {                            // what tensors hold for one element
+    int arg_ids;
+  };
+  // Of the two elements from a column on; nothing from `end` on.
+  template <bool PAIRED> __device__ __forceinline__ void read(const Params& p, const Row& row, int column, int end, At* at) const {
+    const Two<int> arg_ids = p.arg_ids.template two<PAIRED>(row.ids_row, column, end);
+    at[0].arg_ids = arg_ids.left, at[1].arg_ids = arg_ids.right;
+  }
+  __device__ __forceinline__ int keys(const Row& row) const { return row.keys; }
+
   // (kv_idx <= q_idx + kv_len - q_len) & (ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len])
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
-    return (column < row.end) & (p.arg_ids(b, min(column + row.kv_begin, last_key)) == row.ids_value);
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, const At& at, int column) const {
+    return (column < row.end) & (at.arg_ids == row.ids_value);
   }
 };
 
@@ -209,6 +239,22 @@ struct Rows {                            // the running state of a thread's two 
 __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 
+struct Elements {                        // of a key tile: what score and mask need besides the products
+  Variant::Row row[2];
+  Variant::At at[BLOCK_N / 2];
+};
+template <bool MASKED> __device__ __forceinline__ void read(Elements& elements, const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) elements.row[r] = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+  const int end = MASKED ? variant.keys(elements.row[0]) : BLOCK_N;   // a tile without mask lies below kv_len
+  if (variant.paired)
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i += 2) variant.read<true>(p, elements.row[i / 2 % 2], column(i), end, elements.at + i);
+  else
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; i += 2) variant.read<false>(p, elements.row[i / 2 % 2], column(i), end, elements.at + i);
+}
+
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
 __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
@@ -216,16 +262,16 @@ __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f 
 
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin, const Elements& elements) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row& row = elements.row[r];
     float top = rows.max[r];
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(p, row, elements.at[j], column(j))) s[j] = -INF;
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
@@ -414,10 +460,12 @@ struct Attend {                          // one warpgroup: 64 query rows against
     start_scores(s, step + 1);
     start_output(o, probabilities, step);
     pass_turn();
+    Elements elements;
+    read<MASKED>(elements, p, variant, q_idx, tile * BLOCK_N);
     ptx::wgmma_wait<1>();
     release(shared + K_EMPTY + 8 * stage(step + 1));
     if (final) queries_read();
-    softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N, elements);
     ptx::wgmma_wait<0>();
     release(shared + V_EMPTY + 8 * stage(step));
     pack(s, probabilities);
@@ -471,10 +519,12 @@ struct Attend {                          // one warpgroup: 64 query rows against
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
+        Elements elements;
+        read<true>(elements, p, variant, q_idx, last * BLOCK_N);
         ptx::wgmma_wait<0>();
         release(shared + K_EMPTY + 8 * stage(step));
         if (first == last) queries_read();
-        softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N, elements);
         pack(s, probabilities);
         for (int tile = min(work.end[2], last) - 1; tile >= work.begin[2]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
