@@ -7,6 +7,7 @@ import pytest
 from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
+from flashgen.bench.cases import VARIANTS
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
@@ -56,3 +57,10 @@ def test_schedules_compile_everywhere(name, head_dim):
     arch = "sm_80" if head_dim == 64 else "sm_120"
     binary = nvrtc.compile(render(plan(rung.spec(head_dim, "bfloat16"), arch)))
     assert binary.spill_bytes <= (0 if head_dim == 64 else 64), binary.log
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("variant", ["document", "bias", "dilated"])
+def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_dim):
+    spec = Spec(head_dim=head_dim, dtype="bfloat16", **VARIANTS[variant])
+    assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
