@@ -55,6 +55,11 @@ class Holes:
         """Whether score or mask reads tensors element by element, at indices of which nothing is known."""
         return any("p.arg_" in line for line in (*(self.score or ()), *self.keep))
 
+    @property
+    def divides(self) -> bool:
+        """Whether score or mask of an element divides by what only the kernel knows."""
+        return any(".remainder(" in line or ".quotient(" in line for line in (*(self.score or ()), *self.keep))
+
     def read_registers(self, block_n: int) -> int:
         """Registers a thread for what is read ahead of `block_n` keys."""
         return sum(block_n // 2 if read.by_row else block_n // 4 for read in self.reads)

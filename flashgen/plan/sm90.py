@@ -16,7 +16,7 @@ SKELETON = "forward_sm90"
 
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
-SCORE_REGISTERS = 24  # that a score which is not linear needs besides,
+SCORE_REGISTERS = 24  # that a score which is not linear, or a division, needs besides,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
 GATHER_REGISTERS = 64  # and those which read them anywhere
 
@@ -92,7 +92,7 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
     holes = problem.holes
-    extra = GATHER_REGISTERS if holes.gathers else READ_REGISTERS if holes.reads else SCORE_REGISTERS if holes.score else 0
+    extra = GATHER_REGISTERS if holes.gathers else READ_REGISTERS if holes.reads else SCORE_REGISTERS if holes.score or holes.divides else 0
     needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups]:
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"

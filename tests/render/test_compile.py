@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from flashgen.bench.cases import VARIANTS
 from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
-from flashgen.bench.cases import VARIANTS
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
