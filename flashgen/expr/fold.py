@@ -26,6 +26,7 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     ">=": lambda a, b: a >= b,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
+    "bit": lambda x, i: 0 <= i < 32 and bool(x >> i & 1),
     "float": float,
     "exp": math.exp,
     "exp2": lambda a: 2.0**a,
@@ -74,7 +75,7 @@ def join(*nodes: Node) -> tuple[Node, ...]:
 
 
 def _type(op: str, args: tuple[Node, ...]) -> Type:
-    if op in ("<", "<=", ">", ">=", "==", "!=", "&", "|", "~"):
+    if op in ("<", "<=", ">", ">=", "==", "!=", "&", "|", "~", "bit"):
         return "bool"
     if op in ("float", "/"):
         return "float"

@@ -12,7 +12,7 @@ MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
 MAX_FLOAT = 3.4028234e38  # of float32
 
 INDICES: Mapping[str, Type] = dict.fromkeys(INDEX_NAMES, "int")
-ARITY = {**dict.fromkeys(FUNCTIONS, 1), "abs": 1, "min": 2, "max": 2, "where": 3}
+ARITY = {**dict.fromkeys(FUNCTIONS, 1), "abs": 1, "min": 2, "max": 2, "where": 3, "bit": 2}
 OPERATORS: Mapping[type, str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -66,6 +66,7 @@ HINTS: Mapping[type, str] = {
     ast.IfExp: "write where(condition, then, else)",
     ast.Pow: "write x * x, exp2(x) or sqrt(x)",
     ast.BitXor: "write (a & ~b) | (~a & b)",
+    ast.RShift: "write bit(x, i), or x // 2",
 }
 
 

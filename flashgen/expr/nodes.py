@@ -40,7 +40,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else) or `float` (of an int).
+    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else), `bit` (of an int, which one)
+    or `float` (of an int).
 
     A node bound to a kernel (flashgen.expr.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
     `wrapped`, `Divisor`, `ptx::...`: see templates/device.

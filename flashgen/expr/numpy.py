@@ -32,6 +32,7 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     ">=": np.greater_equal,
     "==": np.equal,
     "!=": np.not_equal,
+    "bit": lambda x, i: (i >= 0) & (i < 32) & (x >> np.clip(i, 0, 31) & 1 == 1),
     "&": np.logical_and,
     "|": np.logical_or,
     "~": np.logical_not,

@@ -177,6 +177,8 @@ class Parser:
                 )
             then, other = join(then, other)
             return Call("where", (condition, then, other), then.type)
+        if name == "bit":
+            return Call("bit", tuple(self.typed(x, "int", "an argument of bit") for x in args), "bool")
         if name in FUNCTIONS:
             return Call(name, (as_float(self.number(args[0])),), "float")
         numbers = join(*map(self.number, args))

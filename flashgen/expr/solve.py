@@ -106,7 +106,7 @@ class Solver:
                 if self.facts.extent(n)[0] < 1 or not n.names.isdisjoint((ROW, KEY)):
                     raise NoRuleError(f"the divisor {n} is neither a positive number nor a parameter")
                 return x // n if op == "//" else x % n
-        raise NoRuleError(f"{op} gives no integer")
+        raise NoRuleError(f"{op} is not solved for kv_idx")
 
     def bounded(self, x: Int) -> Int:
         if len(x.text) > MAX_TEXT:

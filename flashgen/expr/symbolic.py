@@ -43,13 +43,18 @@ def to_numpy(node: Node, names: Sequence[str]) -> Callable[..., Any]:
     # Symbols of our own: a param may be called as a function of NumPy is, and lambdify evaluates anew what it renames.
     symbols = {name: sympy.Symbol(f"value_{i}") for i, name in enumerate(names)}
     expression = to_sympy(node, symbols)
-    function: Callable[..., Any] = sympy.lambdify(list(symbols.values()), expression, modules=[{"read": _read}, "numpy"])
+    function: Callable[..., Any] = sympy.lambdify(list(symbols.values()), expression, modules=[{"read": _read, "bit": _bit}, "numpy"])
     return function
 
 
 def _read(tensor: Any, *indices: Any) -> Any:
     clamped = (np.clip(np.asarray(i, np.int64), 0, size - 1) for i, size in zip(indices, tensor.shape, strict=True))
     return tensor[tuple(clamped)]
+
+
+def _bit(x: Any, i: Any) -> Any:
+    place = np.asarray(i, np.int64)
+    return np.where((place >= 0) & (place < 32), np.asarray(x, np.int64) // 2 ** np.clip(place, 0, 31) % 2, 0) == 1
 
 
 def _unevaluated(function: Any) -> Callable[..., Any]:
@@ -76,6 +81,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "min": sympy.Function("minimum"),
     "max": sympy.Function("maximum"),
     "where": sympy.Function("where"),
+    "bit": sympy.Function("bit"),
     "exp": _unevaluated(sympy.exp),
     "exp2": lambda a: sympy.Pow(2.0, a, evaluate=False),
     "log": _unevaluated(sympy.log),

@@ -23,3 +23,6 @@ struct Divisor {
   __device__ __forceinline__ int floor_div(int a) const { return a < 0 ? ~quotient(~a) : quotient(a); }
   __device__ __forceinline__ int floor_mod(int a) const { return a - floor_div(a) * n; }
 };
+
+// Bit i of x; none outside 0 to 31.
+__device__ __forceinline__ bool bit(int x, int i) { return u32(i) < 32 && (x >> i & 1); }

@@ -58,6 +58,10 @@ CORNER_MASKS = [
     "ids[b, kv_idx - 4] == ids[b, kv_idx + 4]",
     "0.5 * kv_idx < e + q_idx",
     "full & ~full",
+    "(kv_idx < kv_len - q_len) | bit(ids[b, q_idx], kv_idx - kv_len + q_len)",
+    "~bit(ids[b, kv_idx], q_idx - 2) & causal",
+    "causal & ((q_idx + kv_len - q_len - kv_idx) % n == 0)",
+    "causal & (window(2, 0) | (kv_idx % 4 == 3))",
 ]
 CORNER_SCORES = [
     "s * (c - (e - slopes[h])) + c / (e * 2) / (c / slopes[h])",
@@ -129,6 +133,7 @@ def conditions(depth: int, s: bool = False) -> st.SearchStrategy[str]:
         st.builds("({} {} {})".format, ints(depth - 1), compared, ints(depth - 1)),
         st.builds("({} {} {})".format, x, st.sampled_from("&|"), x),
         st.builds("(~{})".format, x),
+        st.builds("bit({}, {})".format, ints(depth - 1), ints(depth - 1)),
         st.builds("where({}, {}, {})".format, x, x, x),
         *([st.builds("({} > {})".format, floats(0), st.sampled_from(["0.25", "c"]))] if s else []),
     )
