@@ -18,6 +18,8 @@ SKELETON = "forward_sm90_split"
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill
+MASK_REGISTERS = 8  # that a mask needs besides where two sums of a score are alive,
+SCORE_REGISTERS, READ_REGISTERS = 24, 40  # a score that is not linear, and a score or mask that reads tensors
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
@@ -83,16 +85,21 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"plain float32 takes {needed} bytes of shared memory, {problem.arch.shared_bytes} are there"
     if pipe.overlap and (tile.qk_columns > tile.qk_part or tile.v_columns > tile.v_part):
         return f"head dims {spec.head_dim.qk} and {spec.head_dim.v} take several sums a score or several products a tile: no overlap"
-    product = tile.v_part // 2 + SPLITS[spec.precision].planes * tile.block_n // 4
-    needed = tile.v_columns // 2 + (tile.block_n // 2 + product if pipe.overlap else max(_scores(tile), product))
+    needed = tile.v_columns // 2 + _beside_output(problem, tile, pipe)
     if needed > ACCUMULATORS:
         return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {ACCUMULATORS} can be held"
     return None
 
 
-def _scores(tile: TilePlan) -> int:
-    """Registers a thread of s and of its second sum."""
-    return tile.block_n // 2 * (2 if tile.qk_columns > tile.qk_part else 1)
+def _beside_output(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> int:
+    """Registers a thread besides o: all at once, or the most of scores, softmax and output."""
+    reads = any("p.arg_" in line for line in (*(problem.holes.score or ()), *problem.holes.keep))
+    holes = READ_REGISTERS if reads else SCORE_REGISTERS if problem.holes.score else 0
+    s, product = tile.block_n // 2, tile.v_part // 2 + SPLITS[problem.spec.precision].planes * tile.block_n // 4
+    if pipe.overlap:
+        return s + product + holes
+    sums = 2 if tile.qk_columns > tile.qk_part else 1
+    return max(s * sums, product, s + holes) + (holes // 2 if reads else 0) + (0 if problem.uniform else MASK_REGISTERS)
 
 
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:
@@ -110,7 +117,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * 2 / 128 * len(split.products),
         "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax
     }
-    clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 2) - pipe.stages
+    clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 1.3) - pipe.stages
     total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128
     return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
 

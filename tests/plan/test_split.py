@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import PlanError, SpecError
 from flashgen.plan import plan
-from flashgen.plan.sm90_split import ACCUMULATORS
+from flashgen.plan.sm90_split import ACCUMULATORS, REGISTERS
 from flashgen.spec import Spec
 
 
@@ -88,3 +88,21 @@ def test_what_is_refused(pins, message):
 def test_what_was_fastest_by_mma_sync_is_chosen(head_dim, chosen, mask):
     p = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90")
     assert (p.tile.block_m, p.tile.block_n, p.pipeline.stages, p.pipeline.query_in_registers) == chosen
+
+
+@pytest.mark.parametrize("groups", REGISTERS)
+def test_warpgroups_pass_on_no_more_registers_than_a_launch_gives(groups):
+    """A launch gives every thread the same number, a multiple of 8; who wants more waits until others have given enough, or for ever."""
+    load, compute = REGISTERS[groups]
+    given = 65536 // (128 * (groups + 1)) // 8 * 8
+    assert load + groups * compute <= given * (groups + 1)
+
+
+# Keys and stages that were the fastest measured, or within 2 % of them.
+MEASURED = {(64, "full"): {(128, 3), (128, 2)}, (64, "causal"): {(128, 3)}, (128, "full"): {(128, 1)}, (256, "full"): {(48, 1)}}
+
+
+@pytest.mark.parametrize(("head_dim", "mask"), MEASURED)
+def test_what_is_chosen_is_what_was_fastest(head_dim, mask):
+    p = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90a")
+    assert (p.tile.block_n, p.pipeline.stages) in MEASURED[head_dim, mask]
