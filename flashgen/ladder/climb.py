@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.api import Attention
+from flashgen.bench import DeviceClock
+from flashgen.bench import measure as timed
 from flashgen.expr import reference
 from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import interpret, plan
@@ -19,6 +21,7 @@ from flashgen.plan.params import Sizes
 from flashgen.runtime import device, measure
 
 Run = Callable[[], Any]
+REPETITIONS = 7  # of a timing
 ROWS_CHECKED = 64  # queries of one head that are compared with float64
 
 
@@ -130,8 +133,8 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Abs
             del runs[rung.name]
             continue
         rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, result), found))
-    times = measure.milliseconds(runs)
-    return [*(replace(row, milliseconds=times[row.rung]) for row in rows), *absent]
+    times = timed(runs, DeviceClock(), REPETITIONS)
+    return [*(replace(row, milliseconds=times[row.rung].ms) for row in rows), *absent]
 
 
 def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Absent]:

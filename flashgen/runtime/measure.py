@@ -1,8 +1,7 @@
-"""What calls take on the GPU: time between events, memory of CuPy's pool; and standard attention as array operations, to compare with."""
+"""What calls take of the GPU's memory, as CuPy's pool counts it; and standard attention as array operations, to compare with."""
 
 import math
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import numpy as np
 from flashgen.runtime import arrays, device
 from flashgen.runtime.arrays import cupy
 
-__all__ = ["array_operations", "cupy", "machine", "memory", "milliseconds", "to_gpu", "to_host"]
-
-LAUNCHES, REPETITIONS = 4, 7
+__all__ = ["array_operations", "cupy", "machine", "memory", "to_gpu", "to_host"]
 
 
 def to_gpu(x: np.ndarray[Any, Any]) -> Any:
@@ -23,23 +20,6 @@ def to_gpu(x: np.ndarray[Any, Any]) -> Any:
 def to_host(x: Any) -> np.ndarray[Any, Any]:
     """A NumPy array like a CuPy array."""
     return arrays.cupy_family().to_numpy(x)
-
-
-def milliseconds(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Of one call, by name: the median of REPETITIONS, in each of which all take turns with LAUNCHES calls back to back."""
-    events = cupy().cuda
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for repetition in range(REPETITIONS + 1):
-        for name, run in runs.items():
-            begin, end = events.Event(), events.Event()
-            begin.record()
-            for _ in range(LAUNCHES):
-                run()
-            end.record()
-            end.synchronize()
-            if repetition:
-                times[name].append(events.get_elapsed_time(begin, end) / LAUNCHES)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def memory(run: Callable[[], Any]) -> tuple[int, np.ndarray[Any, Any]]:

@@ -1,10 +1,16 @@
 """`flashgen bench` as far as it goes without a GPU; what it measures is in tests/bench, what a GPU says in tests/gpu."""
 
+import json
+
+import numpy as np
 import pytest
 
+from flashgen.bench.cases import Case
+from flashgen.bench.peers import OURS, Implementation, prepare_flashgen
 from flashgen.bench.run import Measured, Results, Skipped
 from flashgen.cli import bench
 from flashgen.runtime import device
+from flashgen.runtime.clock import Reading
 from flashgen.spec import Spec
 
 SPEC = Spec(head_dim=64, dtype="float16", mask="causal", name="mine")
@@ -30,6 +36,34 @@ def test_the_report_names_the_ratio_and_who_was_not_timed(capsys):
     assert out.count("2.00") == 2
     assert "flash: no words (causal 64 float16 512 and 1 more)" in out
     assert "flashgen 5, cudnn 20" in out
+
+
+class FakeClock:
+    def read(self, run, calls):  # noqa: ARG002
+        run()
+        return Reading(1.0, 0.01)
+
+
+def test_everything_is_kept_after_each_case(monkeypatch, tmp_path):
+    """Two jobs with contenders of their own; the files are there before the last case is."""
+    monkeypatch.setattr(bench, "environment", lambda: {"gpu": "Some Card", "driver": "1", "versions": {}, "commit": "abc"})
+    monkeypatch.setattr(bench, "DeviceClock", FakeClock)
+    monkeypatch.setattr(bench.arrays, "cupy", lambda: np)
+    ours = Implementation(OURS, "flashgen", prepare_flashgen)
+    small = [Case(Spec(head_dim=8, dtype=dtype), 32, 1, 1, "full") for dtype in ("float32", "float16")]
+    seen = []
+
+    def peek(case, tensors):
+        seen.append((tmp_path / "specs_Some_Card.json").exists())
+        return prepare_flashgen(case, tensors)
+
+    jobs = [(small[:1], [ours]), (small[1:], [ours, Implementation("peer", "numpy", peek)])]
+    found, results = bench.bench("specs", jobs, tmp_path)
+    assert seen == [True]
+    assert [(r["dtype"], r["implementation"]) for r in found["rows"]] == [("float32", OURS), ("float16", OURS), ("float16", "peer")]
+    assert json.loads((tmp_path / "specs_Some_Card.json").read_text()) == found
+    assert (tmp_path / "specs_Some_Card.png").exists()
+    assert not bench.failed(results)
 
 
 def test_it_failed_only_where_flashgen_did():
