@@ -118,7 +118,8 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
 
-def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> list[str]:
+@lru_cache(256)
+def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> tuple[str, ...]:
     """The legal candidates, the fastest by the cost model first. Raises PlanError, SpecError.
 
     >>> candidates(Spec(head_dim=128, dtype="bfloat16"))[0]
@@ -127,7 +128,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     arch = by_name(arch) if isinstance(arch, str) else arch
     strategy = _strategy(spec, arch, 0)
     legal, _ = _legal(_problem(spec, arch, strategy, 16, length), strategy)
-    return [draft.text for draft, _ in legal]
+    return tuple(draft.text for draft, _ in legal)
 
 
 _Legal = tuple[Draft, dict[str, float]]  # and its cost
