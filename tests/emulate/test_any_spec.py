@@ -12,6 +12,7 @@ from flashgen.expr.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
+from tests.plan import any_spec
 from tests.plan.agreement import SCHEDULES, SLACK, arrays, error, plain
 
 PARAMS = {"cap": 15.0, "n": 24, "left": 40}
@@ -99,3 +100,11 @@ def test_any_spec(kernels, data):
     o, lse = reference(spec, q, k, v, **values)
     assert error(found["o"], o) <= 2 * error(plain(spec, q, k, v, **values), o) + SLACK[spec.dtype]
     assert error(found["lse"], lse) <= 1e-3
+
+
+@given(any_spec.specs(["float16", "bfloat16"], step=8), st.sampled_from(["sm_80", "sm_90a"]), st.data())
+@settings(max_examples=4)
+def test_any_composition(spec, arch, data):
+    chosen, source = planned(spec, arch)
+    (q, k, v), values = data.draw(any_spec.calls(spec, 150))
+    any_spec.judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, values)

@@ -1,0 +1,92 @@
+"""Specs composed from the grammar of the language: any mask with any score, softmax, shape, dtype and outputs; and calls of them."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from flashgen.expr.reference import reference, row_maximum
+from flashgen.spec import Spec
+from tests.expr.grammar import conditions, ints
+from tests.plan.agreement import SLACK, arrays, error, plain
+
+PARAMS = {"n": 3, "m": -2, "c": 2.5, "e": -0.25}
+TENSORS = {
+    "slopes": {"shape": ["hq"], "dtype": "float32"},
+    "lens": {"shape": ["b"], "dtype": "int32"},
+    "ids": {"shape": ["b", "kv_len"], "dtype": "int32"},
+    "bias": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "float32"},  # its axes may be broadcast: stride 0
+    "table": {"shape": [5, "hq"], "dtype": "float32"},
+    "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
+}
+READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
+
+
+def scores(depth: int) -> st.SearchStrategy[str]:
+    """Continuous in s, so that what rounds differently differs little."""
+    if depth == 0:
+        return st.just("s")
+    x = scores(depth - 1)
+    return st.one_of(
+        st.just("s"),
+        st.builds("({} + {})".format, x, st.sampled_from(READS)),
+        st.builds("({} * {})".format, x, st.sampled_from(["e", "0.5", "(1 + abs(slopes[h]))", "max(c, 1)"])),
+        st.builds("c * tanh({} / c)".format, x),
+        st.builds("{}({})".format, st.sampled_from(["sigmoid", "abs", "-"]), x),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
+        st.builds("where({}, {}, {})".format, conditions(1), x, x),
+        st.builds("({} + table[{}, h])".format, x, ints(1)),
+    )
+
+
+@st.composite
+def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1):
+    """Head dims are multiples of `step`."""
+    dims = st.integers(1, 12).map(lambda n: step * n)
+    softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
+    score = draw(scores(2))
+    others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit"]))) if softmax != "none" else ()
+    return Spec(
+        head_dim={"qk": draw(dims), "v": draw(dims)},
+        dtype=draw(st.sampled_from(dtypes)),
+        layout=draw(st.sampled_from(["bshd", "bhsd"])),
+        scale=draw(st.sampled_from([None, "0.3", "-0.5", "0", "1/sqrt(d)"])),
+        score=f"sigmoid({score})" if softmax == "none" else score,
+        mask=draw(conditions(2)),
+        softmax=softmax,
+        params=PARAMS,
+        tensors=TENSORS,
+        outputs=["o", *sorted(others)],
+    )
+
+
+@st.composite
+def calls(draw, spec, longest):
+    """q, k, v, and the tensors by name."""
+    batch, kv_heads, group = (draw(st.integers(1, 2)) for _ in range(3))
+    q_len, kv_len, seed = draw(st.integers(1, longest)), draw(st.integers(1, longest)), draw(st.integers(0, 99))
+    heads = kv_heads * group
+    random = np.random.default_rng(seed)
+    whole = (batch, heads, q_len, kv_len)
+    bias = random.standard_normal([n if draw(st.booleans()) else 1 for n in whole], np.float32)
+    values = {
+        "slopes": random.standard_normal(heads, np.float32) / 4,
+        "lens": random.integers(0, kv_len + 1, batch, np.int32),
+        "ids": np.sort(random.integers(0, 4, (batch, kv_len), np.int32)),
+        "bias": np.broadcast_to(bias, whole),
+        "table": random.standard_normal((5, heads), np.float32),
+        "flags": random.random((heads, kv_len)) > 0.3,
+    }
+    return arrays(spec, batch, heads, kv_heads, q_len, kv_len, seed), values
+
+
+def judge(spec, found, q, k, v, values):
+    """Each output of the spec, beside float64: the error rule, for maxima and sums relative to their size."""
+    o, lse = reference(spec, q, k, v, **values)
+    if spec.softmax.normalized:
+        allowed = 2 * error(plain(spec, q, k, v, **values), o) + SLACK[spec.dtype]
+    else:
+        allowed = 4 * max(spec.element.rounding, 1e-6) * (1 + k.shape[1 if spec.layout == "bshd" else 2])
+    assert error(found["o"], o) <= allowed
+    top = row_maximum(spec, q, k, v, **values)
+    for name, want in {"lse": lse, "max": top, "max_logit": top.max((0, 2))}.items():
+        if name in spec.outputs:
+            assert error(found[name], want) <= 1e-3 * (1 + np.abs(want[np.isfinite(want)]).max(initial=0))
