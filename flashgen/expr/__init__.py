@@ -3,6 +3,7 @@
 from flashgen.expr.fold import fold
 from flashgen.expr.hoist import Member
 from flashgen.expr.holes import Holes, holes
+from flashgen.expr.instructions import Instructions
 from flashgen.expr.language import Scope
 from flashgen.expr.lower import Expressions, lower
 from flashgen.expr.numpy import evaluate
@@ -15,6 +16,7 @@ from flashgen.expr.text import show
 __all__ = [
     "Expressions",
     "Holes",
+    "Instructions",
     "KeyRanges",
     "Member",
     "Requirement",

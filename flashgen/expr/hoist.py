@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flashgen.expr.bind import ELEMENT, ROW, UNIFORM, level
 from flashgen.expr.cuda import cuda
+from flashgen.expr.instructions import Instructions, instructions
 from flashgen.expr.linear import COLUMN, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
 
@@ -81,6 +82,7 @@ class Hoist:
     def __init__(self) -> None:
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names(())}
+        self.instructions = Instructions()  # of all statements
 
     def text(self, node: Node, hint: str, comment: str) -> str:
         """A uniform number as a constant or the name of a member."""
@@ -95,6 +97,7 @@ class Hoist:
         value = self._lift(node, ELEMENT)
         locals = Names(self.names[UNIFORM].taken)
         shared = _Sharing([Kept("", value, "")], locals, lambda node: LOCALS[node.type]).result
+        self.instructions += instructions(k.value for k in shared)
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
         return (*lines, f"return {cuda(shared[-1].value)};")
 

@@ -8,6 +8,7 @@ from flashgen.expr.conditions import visible
 from flashgen.expr.division import divide_rows
 from flashgen.expr.fold import call
 from flashgen.expr.hoist import Hoist, Member
+from flashgen.expr.instructions import Instructions
 from flashgen.expr.linear import assemble, collect, normal, zero
 from flashgen.expr.lower import Expressions
 from flashgen.expr.nodes import Call, Const, Load, Name, Node
@@ -49,6 +50,7 @@ class Holes:
     sink: str | None  # a logit in log2 units, one more term in the sum of a row
     description_score: str
     description_mask: str
+    instructions: Instructions  # of the score of an element, besides what makes exponents of it
 
     @property
     def gathers(self) -> bool:
@@ -88,6 +90,7 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
         score = None if rest == S else hoist.statements(rest)
     else:
         outer, proof, score = "1.0f", frozenset[str](), hoist.statements(assemble(collect(bind(expressions.score), _varies)))
+    of_score = hoist.instructions
     sink = None
     if expressions.sink is not None:
         sink = hoist.text(call("*", bind(expressions.sink), Const(LOG2_E, "float")), "sink", "one more term in the sum, log2 units")
@@ -100,7 +103,7 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
         uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
     described = show(expressions.score), show(expressions.mask)
-    return Holes(uniform, row, score, keep, reads, keys, outer, tuple(requires.values()), sink, *described)
+    return Holes(uniform, row, score, keep, reads, keys, outer, tuple(requires.values()), sink, *described, of_score)
 
 
 def _read(hoist: Hoist, address: Load, name: Name) -> Read:

@@ -13,6 +13,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.nodes import Load, walk
+from flashgen.plan import instructions
 from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges
 from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
@@ -243,6 +244,8 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     if draft.pipeline.separate_output:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
     yield "rescale", _rescale_reason(problem.softmax)
+    if problem.spec.element.bytes == 2:
+        yield from instructions.reasons(draft.tile, problem.softmax, problem.holes)
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     if planes := split(problem.spec):
