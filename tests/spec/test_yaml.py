@@ -31,6 +31,7 @@ def test_the_shipped_specs_are_these() -> None:
     assert [path.stem for path in SPECS] == [
         "alibi",
         "causal",
+        "dilated",
         "document",
         "float32",
         "full",
@@ -40,6 +41,7 @@ def test_the_shipped_specs_are_these() -> None:
         "sigmoid",
         "sinks",
         "softcap",
+        "tree",
         "window",
     ]
 
