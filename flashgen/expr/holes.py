@@ -29,6 +29,11 @@ class Read:
     address: str  # of the first, a member of Row
     by_row: bool  # whether it differs from query to query
 
+    @property
+    def second(self) -> str:
+        """The elements of the second row of two: those of the first, unless rows differ."""
+        return f"{self.tensor}.template two<PAIRED>(row[1].{self.address}, column, end)" if self.by_row else self.name
+
 
 @dataclass(frozen=True)
 class Holes:
@@ -109,9 +114,8 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
 def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     _, _, called = name.name.partition(".")
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
-    return Read(
-        name.type, called, address.tensor.removesuffix(".address"), hoist.member(address, called.removeprefix("arg_") + "_row"), by_row
-    )
+    _, _, member = hoist.member(address, called.removeprefix("arg_") + "_row").partition(".")
+    return Read(name.type, called, address.tensor.removesuffix(".address"), member, by_row)
 
 
 def _varies(node: Node) -> bool:

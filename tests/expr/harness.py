@@ -105,7 +105,7 @@ def text(holes):
         "outer": holes.outer,
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
-            f"const auto {r.name} = {r.tensor}.template two<false>({r.address}, column, {holes.keys}); "
+            f"const auto {r.name} = {r.tensor}.template two<false>(row.{r.address}, column, {holes.keys}); "
             f"at[0].{r.name} = {r.name}.left, at[1].{r.name} = {r.name}.right;"
             for r in holes.reads
         ),
