@@ -216,10 +216,12 @@ struct Variant {                         // what score and mask need, folded onc
   struct At {                            // what tensors hold for one element
     int arg_ids;
   };
-  // Of the two elements from a column on; nothing from `end` on.
-  template <bool PAIRED> __device__ __forceinline__ void read(const Params& p, const Row& row, int column, int end, At* at) const {
-    const Two<int> arg_ids = p.arg_ids.template two<PAIRED>(row.ids_row, column, end);
+  // Of two rows the two elements from a column on; nothing from `end` on.
+  template <bool PAIRED> __device__ __forceinline__ void read(const Params& p, const Row (&row)[2], int column, int end, At* at) const {
+    const Two<int> arg_ids = p.arg_ids.template two<PAIRED>(row[0].ids_row, column, end);
     at[0].arg_ids = arg_ids.left, at[1].arg_ids = arg_ids.right;
+    const Two<int> below_arg_ids = arg_ids;
+    at[2].arg_ids = below_arg_ids.left, at[3].arg_ids = below_arg_ids.right;
   }
   __device__ __forceinline__ int keys(const Row& row) const { return row.keys; }
 
@@ -249,10 +251,10 @@ template <bool MASKED> __device__ __forceinline__ void read(Elements& elements, 
   const int end = MASKED ? variant.keys(elements.row[0]) : BLOCK_N;   // a tile without mask lies below kv_len
   if (variant.paired)
     #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 2) variant.read<true>(p, elements.row[i / 2 % 2], column(i), end, elements.at + i);
+    for (int i = 0; i < BLOCK_N / 2; i += 4) variant.read<true>(p, elements.row, column(i), end, elements.at + i);
   else
     #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 2) variant.read<false>(p, elements.row[i / 2 % 2], column(i), end, elements.at + i);
+    for (int i = 0; i < BLOCK_N / 2; i += 4) variant.read<false>(p, elements.row, column(i), end, elements.at + i);
 }
 
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
