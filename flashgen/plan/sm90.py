@@ -18,7 +18,7 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that a score which is not linear, or a division, needs besides,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
-GATHER_REGISTERS = 64  # and those which read them anywhere
+GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
 KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
@@ -92,8 +92,9 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
     holes = problem.holes
-    extra = GATHER_REGISTERS if holes.gathers else READ_REGISTERS if holes.reads else SCORE_REGISTERS if holes.score or holes.divides else 0
-    needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + tile.v_columns // 2 + extra
+    extra = READ_REGISTERS if holes.gathers or holes.reads else SCORE_REGISTERS if holes.score or holes.divides else 0
+    gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
+    needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups]:
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
     return None
