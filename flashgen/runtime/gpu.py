@@ -84,7 +84,7 @@ class Gpu:
         prepared = self._prepared.get(known)
         if prepared is None:
             prepared = self._prepare(given, outputs, params)
-            if len(self._prepared) == _CALLS_KEPT:
+            if len(self._prepared) >= _CALLS_KEPT:  # threads may have passed it together
                 self._prepared.pop(next(iter(self._prepared)), None)
             self._prepared[known] = prepared
         q = given["q"]

@@ -71,6 +71,7 @@ def attend(
     cupy, spec = arrays.cupy(), gpu.spec
     ordinal = cupy.cuda.runtime.getDevice()
     tensors = {t.name: cupy.asarray(inputs[t.name]) for t in spec.tensors}
+    cupy.cuda.get_current_stream().synchronize()  # the workers' streams do not wait for this one
     todo = pieces(spec, expressions, sizes)
 
     def run(i: int) -> None:

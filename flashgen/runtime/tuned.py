@@ -35,7 +35,7 @@ def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
     path = entry(spec, arch, length, card)
     try:
         found = str(json.loads(path.read_bytes())["choice"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter where there is no home
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         _warn(f"a tuned choice cannot be read: {path} ({error}). Run flashgen tune again")
