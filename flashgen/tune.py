@@ -10,6 +10,7 @@ from flashgen.arch import Arch
 from flashgen.bench.accuracy import sample
 from flashgen.bench.cases import Case, case, draw
 from flashgen.bench.timing import Clock, Run, Timing, measure
+from flashgen.errors import BackendError
 from flashgen.plan import candidates
 from flashgen.runtime import tuned
 from flashgen.runtime.gpu import Gpu
@@ -69,7 +70,7 @@ def tune(
 
     >>> tune(cases(spec), device.arch, device.name, DeviceClock(), cupy)[0].choice
 
-    `advance` is called after each round. Raises PlanError, CompileError, BackendError.
+    `advance` is called after each round. Raises PlanError, CompileError, BackendError, also where no candidate is right.
     """
     return [_tune(length, list(group), arch, card, clock, xp, advance) for length, group in wanted.items()]
 
@@ -93,6 +94,9 @@ def _tune(length: int, group: list[Case], arch: Arch, card: str, clock: Clock, x
     with ThreadPoolExecutor(cpu_count()) as pool:  # compilation leaves the lock alone
         list(pool.map(lambda gpu: gpu.kernel(arch, keys=length), kernels.values()))
     runs, wrong = _runs(group, kernels, xp)
+    if not runs:
+        tried = f"all {len(wrong)} candidates of {spec.name} for {length} keys are wrong on {card}"
+        raise BackendError(f"{tried}, so nothing is kept: `flashgen check` shows by how much, `flashgen doctor` what is installed")
     latest: list[Tuning] = []
 
     def after_round(timings: Mapping[tuple[str, int], Timing]) -> None:

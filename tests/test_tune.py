@@ -1,12 +1,16 @@
 """Tuning by a clock that a test winds: the fastest right candidate is kept after every round, and later compiles use it."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flashgen import tune
 from flashgen.arch import by_name
+from flashgen.cli.tune import report
+from flashgen.errors import BackendError
 from flashgen.expr import reference
 from flashgen.plan import candidates, plan
 from flashgen.runtime import tuned
@@ -69,6 +73,21 @@ def test_the_fastest_is_kept_and_used():
     json.dumps(found.to_json(), allow_nan=False)
 
 
+def test_the_cost_models_choice_may_be_wrong(monkeypatch, capsys):
+    monkeypatch.setattr(FakeGpu, "WRONG", NAMES[0])
+    found = tune.tune(CASES, ARCH, CARD, FakeClock(), np)
+    assert (found[0].choice, found[0].loss) == (NAMES[-1], None)
+    report(found, complete=True)
+    assert f"{NAMES[0]} is wrong: never chosen" in capsys.readouterr().out
+
+
+def test_where_all_are_wrong_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(tune, "best_of_each_tile", lambda _: [FakeGpu.WRONG])
+    with pytest.raises(BackendError, match="all 1 candidates of attention for 1024 keys are wrong on Some Card, so nothing is kept"):
+        tune.tune(CASES, ARCH, CARD, FakeClock(), np)
+    assert tuned.choice(SPEC, ARCH, 1024, CARD) is None
+
+
 def test_what_was_not_tuned_is_planned_as_before():
     tune.tune(CASES, ARCH, CARD, FakeClock(), np)
     others = [(SPEC, ARCH, 8192, CARD), (SPEC, ARCH, 1024, "Another Card"), (SPEC, by_name("sm_80"), 1024, CARD)]
@@ -92,6 +111,14 @@ def test_a_broken_or_old_choice_is_said_and_not_used():
         path.write_text(text)
         with pytest.warns(RuntimeWarning, match=said):
             assert tuned.planned(SPEC, ARCH, 1024, CARD) == plan(SPEC, ARCH.name, 0, 1024)
+
+
+def test_without_a_home_there_is_no_choice(monkeypatch, recwarn):
+    monkeypatch.setattr(tuned, "root", lambda: Path(os.devnull) / "kernels")
+    assert tuned.choice(SPEC, ARCH, 1024, CARD) is None
+    assert not recwarn.list
+    with pytest.raises(BackendError, match="set FLASHGEN_CACHE_DIR"):
+        tuned.keep(SPEC, ARCH, 1024, CARD, {})
 
 
 def test_candidates_are_legal_distinct_and_in_order():

@@ -43,8 +43,7 @@ def report(found: Sequence[Tuning], complete: bool) -> None:
         out.print(rows)
         for name in one.wrong:
             out.print(*plain([f"{name} is wrong: never chosen"]))
-        out.print(
-            *plain([f"planned for {one.length} keys: the cost model's choice {one.planned} is {one.loss:.1%} slower than the fastest"])
-        )
+        lost = "wrong" if one.loss is None else f"{one.loss:.1%} slower than the fastest"
+        out.print(*plain([f"planned for {one.length} keys: the cost model's choice {one.planned} is {lost}"]))
     if not complete:
         out.print("interrupted: what is shown is kept" if found else "interrupted before the first round: kernels stay compiled")
