@@ -1,7 +1,8 @@
 """Measures attention on this machine's GPU: flashgen and every peer that is installed, in turns, checked, host time apart.
 
+>>> from flashgen.arch import by_name
 >>> from flashgen.bench import DeviceClock, grid, implementations, run
->>> results = run(grid(), implementations(), DeviceClock(), cupy)
+>>> results = run(grid(), implementations(by_name("sm_90a")), DeviceClock(), cupy)
 """
 
 from flashgen.bench.cases import Case, case, grid

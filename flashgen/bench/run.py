@@ -90,7 +90,7 @@ def run(
 ) -> Results:
     """Times every implementation on every case; `xp` makes the arrays. Adds to `results`; `advance` is called after each case.
 
-    >>> run(grid(), implementations(), DeviceClock(), cupy).measured[0].ms
+    >>> run(grid(), implementations(by_name("sm_90a")), DeviceClock(), cupy).measured[0].ms
     """
     results = Results() if results is None else results
     for case in cases:
@@ -132,7 +132,7 @@ def _ready(expected: Sample, implementation: Implementation, sets: Sequence[Mapp
     error = expected.error(o)
     compile_s = time.perf_counter() - begin - prepared.mask_ms / 1e3
     if not error <= max(expected.allowed, implementation.error):
-        reason = f"wrong: relative error {error:.1e}, twice that of rounding weights and output is {expected.allowed:.1e}"
+        reason = f"wrong: relative error {error:.1e}, allowed are {expected.allowed:.1e}"
         return Skipped(case.name, implementation.name, reason, wrong=True)
     following = itertools.cycle(adopted)
     return _Ready(lambda: prepared.call(*next(following)), compile_s, prepared.mask_ms)

@@ -97,5 +97,5 @@ def _reasons(results: Results) -> dict[str, list[str]]:
 
 
 def failed(results: Results) -> bool:
-    """Whether flashgen itself was wrong or did not run somewhere."""
-    return any(one.implementation == OURS for one in results.skipped)
+    """Whether flashgen itself did not run somewhere, or a kernel of its was wrong."""
+    return any(one.implementation == OURS or (one.wrong and not is_peer(one.implementation)) for one in results.skipped)

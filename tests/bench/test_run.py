@@ -57,6 +57,14 @@ def test_only_what_is_right_is_timed(results):
     assert reasons["off"].startswith("wrong: relative error 1.0e-02")
 
 
+def test_operands_of_11_bits_are_allowed_what_they_cost():
+    one = small(Spec(head_dim=8, dtype="float32", precision="tf32"))
+    arrays = draw(one, np)
+    exact = sample(one, arrays)
+    o = Attention(one.spec)(*(arrays[name].astype(np.float16).astype(np.float32) for name in "qkv"))
+    assert 1e-5 < exact.error(o) <= exact.allowed < 1e-2
+
+
 def test_rows_are_as_documented(results):
     found = to_json(results, "grid", FOUND)
     assert set(found) == {"gpu", "driver", "versions", "commit", "host_us", "skipped", "rows"}

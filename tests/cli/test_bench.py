@@ -69,8 +69,10 @@ def test_everything_is_kept_after_each_case(monkeypatch, tmp_path):
 def test_it_failed_only_where_flashgen_did():
     found = results()
     assert not bench.failed(found)
-    found.skipped.append(Skipped("a case", "flashgen", "wrong: much", wrong=True))
-    assert bench.failed(found)
+    found.skipped.append(Skipped("a case", "cudnn", "wrong: much", wrong=True))
+    assert not bench.failed(found)
+    for ours in ("flashgen", "flashgen mma.sync"):
+        assert bench.failed(Results(found.measured, [Skipped("a case", ours, "wrong: much", wrong=True)]))
 
 
 @pytest.mark.skipif(device.missing() is None, reason="there is a GPU")

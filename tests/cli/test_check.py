@@ -26,6 +26,14 @@ def test_the_emulated_kernel_passes(flashgen, monkeypatch, tmp_path):
     assert "under the emulator" in ran.out
 
 
+def test_operands_of_11_bits_are_allowed_what_they_cost(flashgen, monkeypatch, tmp_path):
+    monkeypatch.setattr(checking, "SHAPES", ((1, 64, 64, 1),))
+    (tmp_path / "rounded.yaml").write_text("dtype: float32\nhead_dim: 16\nmask: causal\nprecision: tf32\n")
+    (shape,) = json.loads(flashgen("check", tmp_path / "rounded.yaml", "--emulate", "--json").out)["shapes"]
+    assert shape["passed"]
+    assert shape["o_error"] > checking.FLOOR["float32"]
+
+
 @pytest.mark.parametrize("change", ["o", "lse", "nan"])
 def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
     right = checking.interpret
