@@ -7,11 +7,13 @@ thread is a fiber, TMA and tensor cores are engines, and the seed orders whateve
 over the cores. At atomics they take turns in an order under the seed, so a seed brings about the same on any number of cores. Data in
 flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
 
-Judged: races in shared memory, proxy fences, mbarriers and named barriers, registers that a wgmma still uses, setmaxnreg, divergence,
-work left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs that are not written or written around.
+Judged: races in shared memory, and in global memory between blocks as between warps of one, where a fence and an atomic hand on what a
+block knows; atomics on outputs and scratch memory before they are written; proxy fences, mbarriers and named barriers, registers that a
+wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs
+that are not written or written around. In calls without scratch memory, races of plain loads and stores show only in what they lead to.
 
-Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes, order in global memory
-between blocks beyond what the seed brings about, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,
+Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes of shared memory, proxy fences
+in global memory, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,
 descriptor base offsets, negated operands, unswizzled operands dense along m or n, shuffles of some lanes.
 """
 

@@ -28,6 +28,7 @@ KERNEL_OPTIONS = (
     *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),  # traps, which machine.cpp tells of
     *("-g", "-fno-optimize-sibling-calls"),  # reports name lines of the kernel, from return addresses
 )
+ADDRESS_SANITIZER = "asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0"
 KEPT = 256 << 20  # bytes of outputs in the cache; beyond that the ones go that were used longest ago
 
 
@@ -54,11 +55,23 @@ def run_compiler(text: Path, *arguments: str) -> str:
 
 
 @functools.cache
+def macros() -> str:
+    """What the compiler predefines: it tells compilers and processors apart."""
+    return run_compiler(Path(os.devnull), *OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
+
+
+@functools.cache
 def identity() -> str:
     """A digest of what else an output depends on: compiler, target processor, options, headers."""
-    macros = run_compiler(Path(os.devnull), *OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
     headers = [path.read_text() for path in sorted(HOST.glob("*.?pp"))]
-    return digest(compiler(), macros, *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
+    return digest(compiler(), macros(), *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
+
+
+def plain_accesses() -> list[str]:
+    """Options with which a kernel calls the machine, in AddressSanitizer's place, before each load and store through a pointer."""
+    prefix = ["-mllvm", "-"] if "__clang__" in macros() else ["", "--param="]
+    settings = [[*prefix[:-1], prefix[-1] + setting] for setting in ADDRESS_SANITIZER]
+    return ["-fsanitize=kernel-address", *(word for setting in settings for word in setting if word)]
 
 
 @functools.cache
@@ -91,17 +104,18 @@ def machine() -> Path:
     return output
 
 
-def library(kernel: HostText, name: str) -> Path:
-    """A kernel as a shared library, compiled once for its text. Raises MissingTwin, CompileError, BackendError."""
+def library(kernel: HostText, name: str, plain: bool = True) -> Path:
+    """A text's kernels as a shared library, compiled once. Raises MissingTwin, CompileError, BackendError."""
     for instruction in kernel.instructions:
         if instruction.twin not in twins():
             raise MissingTwin(instruction, name)
-    output = cache_folder() / f"kernel-{digest(identity(), kernel.text)}.so"
+    options = [*KERNEL_OPTIONS, *(plain_accesses() if plain else [])]
+    output = cache_folder() / f"kernel-{digest(identity(), kernel.text, *options)}.so"
     if not kept(output):
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             source = Path(folder) / name  # the name that line tables give
             source.write_text(kernel.text)
-            compile_to(output, source, *KERNEL_OPTIONS, f"-I{HOST}", str(machine()))
+            compile_to(output, source, *options, f"-I{HOST}", str(machine()))
         forget_the_oldest(output.parent)
     return output
 

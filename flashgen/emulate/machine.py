@@ -4,12 +4,13 @@ import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.emulate import build, report
+from flashgen.emulate.memory import Watched
 from flashgen.emulate.translate import translate
 from flashgen.errors import BackendError
 
@@ -24,14 +25,17 @@ class _Region(ctypes.Structure):
 
 
 class _Array(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+    _fields_ = (
+        *(("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t)),
+        *(("shadow", ctypes.c_void_p), ("defined", ctypes.c_int)),
+    )
 
 
 class _Launch(ctypes.Structure):
     _fields_ = (
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
         *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
-        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int)),
+        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int), ("number", ctypes.c_int)),
     )
 
 
@@ -45,6 +49,8 @@ class _Report(ctypes.Structure):
 class HostKernel:
     """A kernel of a self-contained CUDA text, compiled for this CPU with its others. Raises MissingTwin, CompileError, BackendError.
 
+    `plain`: races on global memory are looked for in loads and stores of C++ too, not only in instructions; up to half slower.
+
     >>> text = 'struct Params { int* x; }; extern "C" __global__ void f(const __grid_constant__ Params p) { atomicAdd(p.x, 2); }'
     >>> x = np.zeros(1, np.int32)
     >>> HostKernel(text, "f").launch(grid=3, block=32, shared_bytes=0, params=np.array(x.ctypes.data, np.uint64))
@@ -52,9 +58,9 @@ class HostKernel:
     192
     """
 
-    def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu"):
+    def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu", plain: bool = True):
         self.text, self.name = text, name
-        self._path = build.library(translate(text, name), name)
+        self._path = build.library(translate(text, name), name, plain)
         self._library = ctypes.CDLL(str(self._path))
         self._library.cuda_on_host_params.restype = ctypes.c_size_t
         self._entry = int(self._library.cuda_on_host_entry(entry.encode()))
@@ -70,23 +76,28 @@ class HostKernel:
         seed: int = 0,
         checks: bool = True,
         regions: "Sequence[Region]" = (),
-        arrays: Mapping[str, NDArray[Any]] | None = None,
+        arrays: Mapping[str, Watched] = MappingProxyType({}),
+        number: int = 1,
     ) -> None:
         """Runs a grid of blocks of `block` threads; `params` is the kernel's one parameter, passed by value. Raises EmulationFault.
 
         Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
-        looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports; when `arrays` are given, accesses
-        to global memory through instructions must stay inside them.
+        looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports. When `arrays` are given, accesses
+        to global memory through instructions must stay inside them, and races on them are looked for; `number` is that of the kernel
+        among those that share them, from 1, in order.
         """
         expected = self._library.cuda_on_host_params(self._entry)
         if params.nbytes != expected:
             raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
         named = [_Region(r.name.encode(), r.offset, r.bytes, r.count) for r in regions]
-        bounds = [_Array(name.encode(), *extent(array)) for name, array in (arrays or {}).items()]
+        watched = [
+            _Array(name.encode(), x.begin, x.nbytes, x.shadow.ctypes.data if x.shadow.size else None, x.use != "fill")
+            for name, x in arrays.items()
+        ]
         launch = _Launch(
             *(sizes, (block, 1, 1), shared_bytes, checks, seed, params.ctypes.data),
-            *((_Region * len(named))(*named), (_Array * len(bounds))(*bounds), len(named), len(bounds), cores()),
+            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number),
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))
@@ -103,9 +114,3 @@ class HostKernel:
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def extent(array: NDArray[Any]) -> tuple[int, int]:
-    """Where an array lies: its first byte and how many bytes it spans."""
-    begin, end = np.lib.array_utils.byte_bounds(array)
-    return begin, end - begin if array.size else 0

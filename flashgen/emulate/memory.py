@@ -1,15 +1,47 @@
-"""Arrays that end where memory ends: whoever reads or writes past their last element is found."""
+"""Arrays as a kernel meets them: where memory ends with them, and what the race checker knows of each."""
 
 import ctypes
 import functools
 import mmap
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
+SHADOW = 36  # bytes that the checker keeps for 4 of an array
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """An array that the kernels of a call may touch.
+
+    `use`: "read" is never written, "update" holds values before the first kernel, "fill" is undefined until it is written.
+
+    >>> Watched(np.zeros(64, np.float32), "fill").begin % 4
+    0
+    """
+
+    array: NDArray[Any]
+    use: Literal["read", "update", "fill"] = "update"
+    shadow: NDArray[np.uint8] = field(init=False)  # who wrote and read what, from one kernel of the call to the next
+
+    def __post_init__(self) -> None:
+        granules = 0 if self.use == "read" else self.nbytes // 4 + 2
+        object.__setattr__(self, "shadow", np.zeros(granules * SHADOW, np.uint8))
+
+    @property
+    def begin(self) -> int:
+        """The address of its first byte."""
+        return np.lib.array_utils.byte_bounds(self.array)[0]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it spans."""
+        begin, end = np.lib.array_utils.byte_bounds(self.array)
+        return end - begin if self.array.size else 0
 
 
 @functools.cache

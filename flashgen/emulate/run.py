@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flashgen.dtypes import by_name
 from flashgen.emulate.machine import HostKernel
-from flashgen.emulate.memory import fence, fenced
+from flashgen.emulate.memory import Watched, fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.plan.model import Argument, Plan
@@ -63,9 +63,11 @@ def emulate(
         rows |= {"k": rows["q"], "v": rows["o"]}
     counter = np.zeros(2, np.int32)
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in plan.launch.scratch}
-    arrays = {**rows, "counter": counter, **tensors, **scratch}
-    record = fill(plan, {**outputs, **arrays}, scalars(plan, sizes, params))
-    launch(plan, source, sizes, record, {**arrays, **outputs}, seed, checks, blocks)
+    record = fill(plan, {**outputs, **rows, "counter": counter, **tensors, **scratch}, scalars(plan, sizes, params))
+    inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if kv_len else {"q": rows["q"]})
+    watched = {name: Watched(x, "read") for name, x in inputs.items()} | {"counter": Watched(counter)}
+    watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
+    launch(plan, source, sizes, record, watched, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
         judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
@@ -77,21 +79,21 @@ def emulate(
 
 
 def launch(
-    plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Array], seed: int, checks: bool, blocks: int
+    plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
 ) -> None:
     """Runs the kernels one after another."""
-    for part in plan.launch.kernels:
+    for number, part in enumerate(plan.launch.kernels, 1):
         if not (size := grid(part, sizes, blocks)):
             continue
-        kernel = compiled(source.text, part.entry, f"{source.name}.cu")
+        kernel = compiled(source.text, part.entry, f"{source.name}.cu", plain=bool(plan.launch.scratch))
         regions = plan.smem.regions if part.shared_bytes == plan.smem.bytes else ()
-        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, regions, watched)
+        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, regions, watched, number)
 
 
 @functools.lru_cache(64)
-def compiled(text: str, entry: str, name: str) -> HostKernel:
+def compiled(text: str, entry: str, name: str, plain: bool) -> HostKernel:
     """The kernel of a text, kept: sources come again with other arrays and seeds."""
-    return HostKernel(text, entry, name)
+    return HostKernel(text, entry, name, plain)
 
 
 def fill(plan: Plan, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, HostKernel, MissingTwin, machine
-from flashgen.emulate.memory import fence
+from flashgen.emulate.memory import Watched, fence
 from flashgen.errors import BackendError, CompileError
 from flashgen.plan.model import Region
 from tests.emulate.kernels import kernel_text, record
@@ -164,12 +164,13 @@ COPY = kernel_text(
 def test_global_memory_has_bounds():
     x, y = np.random.default_rng(0).random(128, np.float32), np.zeros(128, np.float32)
     kernel, arrays = HostKernel(COPY), {"in": x, "out": y}
-    kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays), arrays=arrays)
+    watched = {"in": Watched(x, "read"), "out": Watched(y)}
+    kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays), arrays=watched)
     assert (x == y).all()
     with pytest.raises(EmulationFault, match=r"16 bytes of global memory at `in`\+0x200, outside its 512 bytes"):
-        kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays, shift=4), arrays=arrays)
+        kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays, shift=4), arrays=watched)
     with pytest.raises(EmulationFault, match="not 16-byte aligned"):
-        kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays, shift=1), arrays=arrays)
+        kernel.launch(1, 32, 0, record(COPY_PARAMS, **arrays, shift=1), arrays=watched)
 
 
 def test_a_record_of_another_size_is_refused():
@@ -215,8 +216,9 @@ TRAPS = kernel_text(
 def test_what_the_processor_stops_at_is_reported_with_its_line(values, found):
     x, y = fence(np.ones(64, np.float32)), np.zeros(32, np.float32)
     kernel, arrays = HostKernel(TRAPS), {"in": x, "out": y}
-    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=arrays)
+    watched = {"in": Watched(x, "read"), "out": Watched(y)}
+    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=watched)
     with pytest.raises(EmulationFault, match=found) as caught:
-        kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays, **values), arrays=arrays)
+        kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays, **values), arrays=watched)
     assert "local[" in TRAPS.splitlines()[caught.value.line - 1] or "Four" in TRAPS.splitlines()[caught.value.line - 1]
-    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=arrays)
+    kernel.launch(1, 32, 0, record(TRAPS_PARAMS, **arrays), arrays=watched)

@@ -16,11 +16,12 @@ class AsyncCopies : public Engine {
     if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block->fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
     if (source_bytes < 0 || source_bytes > bytes) block->fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
     if (destination % size) block->fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
-    check_global(source, source_bytes > 0 ? static_cast<std::size_t>(source_bytes) : 0, size);
+    const Array* array = inside(source, static_cast<std::size_t>(source_bytes), size);
     Queue& queue = queues_[t.id];
     const int agent = agent::copies(t.id / 32);
     Clock clock = block->clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
+    if (array) GlobalUse(Access::copy, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
     std::memset(shared->write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
     flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});
     ++queue.flying[queue.groups];

@@ -54,10 +54,12 @@ inline const TensorMap& checked(const void* pointer, std::uint32_t address, int 
 // A one-dimensional copy, in the form of a map.
 inline TensorMap plain(const void* address, std::uint32_t in_shared, int bytes) {
   if (in_shared % 16 || bytes % 16 || reinterpret_cast<std::uintptr_t>(address) % 16) block->fault("a bulk copy that is not 16-byte aligned", "both addresses and the size");
-  check_global(address, static_cast<std::size_t>(bytes), 16);
+  inside(address, static_cast<std::size_t>(bytes), 16);
   const auto size = static_cast<std::uint32_t>(bytes);
   return {static_cast<unsigned char*>(const_cast<void*>(address)), {}, {size, 1, 1, 1, 1}, {size, 1, 1, 1, 1}, 1, 1, 1, TensorMap::kMagic};
 }
+
+inline const Array* array_of(const TensorMap& map) { return array_at(reinterpret_cast<std::uintptr_t>(map.address), 1); }
 
 // A load may land at any time from its issue on: its box turns to NaN at once, its data arrive when the scheduler says.
 class BulkLoads : public Engine {
@@ -67,7 +69,9 @@ class BulkLoads : public Engine {
   void issue(std::uint32_t destination, const TensorMap& map, const Coordinates& at, std::uint32_t mbarrier) {
     Load load{map, destination, mbarrier, at, block->clock(), block->chance(), block->place()};
     const int agent = mbarriers_.issue(mbarrier, load.clock);
-    for_each_chunk(map, destination, at, [&](std::uint32_t address, unsigned char*, int) {
+    const Array* array = array_of(map);
+    for_each_chunk(map, destination, at, [&](std::uint32_t address, const unsigned char* global, int valid) {
+      if (array && valid > 0) GlobalUse(Access::copy, agent, load.clock).note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
       std::memset(shared->write(address, 16, agent, load.clock, SharedMemory::Proxy::async), 0xFF, 16);
     });
     const auto later = [](const Load& a, const Load& b) { return a.lateness < b.lateness; };
@@ -188,8 +192,11 @@ class BulkStores : public Engine {
   }
   static void write(Store& s) {
     const unsigned char* chunk = s.data.data();
+    const Array* array = array_of(s.map);
+    const GlobalUse use(s.add ? Access::atomic : Access::write, agent::bulk_store(s.thread / 32), s.clock);
     for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t, unsigned char* global, int valid) {
       if (valid <= 0) return;
+      if (array) use.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
       if (s.add)
         for (int i = 0; i < valid / 4; ++i) std::atomic_ref(reinterpret_cast<float*>(global)[i]) += reinterpret_cast<const float*>(chunk)[i];
       else std::memcpy(global, chunk, static_cast<std::size_t>(valid));

@@ -7,7 +7,7 @@ namespace cuda_on_host {
 
 // Logical time for the race checker (vector clocks). Agents are warps and asynchronous units; an access is (agent, its time
 // then), and it happened before whoever's clock has reached that time.
-constexpr int kAgents = 160;
+constexpr int kAgents = 168;
 struct Clock {
   std::array<std::uint32_t, kAgents> time{};
   void join(const Clock& other) {
@@ -20,6 +20,7 @@ constexpr int tensor_core(int warpgroup) { return 32 + warpgroup; }
 constexpr int bulk_store(int warp) { return 40 + warp; }
 constexpr int mbarrier(int index) { return 72 + index; }   // the bulk loads that report to it
 constexpr int copies(int warp) { return 128 + warp; }      // cp.async
+constexpr int others = 160;                               // how much of the other blocks is known: global_order.hpp
 constexpr bool is_warp(int id) { return id < 32; }
 constexpr bool is_tensor_core(int id) { return id >= 32 && id < 40; }
 constexpr bool is_bulk_store(int id) { return id >= 40 && id < 72; }

@@ -31,7 +31,10 @@ int lane();
 void begin_turn();
 void end_turn();
 struct Turn { INLINED Turn() { begin_turn(); } INLINED ~Turn() { end_turn(); } };
-void check_global(const void* address, std::size_t bytes, std::size_t alignment);
+enum class Access { copy, read, write, atomic };       // of global memory; a copy reads what nobody need look at
+void check_global(const void* address, std::size_t bytes, std::size_t alignment, Access access);
+void hand_on(const void* address);                     // an atomic there: what other blocks may learn by it
+void copy(void* to, const void* from, std::size_t bytes);   // which the checker does not take for a plain access
 [[noreturn]] void not_modelled(const char* what);
 
 struct SharedArray {};                                 // `extern __shared__`: it has an address in the window and nothing else
@@ -48,7 +51,7 @@ extern Dim3 blockDim, gridDim;
 std::size_t __cvta_generic_to_shared(const SharedArray&);
 void __syncthreads();
 void __syncwarp(unsigned mask = ~0u);
-INLINED void __threadfence() {}                        // blocks take turns, so that global memory is always up to date
+void __threadfence();
 
 template <class T> INLINED T __shfl_sync(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= 8);
@@ -71,9 +74,12 @@ INLINED int __all_sync(unsigned mask, int predicate) { return (vote(mask, !predi
 
 template <class T, class Change> INLINED T atomic(T* address, Change change) {
   const Turn turn;
-  check_global(address, sizeof(T), alignof(T));
-  const T old = *address;
-  *address = change(old);
+  check_global(address, sizeof(T), alignof(T), Access::atomic);
+  hand_on(address);
+  T old;
+  copy(&old, address, sizeof old);
+  const T changed = change(old);
+  copy(address, &changed, sizeof old);
   return old;
 }
 template <class T> INLINED T atomicAdd(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T old) { return old + value; }); }

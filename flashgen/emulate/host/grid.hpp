@@ -21,7 +21,7 @@ struct Launch {                                        // machine.py fills it
   const void* params;
   const Region* regions;
   const Array* arrays;
-  int region_count, array_count, cores;
+  int region_count, array_count, cores, number;        // number: of the kernel in its call, from 1
 };
 
 // A block on a multiprocessor, with everything it owns.
@@ -44,13 +44,14 @@ class Resident {
  private:
   void enter() {
     builtins::blockIdx = index_;
-    block = &threads_, shared = &memory_, units = &units_;
+    block = &threads_, shared = &memory_, units = &units_, order = &order_;
   }
 
   Dim3 index_;
   Block threads_;
   SharedMemory memory_;
   Units units_;
+  GlobalOrder order_;
 };
 
 class Grid {

@@ -32,6 +32,9 @@ std::uint32_t vote(std::uint32_t mask, bool predicate) {
 int lane() { return block->lane(); }
 void begin_turn() { HERE, block->pause(); }
 void end_turn() { block->pause(); }
+void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void hand_on(const void* address) { order->atomic(address); }
+void builtins::__threadfence() { HERE, order->fence(); }
 
 std::size_t builtins::__cvta_generic_to_shared(const SharedArray&) { return SharedMemory::kBase; }
 // Orders the lanes' memory accesses, so what one has waited for all have. Shuffles and votes do not.
@@ -115,12 +118,12 @@ void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
 }
 void store_global(void* address, const void* value, std::size_t bytes) {
   HERE;
-  check_global(address, bytes, bytes);
+  check_global(address, bytes, bytes, Access::write);
   std::memcpy(address, value, bytes);
 }
 void load_global(const void* address, void* value, std::size_t bytes) {
   HERE;
-  check_global(address, bytes, bytes);
+  check_global(address, bytes, bytes, Access::read);
   std::memcpy(value, address, bytes);
 }
 
@@ -149,6 +152,20 @@ struct Report {                                        // machine.py reads it
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
+// Plain accesses, which the compiler tells of: kernels are built as for its AddressSanitizer, with these in place of that library.
+#define PLAIN(BYTES)                                                                                                                                          \
+  extern "C" void __asan_load##BYTES##_noabort(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::read, __builtin_return_address(0)); }  \
+  extern "C" void __asan_store##BYTES##_noabort(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::write, __builtin_return_address(0)); }
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+#undef PLAIN
+extern "C" void __asan_loadN_noabort(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::read, __builtin_return_address(0)); }
+extern "C" void __asan_storeN_noabort(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::write, __builtin_return_address(0)); }
+extern "C" void __asan_handle_no_return() {}
+
 // The number of an entry by its name, -1 if there is none.
 EXPORTED int cuda_on_host_entry(const char* name) {
   using cuda_on_host::entries;
@@ -171,6 +188,8 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_o
   builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
+  launch_number = static_cast<std::uint8_t>(launch->number);
+  handed_on.clear();
   fault = Grid(*launch, entries[entry].thread).run();
   if (fault.what.empty()) return nullptr;
   report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};

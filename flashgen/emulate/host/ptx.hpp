@@ -22,7 +22,7 @@ template <class T, int N> struct References { T* at[N]; };  // the same as the o
 template <class T, int N> struct Registers {                // the same when they are neighbours in one array: wgmma keeps them
   T* first;
   operator References<T, N>() const { References<T, N> r; for (int i = 0; i < N; ++i) r.at[i] = first + i; return r; }
-  operator Values<std::remove_const_t<T>, N>() const { Values<std::remove_const_t<T>, N> v; for (int i = 0; i < N; ++i) v.v[i] = first[i]; return v; }
+  operator Values<std::remove_const_t<T>, N>() const { Values<std::remove_const_t<T>, N> v; std::memcpy(&v, first, sizeof v); return v; }
 };
 template <int N, class T> INLINED Registers<T, N> neighbours(T* first) { return {first}; }
 template <class T, class... More> INLINED References<T, 1 + sizeof...(More)> references(T& first, More&... more) { return {{&first, &more...}}; }

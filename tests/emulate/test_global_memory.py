@@ -1,0 +1,87 @@
+"""Races on global memory: between blocks, between warps of one, between a kernel and the next."""
+
+import numpy as np
+import pytest
+
+from flashgen.emulate import EmulationFault, HostKernel
+from flashgen.emulate.memory import Watched
+from tests.emulate.kernels import kernel_text, record
+
+MERGE_PARAMS = "float* parts; float* out; int* counter;"
+MERGE = """  p.parts[blockIdx.x * 64 + threadIdx.x] = threadIdx.x;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const u32 before = atomicAdd(p.counter, 1);
+    __threadfence();
+    ptx::store_shared(shared, before);
+  }
+  __syncthreads();
+  if (ptx::load_shared(shared) != gridDim.x - 1) return;
+  float sum = 0;
+  for (u32 i = 0; i < gridDim.x; ++i) sum += p.parts[i * 64 + (threadIdx.x + 32) % 64];
+  p.out[threadIdx.x] = sum;"""  # by the block that arrives last
+
+
+def merge(seed, body=MERGE, blocks=5):
+    parts, out, counter = np.zeros((blocks, 64), np.float32), np.zeros(64, np.float32), np.zeros(1, np.int32)
+    arrays = {"parts": Watched(parts, "fill"), "out": Watched(out, "fill"), "counter": Watched(counter)}
+    kernel = HostKernel(kernel_text(MERGE_PARAMS, body))
+    kernel.launch(blocks, 64, 16, record(MERGE_PARAMS, parts=parts, out=out, counter=counter), seed, arrays=arrays)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("old", "found"),
+    [
+        (
+            "[blockIdx.x * 64 + threadIdx.x] = threadIdx.x;\n  __threadfence();",
+            "block . reads `parts`.*, written by block ., nothing orders",
+        ),
+        ("  __threadfence();\n  __syncthreads();", "(block . reads `parts`.*, written by block ., nothing orders)|another warp or unit"),
+        ("atomicAdd(p.counter, 1);\n    __threadfence();", "block . reads `parts`.*, written by block ., nothing orders the two"),
+    ],
+)
+def test_the_last_block_may_read_what_the_others_wrote_with_every_fence_and_barrier(seed, old, found):
+    assert (merge(seed) == 5 * ((np.arange(64) + 32) % 64)).all()
+    with pytest.raises(EmulationFault, match=found):
+        merge(seed, MERGE.replace(old, old.rpartition("\n")[0]))
+
+
+PIECES_PARAMS = "float* x; int stride, first, fill;"
+PIECES = kernel_text(
+    PIECES_PARAMS,
+    """  float* mine = p.x + p.first + blockIdx.x * p.stride;
+  if (p.fill) mine[threadIdx.x] = 1;
+  else atomicAdd(mine + threadIdx.x, mine[(threadIdx.x + 32) % 64]);""",
+)
+
+
+def pieces(watched, number=1, threads=32, **values):
+    call = {"stride": 32, "first": 0, "fill": 1} | values
+    HostKernel(PIECES).launch(3, threads, 0, record(PIECES_PARAMS, x=watched.array, **call), arrays={"x": watched}, number=number)
+
+
+def test_blocks_write_apart_from_each_other():
+    pieces(Watched(np.zeros(96, np.float32), "fill"))
+    with pytest.raises(EmulationFault, match=r"race: block . writes `x`\+0x7c, written by block ., nothing orders the two") as caught:
+        pieces(Watched(np.zeros(96, np.float32), "fill"), stride=31)
+    assert "the other side, kernel.cu:" in str(caught.value)
+
+
+def test_atomics_only_on_what_an_earlier_kernel_wrote():
+    x = Watched(np.zeros(256, np.float32), "fill")
+    pieces(x, stride=64)
+    with pytest.raises(EmulationFault, match=r"`x`.* is changed by an atomic, and nobody has written it"):
+        pieces(x, 2, stride=0, first=32, fill=0)
+
+
+def test_warps_of_a_block_need_a_barrier():
+    with pytest.raises(EmulationFault, match=r"race: block . reads `x`.*, changed by an atomic of another warp or unit of it"):
+        pieces(Watched(np.zeros(192, np.float32)), threads=64, stride=64, fill=0)
+
+
+def test_what_is_only_read_is_not_written():
+    with pytest.raises(EmulationFault, match="`x` is written, which the kernels only read"):
+        pieces(Watched(np.zeros(96, np.float32), "read"))
