@@ -174,7 +174,7 @@ class Plan:
 
     spec: Spec
     arch: Arch
-    skeleton: str  # template: forward_sm90, forward_sm80; `interpreter`: none
+    skeleton: str  # template, as forward_sm90; `interpreter`: none
     expressions: Expressions
     holes: Holes
     ranges: KeyRanges
@@ -210,7 +210,7 @@ class Plan:
             "skeleton": self.skeleton,
             **{g: dataclasses.asdict(getattr(self, g)) for g in groups},
             "cost": dict(self.cost),
-            "reasons": dict(self.reasons),
+            "reasons": [{"field": field, "reason": reason} for field, reason in self.reasons],
             "ranges": self.ranges.to_json(),
             "rejected": [dataclasses.asdict(r) for r in self.rejected],
         }

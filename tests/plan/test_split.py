@@ -40,6 +40,7 @@ def test_the_plan_tells_the_split():
     assert p.split.products == ((1, 0), (0, 1), (0, 0))
     assert any("2 float16 planes" in why for _, why in p.reasons)
     assert any("plain float32, slowly" in why for _, why in p.reasons)
+    assert len(p.to_json()["reasons"]) == len(p.reasons)
     assert plan(Spec(head_dim=64, dtype="float32", precision="tf32"), "sm_90a").split.planes == 1
     assert plan(Spec(head_dim=64, dtype="bfloat16"), "sm_90a").split is None
 
