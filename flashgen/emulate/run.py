@@ -55,6 +55,8 @@ def emulate(
     others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in plan.spec.outputs if name != "o"}
     outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
     if not o.size:
+        if "max_logit" in outputs:
+            outputs["max_logit"][...] = -np.inf  # of no row
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
     tensors = {t.name: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}

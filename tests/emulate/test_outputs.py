@@ -38,3 +38,11 @@ def test_maxima(family):
     if "max" in outputs:
         assert error(found["max"], top) < 1e-4
         assert error(found["lse"], reference(spec, q, k, v, slopes=slopes)[1]) < 1e-3
+
+
+def test_without_queries_no_head_has_a_maximum():
+    spec = Spec(head_dim=64, dtype="float16", outputs=["o", "max_logit"])
+    chosen = plan(spec, "sm_80")
+    q, k, v = arrays(spec, 2, 4, 2, 0, 140)
+    found = emulate(chosen, render(chosen), q, k, v)
+    assert np.isneginf(found["max_logit"]).all()
