@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flashgen
 from flashgen.ladder import RUNGS, Shape, climb, write
-from flashgen.runtime import device, measure
+from flashgen.runtime import arrays, device, measure
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 
@@ -44,7 +44,7 @@ def profile(shape: Shape, lengths: list[int]) -> dict[tuple[str, int], int] | No
 
 def one_call_each(shape: Shape, lengths: list[int]) -> None:
     """What ncu watches: a call of every rung that is kernels; says before each how many they are."""
-    cupy = measure.cupy()
+    cupy = arrays.cupy()
     for length in lengths:
         q, k, v = map(measure.to_gpu, replace(shape, length=length).arrays())
         for rung in RUNGS:

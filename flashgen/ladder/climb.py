@@ -18,7 +18,7 @@ from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import interpret, plan
 from flashgen.plan.counts import counts
 from flashgen.plan.params import Sizes
-from flashgen.runtime import device, measure
+from flashgen.runtime import arrays, device, measure
 
 Run = Callable[[], Any]
 REPETITIONS = 7  # of a timing
@@ -121,7 +121,7 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Abs
         advance(f"{rung.title}, {shape.length}")
         found: dict[str, int] = {}
         if rung.schedule is None:
-            runs[rung.name] = partial(measure.array_operations, measure.cupy(), q, k, v)
+            runs[rung.name] = partial(measure.array_operations, arrays.cupy(), q, k, v)
         else:
             attention = Attention(rung.spec(shape.head_dim, shape.dtype), arch)
             runs[rung.name] = partial(attention, q, k, v, out=o)

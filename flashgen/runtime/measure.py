@@ -7,9 +7,6 @@ from typing import Any
 import numpy as np
 
 from flashgen.runtime import arrays, device
-from flashgen.runtime.arrays import cupy
-
-__all__ = ["array_operations", "cupy", "machine", "memory", "to_gpu", "to_host"]
 
 
 def to_gpu(x: np.ndarray[Any, Any]) -> Any:
@@ -25,11 +22,12 @@ def to_host(x: Any) -> np.ndarray[Any, Any]:
 def memory(run: Callable[[], Any]) -> tuple[int, np.ndarray[Any, Any]]:
     """Bytes that a pool of CuPy takes for one call, and what the call returned, in host memory. Raises MemoryError."""
     run()  # compiles, and makes what is kept for good
-    cupy().get_default_memory_pool().free_all_blocks()
-    pool = cupy().cuda.MemoryPool()
-    with cupy().cuda.using_allocator(pool.malloc):
+    cupy = arrays.cupy()
+    cupy.get_default_memory_pool().free_all_blocks()
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.using_allocator(pool.malloc):
         result = run()
-    cupy().cuda.Device().synchronize()
+    cupy.cuda.Device().synchronize()
     return pool.total_bytes(), to_host(result)
 
 
@@ -48,5 +46,5 @@ def machine() -> dict[str, Any]:
     return {
         "gpu": device.current().name,
         "driver": device.driver_version(),
-        "versions": {"cupy": cupy().__version__, "numpy": np.__version__},
+        "versions": {"cupy": arrays.cupy().__version__, "numpy": np.__version__},
     }
