@@ -73,10 +73,7 @@ def emulate(
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
         judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
-    if counter.any():
-        raise EmulationFault(
-            f"the kernel leaves its counter at {counter.tolist()}, the next launch needs zeros\n  look at: the reset by the last block"
-        )
+    judge_counter(counter)
     return outputs
 
 
@@ -146,3 +143,11 @@ def judge(x: Array, memory: Array, axes: str) -> None:
         )
     if (memory[: GUARD // x.itemsize] != poison).any():
         raise EmulationFault(f"the kernel wrote before the output {axes}\n  look at: the index of the row and the strides")
+
+
+def judge_counter(counter: Array) -> None:
+    """Raises EmulationFault where the last block did not leave zeros."""
+    if counter.any():
+        raise EmulationFault(
+            f"the kernel leaves its counter at {counter.tolist()}, the next launch needs zeros\n  look at: the reset by the last block"
+        )
