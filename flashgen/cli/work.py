@@ -28,7 +28,7 @@ class Work:
     visible: float  # share of the pairs of a query and a key
     flops: int  # of the products of visible pairs
     executed_flops: int  # of the products of loaded tiles
-    bytes: int  # of q, k, v, o and lse, each once
+    bytes: int  # of q, k, v, o, and what is written of each row, each once
     loaded_bytes: int  # of key and value tiles into shared memory
     classes: NDArray[np.int8] = field(compare=False, repr=False)  # [q_tiles, kv_tiles]
 
@@ -44,7 +44,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
     classes = plan.ranges.classes(q_len, kv_len, values)
     counts = {name: int((classes == kind).sum()) for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))}
     pairs, loaded = _pairs(plan, classes, q_len, kv_len, values), counts["partial"] + counts["full"]
-    lse = 4 * heads * q_len if "lse" in spec.outputs else 0
+    by_row = 4 * heads * q_len * len(plan.row_outputs)
     return Work(
         q_len=q_len,
         kv_len=kv_len,
@@ -53,7 +53,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
         visible=pairs / (q_len * kv_len),
         flops=2 * heads * pairs * columns,
         executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) * tile.v_splits,
-        bytes=(heads * q_len + kv_len) * columns * plan.dtype.bytes + lse,
+        bytes=(heads * q_len + kv_len) * columns * plan.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
         classes=classes,
     )
