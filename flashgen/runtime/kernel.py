@@ -21,6 +21,7 @@ from flashgen.runtime.nvrtc import Binary
 _ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
 _POINTER = struct.Struct("<Q")
 COUNTER = "counter"  # what a launch brings itself, after the arrays
+_PER_THREAD = 2  # CU_STREAM_PER_THREAD: one handle for a stream of each thread
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Launch:
         self._written = ()
         for config, _ in self._kernels:
             config.hStream = self._driver.CUstream(stream)
-        self._stream = -1 if alone else stream
+        self._stream = -1 if alone or stream == _PER_THREAD else stream
 
     def _launch(self) -> None:
         for config, function in self._kernels:
@@ -172,12 +173,22 @@ def _early() -> Any:
 _COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 8 bytes each, never freed
 
 
+class _OfThread(threading.local):
+    """The same for the streams that a thread has of its own."""
+
+    def __init__(self) -> None:
+        self.counters: dict[tuple[int, int], int] = {}
+
+
+_OF_THREAD = _OfThread()
+
+
 def _counter(target: Device, stream: int) -> int:
     """Two zeros in memory for the kernels of a stream, which leave them zero."""
-    key = (target.ordinal, stream)
-    if key not in _COUNTERS:
-        _COUNTERS.setdefault(key, _zeros(target))
-    return _COUNTERS[key]
+    key, known = (target.ordinal, stream), _OF_THREAD.counters if stream == _PER_THREAD else _COUNTERS
+    if key not in known:
+        known.setdefault(key, _zeros(target))
+    return known[key]
 
 
 def captured(stream: int) -> bool:

@@ -203,3 +203,29 @@ def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.Mon
         target = SimpleNamespace(ordinal=ordinal)
         assert made.on(target) == f"function {ordinal}"  # type: ignore[arg-type]
     assert loaded == [0, 1]
+
+
+def test_counters_are_those_of_a_stream_and_per_thread_those_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter(range(1, 9))
+    monkeypatch.setattr(kernel, "_zeros", lambda _: next(made))
+    monkeypatch.setattr(kernel, "_COUNTERS", {})
+    monkeypatch.setattr(kernel, "_OF_THREAD", kernel._OfThread())
+    target, per_thread, found = Device(0, "H", by_name("sm_90a"), 132, None, 77), int(driver.CU_STREAM_PER_THREAD), []
+
+    def ask() -> None:
+        found.append([kernel._counter(target, stream) for stream in (5, per_thread, 5, per_thread)])
+
+    ask()
+    other = threading.Thread(target=ask)
+    other.start()
+    other.join()
+    assert found == [[1, 2, 1, 2], [1, 3, 1, 3]]
+
+
+def test_a_launch_asks_anew_for_the_counter_of_a_per_thread_stream(planned: Plan, launched: list[dict[str, Any]]) -> None:
+    launch = prepare(planned)
+    launch(ARRAYS, 2)
+    assert launch._stream == -1
+    launch(ARRAYS, 5)
+    assert launch._stream == 5
+    assert [x["stream"] for x in launched] == [2, 5]
