@@ -6,7 +6,7 @@ from dataclasses import replace
 from flashgen.plan import sm80
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
-from flashgen.plan.passes import NORMALIZED_FRAGMENTS, rescale
+from flashgen.plan.passes import held_while_divided, rescale
 from flashgen.plan.search import Draft, Problem, further_arguments, row_outputs
 from flashgen.plan.sm80 import cost
 from flashgen.spec import Spec
@@ -28,15 +28,11 @@ def drafts(problem: Problem) -> Iterator[Draft]:
 
 def objection(problem: Problem, draft: Draft) -> str | None:
     """What sm80 objects to, several stages, and more registers than o, s and their factors have."""
-    tile, pipe = draft.tile, draft.pipeline
-    if pipe.stages != 1:
-        return f"stages is {pipe.stages}: 1 with outer: kv, whose key tile stays while query tiles pass by"
+    if (stages := draft.pipeline.stages) != 1:
+        return f"stages is {stages}: 1 with outer: kv, whose key tile stays while query tiles pass by"
     if found := sm80.objection(problem, draft):
         return found
-    held = tile.block_m // (16 * pipe.warps) * (4 + 0.75 * tile.block_n + tile.v_columns / 2)
-    if held > NORMALIZED_FRAGMENTS:
-        return f"q, s and o take {held:.0f} registers a thread, {NORMALIZED_FRAGMENTS} can be held while o is divided after every tile"
-    return None
+    return held_while_divided(draft, 4)
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

@@ -34,10 +34,16 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if found := sm80.objection(problem, draft):
         return found
     q = tile.qk_columns // 4 + sm80.QUERY_MARGIN if pipe.query_in_registers else 4
+    return held_while_divided(draft, q) if problem.softmax.normalize == "each_step" else None
+
+
+def held_while_divided(draft: Draft, q: int) -> str | None:
+    """Why a thread cannot hold q (registers of 16 rows), s and o where o is divided after every tile, or None."""
+    tile, pipe = draft.tile, draft.pipeline
     held = tile.block_m // (16 * pipe.warps) * (q + 0.75 * tile.block_n + tile.v_columns / 2)
-    if problem.softmax.normalize == "each_step" and held > NORMALIZED_FRAGMENTS:
-        return f"q, s and o take {held:.0f} registers a thread, {NORMALIZED_FRAGMENTS} can be held while o is divided after every tile"
-    return None
+    if held <= NORMALIZED_FRAGMENTS:
+        return None
+    return f"q, s and o take {held:.0f} registers a thread, {NORMALIZED_FRAGMENTS} can be held while o is divided after every tile"
 
 
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:

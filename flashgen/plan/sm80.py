@@ -61,15 +61,16 @@ def check(problem: Problem) -> None:
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, warps, stages, and whether q stays in registers."""
     spec = problem.spec
-    rows = _choices(spec.block.m, (64, 128) if spec.warps is None else (16 * spec.warps, 32 * spec.warps))
-    keys = _choices(spec.block.n, (16, 32, 48, 64, 96, 128))
-    warps = _choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
-    stages = _choices(spec.stages, (1, 2, 3))
+    rows = choices(spec.block.m, (64, 128) if spec.warps is None else (16 * spec.warps, 32 * spec.warps))
+    keys = choices(spec.block.n, (16, 32, 48, 64, 96, 128))
+    warps = choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
+    stages = choices(spec.stages, (1, 2, 3))
     for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
         yield _draft(problem, block_m, block_n, w, n, kept)
 
 
-def _choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
+def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
+    """What the spec pins, else the usual values."""
     return usual if pinned is None else (pinned,)
 
 

@@ -1,6 +1,6 @@
 """Planning float32 for sm_80 and later: planes as on Hopper, multiplied by mma.sync; a block takes one query tile, a warp 16 rows of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 from flashgen.plan import planes
@@ -8,6 +8,7 @@ from flashgen.plan.limits import up
 from flashgen.plan.model import KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.planes import check
 from flashgen.plan.search import Draft, Problem, query_tiles
+from flashgen.plan.sm80 import LONE_WARP, MAX_STAGES, MAX_WARPS, MMA_SYNC_FLOPS, choices, with_blocks
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SplitPlan, split
 from flashgen.spec import Spec
@@ -16,17 +17,13 @@ __all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescal
 
 SKELETON = "forward_sm80_split"
 
-MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 128, 4
-RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
-RESERVED_BYTES = 1024  # of shared memory, the system's, a block
+MAX_KEYS = 128
 FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
 
 # Clocks, estimates.
-MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
 SPILLED = 8  # instructions a register and step
-LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
 STEP = 300  # start and end of two products, and their barriers
 LOAD_LATENCY = 500  # of loads that have half a step
 QUERY_TILE = 1500  # start and end of 128 query rows
@@ -40,15 +37,11 @@ def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
 def drafts(problem: Problem) -> Iterator[Draft]:
     """Tiles, stages, and whether q stays in registers."""
     spec = problem.spec
-    rows = _choices(spec.block.m, (32, 64, 128) if spec.warps is None else (16 * spec.warps,))
-    keys = _choices(spec.block.n, (32, 48, 64))
-    stages = _choices(spec.stages, (1, 2, 3))
+    rows = choices(spec.block.m, (32, 64, 128) if spec.warps is None else (16 * spec.warps,))
+    keys = choices(spec.block.n, (32, 48, 64))
+    stages = choices(spec.stages, (1, 2, 3))
     for block_m, block_n, n, kept in product(rows, keys, stages, (True, False)):
         yield _draft(problem, block_m, block_n, n, kept)
-
-
-def _choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
-    return usual if pinned is None else (pinned,)
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
@@ -61,10 +54,8 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool
         ("K", "K", count * block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", count * block_n * tile.v_stored * 2, stages, 1024),
     ]
-    smem, warps = lay_out(pieces, [], problem.arch.shared_bytes), max(1, block_m // 16)
-    fitting = 1 if isinstance(smem, str) else problem.arch.multiprocessor_shared_bytes // (smem.bytes + RESERVED_BYTES)
-    blocks = max(1, min(fitting, RESIDENT_WARPS // warps))
-    return Draft(tile, PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes, blocks=blocks), smem)
+    pipeline = PipelinePlan(stages, max(1, block_m // 16), query_in_registers=kept, copy_bytes=problem.copy_bytes)
+    return with_blocks(problem, Draft(tile, pipeline, lay_out(pieces, [], problem.arch.shared_bytes)))
 
 
 def _split(problem: Problem) -> SplitPlan:
