@@ -20,7 +20,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashgen
-from flashgen.bench.results import environment
+from flashgen.bench.results import card_name, environment
 
 HEADS = 2
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v: [1, S, H, D]
@@ -157,7 +157,7 @@ def main() -> None:
                 flush=True,
             )
             rows += of_case
-    output = a.output or Path(__file__).parent / "results" / f"accuracy_{str(found['gpu']).replace(' ', '_')}"
+    output = a.output or Path(__file__).parent / "results" / f"accuracy_{card_name(found)}"
     output.parent.mkdir(parents=True, exist_ok=True)
     result = {**found, "rows": rows}
     output.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import flashgen
+from flashgen.bench.results import card_name, environment
 from flashgen.ladder import RUNGS, Shape, climb, write
 from flashgen.runtime import arrays, device, measure
 
@@ -80,9 +81,9 @@ def main() -> None:
     found = climb(shape, a.lengths)
     if a.page:
         write(found, a.page)
-    report = found.to_json() | {"driver": output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")}
-    report["commit"] = a.commit or output_of("git", "rev-parse", "--short", "HEAD")
-    output = a.output or Path(__file__).parent / "results" / f"ladder_{str(report['gpu']).replace(' ', '_')}.json"
+    report = found.to_json() | environment()
+    report["commit"] = a.commit or report["commit"]
+    output = a.output or Path(__file__).parent / "results" / f"ladder_{card_name(report)}.json"
     output.write_text(json.dumps(report, indent=1) + "\n")
     dram = profile(shape, a.lengths) or {}
     for row in report["rows"]:
@@ -92,11 +93,6 @@ def main() -> None:
         cost = f"{row['milliseconds']:8.3f} ms {row['memory'] / 1e6:8.1f} MB"
         print(f"{row['length']:6} {row['rung']:11} {cost}  {row['error']:.1e}  {beside}")
     output.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def output_of(*command: str) -> str:
-    """The first line that a command prints; nothing when it fails."""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0].strip()
 
 
 if __name__ == "__main__":
