@@ -8,6 +8,7 @@ from flashgen.plan.limits import up
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.planes import check
 from flashgen.plan.search import Draft, Problem, query_tiles
+from flashgen.plan.sm90 import GATHERED
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
@@ -19,7 +20,7 @@ SKELETON = "forward_sm90_split"
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill
 MASK_REGISTERS = 8  # that a mask needs besides where two sums of a score are alive,
-SCORE_REGISTERS, READ_REGISTERS = 24, 40  # a score that is not linear, and a score or mask that reads tensors
+SCORE_REGISTERS, READ_REGISTERS = 24, 48  # a score that is not linear, and a score or mask that reads tensors
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
@@ -86,20 +87,21 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if pipe.overlap and (tile.qk_columns > tile.qk_part or tile.v_columns > tile.v_part):
         return f"head dims {spec.head_dim.qk} and {spec.head_dim.v} take several sums a score or several products a tile: no overlap"
     needed = tile.v_columns // 2 + _beside_output(problem, tile, pipe)
-    if needed > ACCUMULATORS:
+    if needed > ACCUMULATORS and tile.block_n > 16:  # narrower there is none: it may spill
         return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {ACCUMULATORS} can be held"
     return None
 
 
 def _beside_output(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> int:
     """Registers a thread besides o: all at once, or the most of scores, softmax and output."""
-    reads = any("p.arg_" in line for line in (*(problem.holes.score or ()), *problem.holes.keep))
-    holes = READ_REGISTERS if reads else SCORE_REGISTERS if problem.holes.score else 0
+    found, gathered = problem.holes, round(GATHERED * tile.block_n) if problem.holes.gathers else 0
+    holes = READ_REGISTERS if found.gathers or found.reads else SCORE_REGISTERS if found.score else 0
+    holes += found.read_registers(tile.block_n) + gathered
     s, product = tile.block_n // 2, tile.v_part // 2 + SPLITS[problem.spec.precision].planes * tile.block_n // 4
     if pipe.overlap:
         return s + product + holes
     sums = 2 if tile.qk_columns > tile.qk_part else 1
-    return max(s * sums, product, s + holes) + (holes // 2 if reads else 0) + (0 if problem.uniform else MASK_REGISTERS)
+    return max(s * sums, product, s + holes) + (holes // 2 if gathered else 0) + (0 if problem.uniform else MASK_REGISTERS)
 
 
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashgen.bench.cases import VARIANTS
 from flashgen.errors import PlanError, SpecError
 from flashgen.plan import plan
 from flashgen.plan.sm90_split import ACCUMULATORS, REGISTERS
@@ -43,6 +44,12 @@ def test_the_plan_tells_the_split():
     assert len(p.to_json()["reasons"]) == len(p.reasons)
     assert plan(Spec(head_dim=64, dtype="float32", precision="tf32"), "sm_90a").split.planes == 1
     assert plan(Spec(head_dim=64, dtype="bfloat16"), "sm_90a").split is None
+
+
+@pytest.mark.parametrize("variant", ["bias", "t5", "dense"])
+def test_every_head_dim_has_a_plan_where_tensors_are_read(variant):
+    for head_dim in (136, 200, 256):
+        assert plan(Spec(head_dim=head_dim, dtype="float32", **VARIANTS[variant]), "sm_90a").tile.block_n >= 16
 
 
 def test_precision_is_of_float32():

@@ -64,3 +64,10 @@ def test_schedules_compile_everywhere(name, head_dim):
 def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_dim):
     spec = Spec(head_dim=head_dim, dtype="bfloat16", **VARIANTS[variant])
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("variant", ["bias", "t5"])
+def test_float32_does_not_spill_where_tensors_are_read(variant, head_dim):
+    spec = Spec(head_dim=head_dim, dtype="float32", **VARIANTS[variant])
+    assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
