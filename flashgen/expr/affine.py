@@ -66,7 +66,7 @@ class Int(_Canonical):
 
     @cached_property
     def text(self) -> str:
-        parts = [(str(a) if c == 1 else f"-{grouped(str(a))}" if c == -1 else f"{c} * {grouped(str(a))}") for a, c in self.terms]
+        parts = [(_alone(str(a)) if c == 1 else f"-{grouped(str(a))}" if c == -1 else f"{c} * {grouped(str(a))}") for a, c in self.terms]
         parts += [str(self.const)] if self.const or not parts else []
         return " + ".join(parts).replace(" + -", " - ")
 
@@ -116,6 +116,11 @@ def grouped(text: str) -> str:
         if char == " " and not depth:
             return f"({text})"
     return text
+
+
+def _alone(text: str) -> str:
+    """In parentheses if it begins with a sign, which another term before it would take for its own."""
+    return f"({text})" if text.startswith("-") else text
 
 
 def of(atom: Atom) -> Int:
