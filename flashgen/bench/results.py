@@ -27,13 +27,18 @@ _PACKAGES = (
 
 def environment() -> dict[str, Any]:
     """The card, its driver, versions, the commit. Raises BackendError without a GPU."""
-    here = str(Path(__file__).parent)
     return {
         "gpu": device.current().name,
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-        "commit": _output("git", "-C", here, "rev-parse", "HEAD")[:12],
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """Of the checkout that this file belongs to; nothing where it is installed, whatever repository lies around it."""
+    here, name = str(Path(__file__).parent), Path(__file__).name
+    return _output("git", "-C", here, "rev-parse", "HEAD")[:12] if _output("git", "-C", here, "ls-files", name) else ""
 
 
 def _version(package: str) -> str:
@@ -47,7 +52,7 @@ def _output(*command: str) -> str:
     """What a command prints; nothing where it fails or is not there."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 
