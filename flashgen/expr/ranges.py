@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.affine import MAX_LENGTH, Int, param, parts, select, smallest
+from flashgen.expr.affine import MAX_LENGTH, Int, named, param, parts, select, smallest
 from flashgen.expr.facts import BLOCK_M, BLOCK_N, KV_LEN, Q_BEGIN, Q_LEN, ZERO, Facts
 from flashgen.expr.nodes import INDEX_NAMES, Call, Name, Node, walk
 from flashgen.expr.pairings import Pairing
@@ -81,11 +81,14 @@ class KeyRanges:
     def cuda(self) -> RangeText:
         """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, BLOCK_M, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
-        facts.known |= dict.fromkeys(("q_idx", "kv_idx"), (0, MAX_LENGTH))
+        facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
+        of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
+        of_pairings.known |= facts.known
+        of_pairings.untangled["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
             pairing.strip(facts)
         printer = Printer(facts, self.tensors)
-        pairings = pairing_text(self.pairings, printer)
+        pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors))
         lines = [f"const int4 {x.name} = p.{x.name}[{x.place} * blocks + block];" for x in pairings]
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")

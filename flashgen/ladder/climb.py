@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flashgen.api import Attention
 from flashgen.bench import DeviceClock
 from flashgen.bench import measure as timed
+from flashgen.bench.results import environment
 from flashgen.expr import reference
 from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import interpret, plan
@@ -106,7 +107,7 @@ def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] =
     rows = tuple(x for x in found if isinstance(x, Measured))
     absent = tuple(x for x in found if isinstance(x, Absent))
     note = f"No kernel runs here: {reason or ''}. This is the interpreter, NumPy {np.__version__}".replace("..", ".")
-    return Climb({"gpu": None, "note": note} if reason else measure.machine(), not reason, shape, rows, absent)
+    return Climb({"gpu": None, "note": note} if reason else environment(), not reason, shape, rows, absent)
 
 
 def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Absent]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.runtime import arrays, device
+from flashgen.runtime import arrays
 
 
 def to_gpu(x: np.ndarray[Any, Any]) -> Any:
@@ -39,12 +39,3 @@ def array_operations(xp: Any, q: Any, k: Any, v: Any) -> Any:
     p = xp.exp(s - s.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
     return xp.matmul(p, v).swapaxes(1, 2).astype(dtype, copy=False)
-
-
-def machine() -> dict[str, Any]:
-    """Card, driver and versions."""
-    return {
-        "gpu": device.current().name,
-        "driver": device.driver_version(),
-        "versions": {"cupy": arrays.cupy().__version__, "numpy": np.__version__},
-    }

@@ -39,7 +39,7 @@ SPECS: dict[str, list[Any]] = {
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI},
     ],
 }
-SHIPPED = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
+SHIPPED = [path for path in sorted((Path(__file__).parents[2] / "specs").glob("*.yaml")) if path.stem != "float32"]  # see test_split.py
 SPECS["sm_90a"] += [load(path) for path in SHIPPED[::2]]
 SPECS["sm_80"] += [load(path) for path in SHIPPED[1::2]]
 LSE_TOLERANCE = 2e-4  # natural log; scores are float32 sums of exact products

@@ -560,11 +560,11 @@ __device__ __forceinline__ longlong2 nothing() { return {0x7FFFFFFFFFFFFFFF, -0x
 // ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len]: the least and the greatest left side over each key tile.
 extern "C" __global__ void __launch_bounds__(32) key_extents_seen_0(const __grid_constant__ Params p) {
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int tile = blockIdx.x % tiles, of = blockIdx.x / tiles, lane = threadIdx.x;
-  const int batch = of;
+  const int tile = blockIdx.x % tiles, lane = threadIdx.x;
+  const int batch = blockIdx.x / tiles;
 
   longlong2 extent = nothing();
-  for (int kv_idx = tile * BLOCK_N + lane; kv_idx < min((tile + 1) * BLOCK_N, p.kv_len); kv_idx += 32) widen(extent, p.arg_ids(batch, max(0, min(kv_idx, p.kv_len - 1))));
+  for (int kv_idx = tile * BLOCK_N + lane; kv_idx < min((tile + 1) * BLOCK_N, p.kv_len); kv_idx += 32) widen(extent, p.arg_ids(batch, kv_idx));
   extent = over_warp(extent);
   if (lane == 0) p.extents_seen_0[batch * tiles + tile] = extent;
 }
@@ -572,12 +572,12 @@ extern "C" __global__ void __launch_bounds__(32) key_extents_seen_0(const __grid
 // Of each query tile: begin and end of the keys for which that may hold, and of the first for which it must hold for every row.
 extern "C" __global__ void __launch_bounds__(32) key_ranges_seen_0(const __grid_constant__ Params p) {
   const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int tile = blockIdx.x % blocks, of = blockIdx.x / blocks, lane = threadIdx.x;
-  const int batch = of;
+  const int tile = blockIdx.x % blocks, lane = threadIdx.x;
+  const int batch = blockIdx.x / blocks;
 
   longlong2 rows = nothing();
   const int rows_end = tiles ? min((tile + 1) * BLOCK_M, p.q_len) : 0;   // without keys a tensor may be empty
-  for (int q_idx = tile * BLOCK_M + lane; q_idx < rows_end; q_idx += 32) widen(rows, p.arg_ids(batch, max(0, min(p.kv_len - p.q_len + q_idx, p.kv_len - 1))));
+  for (int q_idx = tile * BLOCK_M + lane; q_idx < rows_end; q_idx += 32) widen(rows, p.arg_ids(batch, max(0, int(min((long long)p.kv_len + q_idx - p.q_len, (long long)(p.kv_len - 1))))));
   rows = over_warp(rows);
   const long long low = rows.x, high = rows.y;
   int begin = -1, end = 0, full_begin = -1, full_end = -1;   // in tiles; -1: not found yet
