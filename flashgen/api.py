@@ -18,6 +18,7 @@ from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
+from flashgen.runtime.arrays import FAMILIES, Family, Layout
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
 from flashgen.runtime.tuned import planned
@@ -65,6 +66,8 @@ class Attention:
         if backend == "gpu" and (reason := device.missing()):
             raise BackendError(reason)
         self.spec, self.backend = spec, backend
+        self._tensors = tuple(t.name for t in spec.tensors)
+        self._needed, self._known = frozenset(self._tensors), frozenset((*self._tensors, *(p.name for p in spec.params)))
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._gpu = Gpu(spec, self.arch if arch else None)
         self.plan = planned(spec, self.arch)
@@ -103,52 +106,47 @@ class Attention:
         returned. `values`: params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError,
         CompileError, BackendError.
         """
-        if values or self.spec.tensors:
+        if not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
-        given = {"q": arrays.adopt(q, "q"), "k": arrays.adopt(k, "k"), "v": arrays.adopt(v, "v")}
-        for tensor in self.spec.tensors:
-            given[tensor.name] = arrays.adopt(values.pop(tensor.name), tensor.name)
-        params = numbers(self.spec, values)
-        outputs = self._provided(out)
-        if arrays.family_of(given["q"]).device(given["q"]) is None:
-            results = self._on_host(given, outputs, params)
-        elif self.backend in (None, "gpu"):
-            results = self._gpu(given, outputs, params)
+        given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
+        if self._tensors:
+            given += tuple([arrays.adopt(values.pop(name), name) for name in self._tensors])
+        params = numbers(self.spec, values) if values else {}
+        provided = () if out is None else self._provided(out)
+        if not FAMILIES[type(given[0])].on_gpu(given[0]):
+            results = self._on_host(given, provided, params)
+        elif self.backend is None or self.backend == "gpu":
+            results = self._gpu(given, provided, params)
         else:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
-        chosen = [results[name] if given["q"] is q else arrays.give_back(results[name], q) for name in self.spec.outputs]
-        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+        if given[0] is not q:
+            results = tuple(arrays.give_back(x, q) for x in results)
+        return results[0] if len(results) == 1 else results
 
-    def _provided(self, out: Any) -> dict[str, Any]:
-        """The outputs that the caller gives, by name."""
-        if out is None:
-            return {}
+    def _provided(self, out: Any) -> tuple[Any, ...]:
+        """The outputs that the caller gives."""
         names = self.spec.outputs
-        parts = out if isinstance(out, (tuple, list)) else (out,)  # a union takes three times as long
+        parts = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         if len(parts) != len(names):
             raise CallError(f"out holds {len(parts)} arrays: expected {len(names)}, {', '.join(names)}")
-        for name, part in zip(names, parts, strict=True):
-            if arrays.family(type(part)) is None:
-                raise CallError(
-                    f"out is a {type(part).__name__} for {name}: expected a NumPy, CuPy or PyTorch array, which can be written to"
-                )
-        return dict(zip(names, parts, strict=True))
+        for i, part in enumerate(parts):
+            if FAMILIES[type(part)] is None:
+                what = f"out is a {type(part).__name__} for {names[i]}"
+                raise CallError(f"{what}: expected a NumPy, CuPy or PyTorch array, which can be written to")
+        return parts
 
-    def _on_host(self, given: Mapping[str, Any], outputs: Mapping[str, Any], given_params: Mapping[str, int | float]) -> dict[str, Any]:
+    def _on_host(self, given: tuple[Any, ...], out: tuple[Any, ...], given_params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """Arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
-        sizes = check_arrays(self.spec, {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()})
+        spec = self.spec
+        inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.tensors)), given, strict=True))
+        outputs = dict(zip(spec.outputs, out, strict=True)) if out else {}
+        sizes = check_arrays(spec, {name: arrays.view(x, name).layout for name, x in (inputs | outputs).items()})
         params = check_values(self.plan, given_params)
-        family = arrays.family_of(given["q"])
-        inputs = {name: arrays.family_of(x).to_numpy(x) for name, x in given.items()}
-        shapes, dtypes = output_shapes(self.spec, sizes), {"o": self.spec.element.numpy}
-        written = {
-            name: arrays.family_of(outputs[name]).to_numpy(outputs[name])
-            if name in outputs
-            else np.empty(shapes[name], dtypes.get(name, np.float32))
-            for name in self.spec.outputs
-        }
-        self._write(sizes, inputs, written, params)
-        return {name: outputs[name] if name in outputs else family.from_numpy(x) for name, x in written.items()}
+        family: Family = FAMILIES[type(given[0])]
+        shapes, dtypes = output_shapes(spec, sizes), {"o": spec.element.numpy}
+        written = {name: _numpy(outputs[name]) if out else np.empty(shapes[name], dtypes.get(name, np.float32)) for name in spec.outputs}
+        self._write(sizes, {name: _numpy(x) for name, x in inputs.items()}, written, params)
+        return out or tuple(map(family.from_numpy, written.values()))
 
     def _write(
         self,
@@ -174,6 +172,11 @@ class Attention:
             made = interpret(plan(self.spec, "host"), q, k, v, values)
         for name, x in outputs.items():
             x[...] = made[name]
+
+
+def _numpy(x: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = FAMILIES[type(x)].to_numpy(x)
+    return found
 
 
 def _default_arch(backend: Backend | None) -> Arch:
@@ -206,30 +209,51 @@ def attention(
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
     float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
     """
-    layouts = {name: arrays.view(arrays.adopt(x, name), name).layout for name, x in (("q", q), ("k", k), ("v", v))}
-    dtype = layouts["q"].dtype
-    for name, found in layouts.items():
+    like = tuple(arrays.view(arrays.adopt(x, name), name).layout for name, x in (("q", q), ("k", k), ("v", v)))
+    declared = tuple((name, _kind(name, value)) for name, value in sorted(values.items()))
+    attn = _for(like, mask, score, None if scale is None else str(scale), layout, ("o", "lse") if lse else ("o",), declared)
+    return attn(q, k, v, out=out, **values)
+
+
+_Kind = tuple[int | float, str] | Layout
+
+
+def _kind(name: str, value: Any) -> _Kind:
+    """What a keyword declares: a default of the value's type and sign, and that type; or an array's layout."""
+    if isinstance(value, (int, float, np.number)):  # a union takes three times as long
+        sign = int(value > 0) - int(value < 0)
+        return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
+    return arrays.view(arrays.adopt(value, name), name).layout
+
+
+@functools.lru_cache(1024)
+def _for(
+    like: tuple[Layout, ...],
+    mask: str,
+    score: str,
+    scale: str | None,
+    layout: str,
+    outputs: tuple[str, ...],
+    kinds: tuple[tuple[str, _Kind], ...],
+) -> Attention:
+    """What attends on q, k, v and keywords like these. Raises CallError."""
+    dtype = like[0].dtype
+    for name, found in zip("qkv", like, strict=True):
         if len(found.shape) != 4:
             raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
     if dtype not in ATTENTION_DTYPES:
         raise CallError(
             f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"
         )
-    b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
-    _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
+    b, q_len, heads, qk = rows_first(like[0], layout).shape
+    _, kv_len, kv_heads, v_columns = rows_first(like[2], layout).shape
     axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    declared = tuple((name, _declare(name, value, axes)) for name, value in sorted(values.items()))
-    outputs = ("o", "lse") if lse else ("o",)
-    attn = _compiled(dtype, (qk, v_columns), mask, score, None if scale is None else str(scale), layout, outputs, declared)
-    return attn(q, k, v, out=out, **values)
+    declared = tuple((name, _tensor(kind, axes) if isinstance(kind, Layout) else kind) for name, kind in kinds)
+    return _compiled(dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared)
 
 
-def _declare(name: str, value: Any, axes: Mapping[str, int]) -> tuple[Any, ...]:
-    """A keyword as a spec declares it: (default, type) of a param, (shape, dtype) of a tensor. A default has the value's type and sign."""
-    if isinstance(value, int | float | np.number):
-        sign = int(value > 0) - int(value < 0)
-        return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
-    layout = arrays.view(arrays.adopt(value, name), name).layout
+def _tensor(layout: Layout, axes: Mapping[str, int]) -> tuple[tuple[str | int, ...], str]:
+    """The shape and dtype that a spec declares for such an array."""
     words = {n: word for word, n in reversed(list(axes.items()))}
     kinds = {"f": "float32", "b": "bool" if layout.dtype == "bool" else "float32"}
     return tuple(words.get(n, n) for n in layout.shape), kinds.get(layout.dtype[0], "int32")

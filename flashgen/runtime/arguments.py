@@ -95,7 +95,7 @@ def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
 
 def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
     """The params that a call gives, as numbers of their type. Raises CallError for what is none."""
-    return {p.name: _number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given} if given else {}
+    return {p.name: _number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given}
 
 
 def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int | float]:

@@ -7,7 +7,7 @@ or NumPy without a copy. A library is imported only when one of its arrays comes
 import functools
 import math
 import sys
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,7 +59,7 @@ Key = tuple[Any, ...]  # shape, strides, dtype as the library has them; device, 
 class Family(Protocol):
     """What flashgen asks of a library of arrays."""
 
-    def device(self, x: Any) -> int | None: ...
+    def on_gpu(self, x: Any) -> bool: ...
     def locate(self, x: Any) -> tuple[int, Key]: ...
     def layout(self, key: Key) -> Layout: ...
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]: ...
@@ -88,8 +88,8 @@ def _layout_in_bytes(key: Key) -> Layout:
 
 
 class NumpyFamily:
-    def device(self, x: Any) -> int | None:  # noqa: ARG002
-        return None
+    def on_gpu(self, x: Any) -> bool:  # noqa: ARG002
+        return False
 
     def locate(self, x: Any) -> tuple[int, Key]:
         pointer = x.__array_interface__["data"][0]
@@ -109,9 +109,11 @@ class CupyFamily:
     def __init__(self) -> None:
         self.cupy = cupy()
         self.current_device = self.cupy.cuda.runtime.getDevice
+        self.current_stream = self.cupy.cuda.get_current_stream
+        self.dtypes = {name: dtype.numpy for name, dtype in DTYPES.items()}
 
-    def device(self, x: Any) -> int | None:
-        return int(x.data.device_id)
+    def on_gpu(self, x: Any) -> bool:  # noqa: ARG002
+        return True
 
     def locate(self, x: Any) -> tuple[int, Key]:
         data = x.data
@@ -124,12 +126,12 @@ class CupyFamily:
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         device = beside.data.device_id
         if device == self.current_device():
-            return self.cupy.empty(shape, by_name(dtype).numpy)
+            return self.cupy.ndarray(shape, self.dtypes[dtype])
         with self.cupy.cuda.Device(device):
-            return self.cupy.empty(shape, by_name(dtype).numpy)
+            return self.cupy.ndarray(shape, self.dtypes[dtype])
 
     def pointer(self, x: Any) -> int:
-        return int(x.data.ptr)
+        return x.data.ptr  # type: ignore[no-any-return]
 
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         """What a graph captures is the graph's: the pool would give it to others, though replays still write there."""
@@ -137,12 +139,12 @@ class CupyFamily:
         stream = self.stream(device)
         if not stream or not self.cupy.cuda.runtime.streamIsCapturing(stream):
             return self.empty(shape, dtype, beside)
-        numpy = by_name(dtype).numpy
+        numpy = self.dtypes[dtype]
         with self.cupy.cuda.Device(device):
             return self.cupy.ndarray(shape, numpy, self.cupy.cuda.malloc_async(math.prod(shape) * numpy.itemsize))
 
     def stream(self, device: int) -> int:
-        return int(self.cupy.cuda.get_current_stream(device).ptr)
+        return self.current_stream(device).ptr  # type: ignore[no-any-return]
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         return np.asarray(self.cupy.asnumpy(x))
@@ -158,18 +160,16 @@ class TorchFamily:
         # What a stream is, without a Stream object around it, which takes 2 us; compilers of PyTorch's own ask so.
         self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
 
-    def device(self, x: Any) -> int | None:
-        if x.is_cuda:
-            return int(x.get_device())
-        if not x.is_cpu:
+    def on_gpu(self, x: Any) -> bool:
+        if not (x.is_cuda or x.is_cpu):
             raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
-        return None
+        return x.is_cuda  # type: ignore[no-any-return]
 
     def locate(self, x: Any) -> tuple[int, Key]:
         if x.requires_grad and self.torch.is_grad_enabled():
             raise CallError("a tensor requires a gradient, and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
         pointer = x.data_ptr()
-        return pointer, (x.shape, x.stride(), x.dtype, self.device(x), pointer & 15)
+        return pointer, (x.shape, x.stride(), x.dtype, x.get_device() if self.on_gpu(x) else None, pointer & 15)
 
     def layout(self, key: Key) -> Layout:
         shape, strides, dtype, device, offset = key
@@ -217,14 +217,15 @@ def cupy_family() -> CupyFamily:
     return CupyFamily()
 
 
-_FAMILIES: dict[type, Family | None] = {}
+class _Families(dict[type, Any]):
+    """By type of array: its Family, a DeviceFamily for arrays on a GPU; None for those that come and go through DLPack."""
+
+    def __missing__(self, kind: type) -> Family | None:
+        found = self[kind] = _recognise(kind)
+        return found
 
 
-def family(kind: type) -> Family | None:
-    """The family of a type of arrays; None for those that come and go through DLPack."""
-    if kind not in _FAMILIES:
-        _FAMILIES[kind] = _recognise(kind)
-    return _FAMILIES[kind]
+FAMILIES = _Families()
 
 
 def _recognise(kind: type) -> Family | None:
@@ -237,35 +238,24 @@ def _recognise(kind: type) -> Family | None:
     return None
 
 
-def family_of(x: Any) -> Family:
-    """The family of an array that has one."""
-    return _FAMILIES.get(type(x)) or _known(type(x))
-
-
-def _known(kind: type) -> Family:
-    found = family(kind)
-    assert found is not None, kind
-    return found
-
-
-def device_family(x: Any) -> DeviceFamily:
-    """The family of an array on a GPU."""
-    return cast(DeviceFamily, family_of(x))
-
-
 def view(x: Any, name: str) -> View:
     """Where an array lies. Raises CallError for one that a call cannot take, by its name."""
-    family = family_of(x)
+    family = FAMILIES[type(x)]
     try:
         pointer, key = family.locate(x)
-        return View(pointer, family.layout(key))
+        return View(pointer, _layout(family, key))
     except CallError as error:
         raise CallError(f"{name}: {error}") from None
 
 
+@functools.lru_cache(1024)
+def _layout(family: Family, key: Key) -> Layout:
+    return family.layout(key)
+
+
 def adopt(x: Any, name: str) -> Any:
     """An array of a family that shares the memory of `x`. Raises CallError for what is no array."""
-    if _FAMILIES.get(type(x)) or family(type(x)):
+    if FAMILIES[type(x)]:
         return x
     if hasattr(x, "__cuda_array_interface__"):
         return cupy().asarray(x)

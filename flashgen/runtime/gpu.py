@@ -16,7 +16,7 @@ from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.runtime import arrays, cache, tma
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
-from flashgen.runtime.arrays import Layout, contiguous_strides
+from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
 from flashgen.runtime.tuned import length_class, planned
@@ -32,12 +32,12 @@ def _kernel(chosen: Plan) -> Kernel:
     return Kernel(chosen, source, cache.binary(chosen, source))
 
 
-_Made = tuple[tuple[str, tuple[int, ...], str], ...]  # arrays to make: name, shape, dtype
+_Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
 
 
-def _fresh(made: _Made, ordinal: int) -> dict[str, Layout]:
+def _fresh(made: Mapping[str, _Made], ordinal: int) -> dict[str, Layout]:
     """The layouts that new arrays will have."""
-    return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, shape, dtype in made}
+    return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, (shape, dtype) in made.items()}
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,10 @@ class _Prepared:
     """What calls on arrays of the same layouts share."""
 
     ordinal: int
-    missing: _Made  # outputs that the caller does not give
-    scratch: _Made  # what the kernels hand to each other
+    outputs: tuple[_Made, ...]
+    scratch: tuple[_Made, ...]  # what the kernels hand to each other
     launch: Launch | None  # None: there is no query
     without_keys: bool = False
-    o: int = 0  # its place among the addresses
 
 
 class Gpu:
@@ -76,61 +75,65 @@ class Gpu:
             self.kernels[chosen.digest] = _kernel(chosen)
         return self.kernels[chosen.digest]
 
-    def __call__(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs. `given`: q, k, v and tensors by name; `outputs`: those that the caller provides."""
-        located = [arrays.family_of(x).locate(x) for x in (*given.values(), *outputs.values())]
-        addresses, keys = map(list, zip(*located, strict=True))
-        known = (*keys, *params.items())
-        prepared = self._prepared.get(known)
-        if prepared is None:
-            prepared = self._prepare(given, outputs, params)
-            if len(self._prepared) >= _CALLS_KEPT:  # threads may have passed it together
-                self._prepared.pop(next(iter(self._prepared)), None)
-            self._prepared[known] = prepared
-        q = given["q"]
-        family = arrays.device_family(q)
-        results = dict(outputs)
-        for name, shape, dtype in prepared.missing:
-            results[name] = made = family.empty(shape, dtype, q)
-            addresses.append(family.pointer(made))
+    def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
+        """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
+        addresses, key = [], [*params.items()]
+        for x in given + out:
+            pointer, like = FAMILIES[type(x)].locate(x)
+            addresses.append(pointer)
+            key.append(like)
+        prepared = self._prepared.get(tuple(key)) or self._keep(tuple(key), self._prepare(given, out, params))
+        q = given[0]
+        family: DeviceFamily = FAMILIES[type(q)]
+        if not out:
+            out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs])
+            addresses += map(family.pointer, out)
         if prepared.launch:
-            held = [family.scratch(shape, dtype, q) for _, shape, dtype in prepared.scratch]
-            addresses += map(family.pointer, held)
+            if prepared.scratch:
+                held = [family.scratch(shape, dtype, q) for shape, dtype in prepared.scratch]
+                addresses += map(family.pointer, held)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
-                addresses[1], addresses[2] = addresses[0], addresses[prepared.o]
-            prepared.launch(tuple(addresses), family.stream(prepared.ordinal))
-        elif "max_logit" in results:
-            results["max_logit"][...] = -math.inf  # of no row
-        return results
+                addresses[1], addresses[2] = addresses[0], addresses[len(given)]
+            prepared.launch(addresses, family.stream(prepared.ordinal))
+        elif "max_logit" in self.spec.outputs:
+            out[self.spec.outputs.index("max_logit")][...] = -math.inf  # of no row
+        return out
 
-    def _prepare(self, given: Mapping[str, Any], outputs: Mapping[str, Any], params: Mapping[str, Any]) -> _Prepared:
-        layouts = {name: arrays.view(x, name).layout for name, x in {**given, **outputs}.items()}
-        sizes = check_arrays(self.spec, layouts)
+    def _keep(self, key: tuple[Any, ...], prepared: _Prepared) -> _Prepared:
+        if len(self._prepared) >= _CALLS_KEPT:  # threads may have passed it together
+            self._prepared.pop(next(iter(self._prepared)), None)
+        self._prepared[key] = prepared
+        return prepared
+
+    def _prepare(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> _Prepared:
+        spec = self.spec
+        names = ("q", "k", "v", *(t.name for t in spec.tensors), *(spec.outputs if out else ()))
+        layouts = {name: arrays.view(x, name).layout for name, x in zip(names, given + out, strict=True)}
+        sizes = check_arrays(spec, layouts)
         ordinal = layouts["q"].device
         assert ordinal is not None
         for name, layout in layouts.items():
             if layout.offset % by_name(layout.dtype).bytes:
                 raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
-        for name in outputs:
-            if name != "o" and not layouts[name].contiguous:
+        for name in spec.outputs[1:] if out else ():
+            if not layouts[name].contiguous:
                 raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
-        shapes = output_shapes(self.spec, sizes)
-        missing = tuple(
-            (name, shapes[name], self.spec.dtype if name == "o" else "float32") for name in self.spec.outputs if name not in outputs
-        )
-        layouts |= _fresh(missing, ordinal)
+        shapes = output_shapes(spec, sizes)
+        outputs = {name: (shapes[name], spec.dtype if name == "o" else "float32") for name in spec.outputs}
+        if not out:
+            layouts |= _fresh(outputs, ordinal)
         target = device(ordinal)
         arch = self._arch or target.arch
-        first = plan(self.spec, arch.name)
+        first = plan(spec, arch.name)
         values = check_values(first, params)
         if not sizes.batch * sizes.q_len:
-            return _Prepared(ordinal, missing, (), None)
+            return _Prepared(ordinal, tuple(outputs.values()), (), None)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["o"]}
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len, target.name)
-        scratch = tuple((s.name, shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch)
+        scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
         launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
-        return _Prepared(ordinal, missing, scratch, launch, not sizes.kv_len, list(layouts).index("o"))
+        return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, not sizes.kv_len)
 
     def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the first plan serves these arrays, else what all their rows are aligned to."""

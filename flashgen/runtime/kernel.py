@@ -4,7 +4,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,14 +53,18 @@ class Kernel:
         return Launch(self.on(target), target, record, addresses, grids, self.plan)
 
 
-Write = Callable[[memoryview, Sequence[int]], None]  # into the record, from addresses in the order of the layouts
+class Write(NamedTuple):
+    """How an address comes into the record."""
+
+    at: int  # its place among the addresses, which have the order of the layouts, the counter last
+    into: Callable[[memoryview, int], None]
 
 
-def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], dict[str, Write]]:
-    """The record of Params with all but addresses filled in, and what writes those into it, by member."""
+def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
+    """The record of Params with all but addresses filled in, and what writes those into it."""
     dtype = record_dtype(plan.launch.arguments)
     record = np.zeros((), dtype)
-    writes = {}
+    writes = []
     for argument in plan.launch.arguments:
         assert dtype.fields is not None
         offset = dtype.fields[argument.name][1]
@@ -72,7 +76,7 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
         else:
             if argument.kind == "array":
                 record[argument.name]["strides"] = layouts[argument.of].strides
-            writes[argument.name] = _write(argument, offset, layouts)
+            writes.append(_write(argument, offset, layouts))
     return record, writes
 
 
@@ -81,15 +85,15 @@ def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Wr
     if argument.kind == "tensor_map":
         encode, end = tma.encoder(layouts[argument.of], argument.box), offset + 128
 
-        def write_map(record: memoryview, addresses: Sequence[int]) -> None:
-            record[offset:end] = encode(addresses[at])
+        def write_map(record: memoryview, address: int) -> None:
+            record[offset:end] = encode(address)
 
-        return write_map
+        return Write(at, write_map)
 
-    def write_pointer(record: memoryview, addresses: Sequence[int]) -> None:
-        _POINTER.pack_into(record, offset, addresses[at])
+    def write_pointer(record: memoryview, address: int) -> None:
+        _POINTER.pack_into(record, offset, address)
 
-    return write_pointer
+    return Write(at, write_pointer)
 
 
 class Launch:
@@ -100,16 +104,17 @@ class Launch:
         functions: Sequence[Any],
         target: Device,
         record: np.ndarray[Any, Any],
-        writes: Mapping[str, Write],
+        writes: Sequence[Write],
         grids: Sequence[int],
         plan: Plan,
     ):
         from cuda.bindings import driver
 
-        self._target, self._writes = target, tuple(writes.values())
+        self._target, self._context, self._writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
-        self._written: tuple[int, ...] = ()  # addresses that the record holds
+        self._nothing = (-1,) * (1 + max(write.at for write in writes))
+        self._written: tuple[int, ...] = self._nothing  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64
         aligned = held[start : start + record.nbytes]
@@ -129,29 +134,39 @@ class Launch:
             config.numAttrs = len(config.attrs)
             self._kernels.append((config, function))
 
-    def __call__(self, addresses: tuple[int, ...], stream: int) -> None:
+    def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launches on the arrays at these addresses, in the order of the layouts, in a stream of the device. Raises BackendError."""
         with self._lock:
-            if stream != self._stream or captured(stream):
+            if stream != self._stream or (stream and self._captured(stream)):
                 self._follow(stream)
-            if addresses != self._written:
-                for write in self._writes:
-                    write(self._record, (*addresses, self._counter))
-                self._written = addresses
-            if int(self._driver.cuCtxGetCurrent()[1]) == self._target.handle:
+            wanted = (*addresses, self._counter)
+            if wanted != self._written:
+                self._write(wanted)
+            if int(self._driver.cuCtxGetCurrent()[1]) == self._context:
                 self._launch()
             else:
                 with self._target.active():
                     self._launch()
 
+    def _captured(self, stream: int) -> bool:
+        """Whether a CUDA graph captures what goes into a stream; the default stream cannot be."""
+        return stream != 0 and int(check(*self._driver.cuStreamIsCapturing(stream))) != 0
+
     def _follow(self, stream: int) -> None:
         """Launches from now on are in this stream."""
-        alone = captured(stream)  # nobody knows beside what a graph will run, so each call in one has a counter of its own
+        alone = self._captured(stream)  # nobody knows beside what a graph will run, so each call in one has a counter of its own
         self._counter = _zeros(self._target) if alone else _counter(self._target, stream)
-        self._written = ()
         for config, _ in self._kernels:
             config.hStream = self._driver.CUstream(stream)
         self._stream = -1 if alone or stream == _PER_THREAD else stream
+
+    def _write(self, wanted: tuple[int, ...]) -> None:
+        """Patches the addresses that changed."""
+        written, self._written = self._written, self._nothing  # should the driver refuse a tensor map
+        for at, into in self._writes:
+            if wanted[at] != written[at]:
+                into(self._record, wanted[at])
+        self._written = wanted
 
     def _launch(self) -> None:
         for config, function in self._kernels:
@@ -189,15 +204,6 @@ def _counter(target: Device, stream: int) -> int:
     if key not in known:
         known.setdefault(key, _zeros(target))
     return known[key]
-
-
-def captured(stream: int) -> bool:
-    """Whether a CUDA graph captures what goes into a stream; the default stream cannot be."""
-    if not stream:
-        return False
-    from cuda.bindings import driver
-
-    return int(check(*driver.cuStreamIsCapturing(stream))) != 0
 
 
 def _zeros(target: Device) -> int:

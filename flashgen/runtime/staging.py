@@ -70,15 +70,15 @@ def attend(
     """Writes the outputs of a call. `inputs`: q, k, v and tensors by name."""
     cupy, spec = arrays.cupy(), gpu.spec
     ordinal = cupy.cuda.runtime.getDevice()
-    tensors = {t.name: cupy.asarray(inputs[t.name]) for t in spec.tensors}
+    tensors = tuple(cupy.asarray(inputs[t.name]) for t in spec.tensors)
     cupy.cuda.get_current_stream().synchronize()  # the workers' streams do not wait for this one
     todo = pieces(spec, expressions, sizes)
 
     def run(i: int) -> None:
         piece, stream = todo[i], _streams(ordinal)[i % WORKERS]
         with cupy.cuda.Device(ordinal), stream:
-            sent = [(name, *_send(piece.of(name, inputs[name], spec, sizes), stream)) for name in "qkv"]
-            made = gpu({**{name: x for name, x, _ in sent}, **tensors}, {}, params)
+            sent = [_send(piece.of(name, inputs[name], spec, sizes), stream) for name in "qkv"]
+            made = dict(zip(spec.outputs, gpu((*(x for x, _ in sent), *tensors), (), params), strict=True))
             received = {name: _pinned(x.shape, x.dtype) for name, x in made.items()}
             for name, x in made.items():
                 x.get(stream=stream, out=received[name], blocking=False)

@@ -27,7 +27,7 @@ def test_numpy_goes_over_and_back() -> None:
 def test_torch() -> None:
     torch = pytest.importorskip("torch")
     q, k, v = arrays(BF16, 2, 4, 2, 100, 120)
-    family = runtime_arrays.family_of(torch.zeros(1))
+    family = runtime_arrays.FAMILIES[torch.Tensor]
     given = [family.from_numpy(x).cuda() for x in (q, k, v)]
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -69,8 +69,8 @@ def test_the_record(planned: Plan) -> None:
     known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
     record, writes = kernel.fill(planned, by_rows(), known)
     memory = bytearray(record.tobytes())
-    for write in writes.values():
-        write(memoryview(memory), tuple(ADDRESSES.values()))
+    for at, into in writes:
+        into(memoryview(memory), tuple(ADDRESSES.values())[at])
     filled = np.frombuffer(memory, record.dtype)[0]
     for argument in planned.launch.arguments:
         value = filled[argument.name]
@@ -129,7 +129,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
     monkeypatch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
-    monkeypatch.setattr(kernel, "captured", lambda stream: stream == CAPTURED)
+    monkeypatch.setattr(driver, "cuStreamIsCapturing", lambda stream: (0, int(stream == CAPTURED)))
     return seen
 
 
@@ -153,6 +153,24 @@ def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[
     assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.threads, part.shared_bytes)
 
 
+def test_what_the_driver_refuses_is_written_anew(planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoder(_: Any, box: Any) -> Any:
+        def at(address: int) -> bytes:
+            if address == 0xBAD:
+                raise BackendError("the driver refused a tensor map")
+            return np.array([address, *box] + [0] * 13, np.uint64).tobytes()
+
+        return at
+
+    monkeypatch.setattr(tma, "encoder", encoder)
+    launch = prepare(planned)
+    launch(ARRAYS, 5)
+    with pytest.raises(BackendError):
+        launch((0x9000, 0xBAD, *ARRAYS[2:]), 5)
+    launch(ARRAYS, 5)
+    assert launched[0] == launched[1]
+
+
 def test_each_captured_launch_has_a_counter_of_its_own(
     planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +179,7 @@ def test_each_captured_launch_has_a_counter_of_its_own(
     launch = prepare(planned)
     for stream in (5, CAPTURED, CAPTURED, 5):
         launch(ARRAYS, stream)
-    monkeypatch.setattr(kernel, "captured", lambda _: False)
+    monkeypatch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
     launch(ARRAYS, CAPTURED)
     dtype = record_dtype(planned.launch.arguments)
     counters = [np.frombuffer(x["bytes"], dtype)[0]["counter"] for x in launched]

@@ -1,0 +1,137 @@
+"""Calls prepared once: whatever came before, a call launches what it would launch were it the first.
+
+CuPy arrays at made-up addresses stand for those on a GPU, and instead of a launch its record, grids and stream are kept.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashgen.arch import by_name
+from flashgen.errors import CallError
+from flashgen.runtime import arrays, cache, gpu, kernel, tma
+from flashgen.runtime.device import Device
+from flashgen.runtime.gpu import Gpu
+from flashgen.spec import Spec
+from tests.runtime.test_arrays import on_gpu
+
+cupy = pytest.importorskip("cupy")
+driver = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
+
+CARD = Device(0, "Some Card", by_name("sm_90a"), 132, None, 77)
+SPEC = Spec(
+    head_dim=64,
+    dtype="bfloat16",
+    score="softcap * s + bias[h, q_idx]",
+    mask="causal",
+    params={"softcap": 2.0},
+    tensors={"bias": {"shape": ["hq", "q_len"], "dtype": "float32"}},
+    outputs=["o", "lse"],
+)
+
+
+class Launches(list[Any]):
+    """What was launched; `stream` is current, `made` counts new outputs."""
+
+    stream, made = 0, 0
+
+
+def tensor_map(layout: arrays.Layout, box: tuple[int, int]) -> Any:
+    """128 bytes that tell what they were made from."""
+    return lambda at: repr((layout.shape, layout.strides, box, at)).encode().ljust(128)[:128]
+
+
+@pytest.fixture(scope="module")
+def launches() -> Any:
+    """A module's, since its stand-ins hold no state: hypothesis calls a test many times."""
+    seen = Launches()
+
+    def launch(self: kernel.Launch) -> None:
+        seen.append((bytes(self._record), [(c.gridDimX, int(c.hStream)) for c, _ in self._kernels]))
+
+    def empty(_: Any, shape: Any, dtype: str, beside: Any) -> Any:  # noqa: ARG001
+        seen.made += 1
+        return on_gpu(shape, arrays.by_name(dtype).numpy, address=(1 << 44) + (seen.made << 30))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel.Launch, "_launch", launch)
+        patch.setattr(arrays.CupyFamily, "empty", empty)
+        patch.setattr(arrays.CupyFamily, "stream", lambda *_: seen.stream)
+        patch.setattr(tma, "encoder", tensor_map)
+        patch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
+        patch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
+        patch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
+        patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.plan.launch.kernels))
+        patch.setattr(kernel, "device", lambda _: CARD)
+        patch.setattr(gpu, "device", lambda _: CARD)
+        patch.setattr(cache, "binary", lambda *_: SimpleNamespace(cubin=b""))
+        yield seen
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, float], int]:
+    """Given arrays, outputs or none, params, a stream. Few values of each, so that parts of calls come again."""
+    q_len, kv_len, heads = draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.sampled_from([1, 2]))
+
+    def array(length: int) -> Any:
+        memory = on_gpu((2, length + 1, heads + 1, 64 + 8), SPEC.element.numpy, address=draw(st.integers(1, 2)) << 40)
+        first = draw(st.sampled_from([0, 1, 8]))  # elements: the second is not aligned as tensor maps want
+        x = memory[:, draw(st.integers(0, 1)) :, :heads, first : first + 64]
+        return x[:, :length]
+
+    bias = on_gpu((heads, q_len), np.float32, address=draw(st.integers(3, 4)) << 40)
+    out = (array(q_len), on_gpu((2, heads, q_len), np.float32, address=draw(st.integers(5, 6)) << 40)) if draw(st.booleans()) else ()
+    params = draw(st.sampled_from([{}, {"softcap": 3.0}]))
+    return (array(q_len), array(kv_len), array(kv_len), bias), out, params, draw(st.sampled_from([0, 5]))
+
+
+def made_by(attend: Gpu, call: Any, launches: Launches) -> list[Any]:
+    given, out, params, launches.stream = call
+    launches.made = 0
+    launches.clear()
+    results = attend(given, out, params)
+    assert all(x is y for x, y in zip(results, out, strict=True)) if out else launches.made
+    return list(launches)
+
+
+@given(sequence=st.lists(calls(), min_size=2, max_size=8), kept=st.sampled_from([2, 512]))
+@settings(max_examples=settings().max_examples // 2)
+def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launches, sequence: list[Any], kept: int) -> None:
+    before, gpu._CALLS_KEPT = gpu._CALLS_KEPT, kept
+    try:
+        warm = Gpu(SPEC, None)
+        for call in sequence:
+            assert made_by(warm, call, launches) == made_by(Gpu(SPEC, None), call, launches)
+        assert len(warm._prepared) <= kept
+    finally:
+        gpu._CALLS_KEPT = before
+
+
+def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[Any] = []
+    prepare = kernel.Kernel.prepare
+    monkeypatch.setattr(kernel.Kernel, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
+    for i in range(1, 9):
+        qkv = tuple(on_gpu((1, 70 + i // 5, 2, 64), np.float16, address=(3 * i + j) << 40) for j in range(3))
+        made_by(attend, (qkv, (), {}, i % 2), launches)
+    assert len(prepared) == 2
+
+
+def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:
+    attend, call = Gpu(SPEC, None), [on_gpu((1, 70, 2, 64), SPEC.element.numpy) for _ in range(3)]
+    bias = on_gpu((2, 70), np.float32)
+    made_by(attend, ((*call, bias), (), {}, 0), launches)
+    for wrong, message in (
+        ((*call, on_gpu((3, 70), np.float32)), r"bias has shape \[3, 70\]"),
+        ((call[0], call[1].view(np.float16), call[2], bias), "k is float16"),
+        ((*call, on_gpu((2, 70), np.float32, device=1)), "bias lies on GPU 1"),
+    ):
+        for _ in range(2):
+            with pytest.raises(CallError, match=message):
+                attend(wrong, (), {})
+    assert len(attend.kernels) == 1
