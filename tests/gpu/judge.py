@@ -1,5 +1,8 @@
 """What the GPU tests share: arrays on the GPU, poisoned outputs, the error rule."""
 
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,13 @@ def judge(spec: Spec, got: Any, q: Any, k: Any, v: Any, **values: Any) -> None:
     allowed = 2 * error(plain(spec, q, k, v, **values), expected_o) + SLACK[spec.dtype]
     assert error(o, expected_o) <= allowed
     assert error(lse, expected_lse) <= 1e-3
+
+
+def compiled(make: Callable[[Any], Any], what: Iterable[Any]) -> list[Any]:
+    """`make` of each, on this process's share of the cores: the compiler leaves the lock alone."""
+    share = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    with ThreadPoolExecutor(max(1, share)) as pool:
+        return list(pool.map(make, what))
 
 
 def cupy() -> Any:
