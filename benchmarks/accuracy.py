@@ -138,11 +138,9 @@ def main() -> None:
     parser.add_argument("--head-dims", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--cases", default="", help="only those whose name holds this")
     parser.add_argument("--output", type=Path, help="a file without suffix")
-    parser.add_argument("--commit", help="where the checkout has no git")
     a = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     found = environment()
-    found["commit"] = a.commit or found["commit"]
     rows: list[dict[str, object]] = []
     for head_dim, causal in product(a.head_dims, (False, True)):
         runs = implementations(head_dim, causal)

@@ -69,7 +69,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--page", type=Path, help="a folder for ladder.html and ladder.png")
-    parser.add_argument("--commit", help="where the checkout has no git")
     parser.add_argument("--one-call-each", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
     shape = Shape(max(a.lengths), a.head_dim, a.heads, a.batch, "float16")
@@ -82,7 +81,6 @@ def main() -> None:
     if a.page:
         write(found, a.page)
     report = found.to_json() | environment()
-    report["commit"] = a.commit or report["commit"]
     output = a.output or Path(__file__).parent / "results" / f"ladder_{card_name(report)}.json"
     output.write_text(json.dumps(report, indent=1) + "\n")
     dram = profile(shape, a.lengths) or {}

@@ -37,6 +37,7 @@ _ROWS = (
     Arch("sm_89", "sm80", 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
     Arch("sm_90", "sm80", 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350),
     Arch("sm_90a", "sm90", 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350),
+    Arch("sm_100", "sm80", 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
     Arch("sm_100a", "sm80", 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
     Arch("sm_120", "sm80", 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
     Arch("host", "host", 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
@@ -53,9 +54,17 @@ def by_name(name: str) -> Arch:
 
 
 def of_capability(major: int, minor: int) -> Arch:
-    """The best arch that a device of this compute capability runs: the arch-specific one where flashgen has it."""
+    """The best arch that a device of this compute capability runs: the arch-specific one where flashgen has it, else one whose binaries run.
+
+    >>> of_capability(10, 3).name
+    'sm_100'
+    """
     for name in (f"sm_{major}{minor}a", f"sm_{major}{minor}", f"sm_{major}0"):
         if name in ARCHES:
             return ARCHES[name]
     served = ", ".join(name for name in ARCHES if name.startswith("sm_"))
-    raise PlanError(f"no kernel for compute capability {major}.{minor}: flashgen has {served}, and what runs their binaries")
+    which = "too old" if (major, minor) < (8, 0) else "newer than this flashgen"
+    raise PlanError(
+        f"no kernel for compute capability {major}.{minor}, {which}: it has {served}, whose binaries run on their major version alone. "
+        "The interpreter runs anywhere: backend='interpreter'"
+    )

@@ -3,12 +3,15 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from flashgen import tune
 from flashgen.arch import by_name
+from flashgen.cli.build import kernel_plan
+from flashgen.cli.show import form
 from flashgen.cli.tune import report
 from flashgen.errors import BackendError
 from flashgen.expr import reference
@@ -119,6 +122,15 @@ def test_without_a_home_there_is_no_choice(monkeypatch, recwarn):
     assert not recwarn.list
     with pytest.raises(BackendError, match="set FLASHGEN_CACHE_DIR"):
         tuned.keep(SPEC, ARCH, 1024, CARD, {})
+
+
+def test_what_is_shown_and_built_is_what_a_call_runs(monkeypatch):
+    monkeypatch.setattr(tuned, "device", SimpleNamespace(missing=lambda: None, current=lambda: SimpleNamespace(name=CARD)))
+    assert kernel_plan(SPEC, ARCH.name) == plan(SPEC, ARCH.name)
+    chosen = candidates(SPEC, ARCH)[-1]
+    tuned.keep(SPEC, ARCH, 8192, CARD, {"choice": chosen})
+    assert kernel_plan(SPEC, ARCH.name) == plan(SPEC, ARCH.name, candidate=chosen)
+    assert json.loads(form(SPEC, "plan", ARCH.name))["reasons"][0]["reason"].startswith("flashgen tune measured it")
 
 
 def test_candidates_are_legal_distinct_and_in_order():

@@ -9,13 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from flashgen.arch import by_name
 from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
 from flashgen.plan import Plan, plan
 from flashgen.render import Source, render
 from flashgen.render.header import header
-from flashgen.runtime import nvrtc
+from flashgen.runtime import device, nvrtc
 from flashgen.runtime.nvrtc import Binary
+from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec
 
 
@@ -29,6 +31,7 @@ class Built:
     spill_bytes: int  # a thread
     shared_bytes: int  # a block
     seconds: float  # of compilation
+    tuned: bool  # its plan is what `flashgen tune` kept for this card, not the cost model's choice
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -55,8 +58,8 @@ def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
 
 
 def kernel_plan(spec: Spec, arch: str) -> Plan:
-    """The plan of a spec for an architecture that has kernels. Raises CommandError for the interpreter, PlanError."""
-    chosen = plan(spec, arch)
+    """The plan that a call runs here: as tuned for this card, else the cost model's. Raises CommandError for the interpreter, PlanError."""
+    chosen = planned(spec, by_name(arch))
     if not chosen.launch.arguments:
         raise CommandError(f"{arch} is the interpreter, which runs the plan itself: there is no kernel. Give another --arch, as sm_90a")
     return chosen
@@ -76,12 +79,18 @@ def _write(chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
     shared = max(kernel.shared_bytes for kernel in chosen.launch.kernels) + binary.shared_bytes
-    return Built(chosen.arch.name, folder / "kernel.cubin", binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3))
+    tuned = chosen.digest != plan(chosen.spec, chosen.arch).digest
+    report = binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3)
+    return Built(chosen.arch.name, folder / "kernel.cubin", *report, tuned)
 
 
 def report(built: Sequence[Built]) -> None:
     """A table of what was written."""
-    rows = table("arch", "registers", "spilled", "shared", "seconds", "folder", right="registers spilled shared seconds")
+    rows = table("arch", "registers", "spilled", "shared", "seconds", "folder", right=("registers", "spilled", "shared", "seconds"))
     for made in built:
         rows.add_row(*plain((made.arch, made.registers, made.spill_bytes, made.shared_bytes, f"{made.seconds:.1f}", made.cubin.parent)))
-    console().print(rows)
+    out = console()
+    out.print(rows)
+    for made in built:
+        if made.tuned:
+            out.print(*plain([f"{made.arch}: the plan that flashgen tune found fastest on {device.current().name}, not the cost model's"]))

@@ -191,7 +191,7 @@ def table(report: Report) -> None:
     """A line a shape, and the verdict."""
     out = console()
     out.print(f"{report.spec}: {report.backend}, against the float64 reference")
-    rows = lines("", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right="B Sq Sk Hq Hk")
+    rows = lines("", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right=("B", "Sq", "Sk", "Hq", "Hk"))
     for outcome in report.outcomes:
         rows.add_row(*_cells(outcome))
     out.print(rows)

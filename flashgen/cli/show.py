@@ -9,19 +9,21 @@ from rich.console import Console
 from rich.syntax import Syntax
 from ruamel.yaml import YAML
 
+from flashgen.arch import by_name
 from flashgen.cli.build import kernel_plan
 from flashgen.expr import lower
 from flashgen.expr import show as as_text
-from flashgen.plan import Plan, plan
+from flashgen.plan import Plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
+from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec
 
 _LANGUAGES = {"spec": "yaml", "expr": "cuda", "plan": "json", "source": "cuda", "ptx": "text", "sass": "text"}
 
 
 def show(spec: Spec, stage: str, arch: str) -> None:
-    """Prints a stage, in colour on a terminal. Raises PlanError, CompileError, BackendError."""
+    """Prints a stage of what a call runs here, tuned or not, in colour on a terminal. Raises PlanError, CompileError, BackendError."""
     text = form(spec, stage, arch)
     if sys.stdout.isatty():
         Console().print(Syntax(text, _LANGUAGES[stage], background_color="default", word_wrap=True))
@@ -35,9 +37,9 @@ def form(spec: Spec, stage: str, arch: str) -> str:
         case "spec":
             return _yaml(spec)
         case "expr":
-            return "\n".join(_expressions(spec, plan(spec, arch))) + "\n"
+            return "\n".join(_expressions(spec, planned(spec, by_name(arch)))) + "\n"
         case "plan":
-            return json.dumps(plan(spec, arch).to_json(), indent=2) + "\n"
+            return json.dumps(planned(spec, by_name(arch)).to_json(), indent=2) + "\n"
     source = render(kernel_plan(spec, arch))
     match stage:
         case "ptx":

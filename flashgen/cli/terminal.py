@@ -1,5 +1,6 @@
 """Standard output for people: as wide as the terminal, or wide enough for any table where it is a file."""
 
+from collections.abc import Collection
 from typing import Any
 
 from rich.console import Console
@@ -17,11 +18,11 @@ def console() -> Console:
     return found
 
 
-def table(*columns: str, right: str = "") -> Table:
+def table(*columns: str, right: Collection[str] = ()) -> Table:
     """An empty table without lines; `right`: the columns, by name, whose cells are numbers."""
     made = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in right.split() else "left")
+        made.add_column(column, justify="right" if column in right else "left")
     return made
 
 

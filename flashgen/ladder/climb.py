@@ -83,6 +83,11 @@ class Climb:
         """By rung."""
         return {row.rung: row for row in self.rows if row.length == length}
 
+    def speedup(self, row: Measured) -> float | None:
+        """How many times as fast as standard attention in three kernels; None where that did not run at the length."""
+        standard = self.of(row.length).get("standard")
+        return standard.milliseconds / row.milliseconds if standard else None
+
     @property
     def lengths(self) -> list[int]:
         return sorted({row.length for row in self.rows})

@@ -45,11 +45,10 @@ def html(climb: Climb, picture: bytes) -> str:
 def _rung(rung: Rung, below: Rung | None, climb: Climb) -> dict[str, Any]:
     """What the page shows of a rung."""
     row = climb.of(climb.lengths[-1])[rung.name]
-    first = next(iter(climb.of(row.length).values()))
     shown = {
         "rung": rung,
         "row": row,
-        "speedup": first.milliseconds / row.milliseconds,
+        "speedup": climb.speedup(row),
         "derivation": None if below and below.derivation == rung.derivation else _derivation(derive(rung.derivation)),
         "code": inner_loops(rung, row.arch if climb.on_gpu else rung.arch(None), climb.shape) if rung.schedule else "",
         "formulas": [],

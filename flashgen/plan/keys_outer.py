@@ -7,7 +7,7 @@ from flashgen.plan import sm80
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
 from flashgen.plan.passes import held_while_divided, rescale
-from flashgen.plan.search import Draft, Problem, further_arguments, row_outputs
+from flashgen.plan.search import Draft, Problem, further_arguments, row_arguments
 from flashgen.plan.sm80 import cost
 from flashgen.spec import Spec
 
@@ -42,7 +42,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", "u16*", "pointer", "o"),
-        *row_outputs(spec),
+        *row_arguments(spec),
         Argument("o_state", "float*", "pointer", "state o", comment="[B, Hq, rows of whole tiles, V_COLUMNS]"),
         Argument("max_state", "float*", "pointer", "state m", comment="[B, Hq, rows of whole tiles]"),
         Argument("sum_state", "float*", "pointer", "state l", comment="like max_state"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from flashgen.errors import PlanError
 from flashgen.plan import limits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SoftmaxPlan, TilePlan
-from flashgen.plan.search import Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.search import Problem, further_arguments, query_tiles, row_arguments
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
 
@@ -49,7 +49,7 @@ def _arguments(spec: Spec) -> Iterator[Argument]:
     yield Argument("o", "float*", "pointer", "o")
     for x in "qkvo":
         yield Argument(f"{x}_strides", "Strides", "strides", x)
-    yield from row_outputs(spec)
+    yield from row_arguments(spec)
     for x in "qkv":
         yield Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them")
     yield Argument("q_scales", "float*", "pointer", "q_scales", comment="of a query row, or NaN: planes cannot hold its tile")

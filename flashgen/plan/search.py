@@ -16,8 +16,7 @@ from flashgen.expr.nodes import Load, walk
 from flashgen.plan import instructions
 from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges
-from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan
-from flashgen.plan.model import row_outputs as names_of_row_outputs
+from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan, row_outputs
 from flashgen.plan.schedule import resolve
 from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
@@ -185,7 +184,7 @@ def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
     schedule = resolve(spec.schedule, *(strategy.rescale(spec) if spec.softmax.normalized else ("always", 0.0)))
-    if schedule.rescale == "lazy" and "max" in names_of_row_outputs(spec):
+    if schedule.rescale == "lazy" and "max" in row_outputs(spec):
         if spec.schedule.threshold:
             raise PlanError(
                 f"schedule: lazy is {spec.schedule.threshold:g}, and outputs has the maximum, which then stays behind: {{lazy: 0}}"
@@ -277,10 +276,10 @@ def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
     return (("q_len", tile.block_m), "heads", "batch", *((tile.v_splits,) if tile.v_splits > 1 else ()))
 
 
-def row_outputs(spec: Spec) -> Iterator[Argument]:
+def row_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
     comments = {"lse": "[B, Hq, Sq], natural log", "max": "[B, Hq, Sq], the greatest score of a row"}
-    for name in names_of_row_outputs(spec):
+    for name in row_outputs(spec):
         yield Argument(name, "float*", "pointer", name, comment=comments[name])
 
 

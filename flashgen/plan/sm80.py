@@ -11,7 +11,7 @@ from flashgen.errors import PlanError
 from flashgen.plan import limits
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -150,7 +150,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", "u16*", "pointer", "o"),
-        *row_outputs(problem.spec),
+        *row_arguments(problem.spec),
         *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
         *further_arguments(problem.spec),
     )

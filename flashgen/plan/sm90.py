@@ -6,7 +6,7 @@ from itertools import product
 from flashgen.plan import limits
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_arguments
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
@@ -128,7 +128,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
         Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
-        *row_outputs(problem.spec),
+        *row_arguments(problem.spec),
         Argument(
             "counter",
             "int*",

@@ -7,7 +7,7 @@ from flashgen.plan import sm80
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
 from flashgen.plan.passes import objection
-from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_outputs
+from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_arguments
 from flashgen.plan.sm80 import cost
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
@@ -49,7 +49,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", "u16*", "pointer", "o"),
-        *row_outputs(spec),
+        *row_arguments(spec),
         Argument("s", "float*", "pointer", "scratch s", comment="[B, Hq, rows of whole tiles, columns of whole tiles]"),
         Argument("p", "u16*", "pointer", "scratch p", comment="like s"),
         *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),

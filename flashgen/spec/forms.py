@@ -1,8 +1,10 @@
 """The forms a value may take: each function takes what was given and returns the plain value, or refuses it with the fix."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
@@ -20,16 +22,28 @@ def _is_int(given: object) -> TypeGuard[int]:
     return isinstance(given, int) and not isinstance(given, bool)
 
 
-def choice(*words: str | int) -> Callable[[object], object]:
-    """One of the words, of its type."""
+def choice(*words: str | int, hint: Callable[[str, Iterable[str]], str] = did_you_mean) -> Callable[[object], object]:
+    """One of the words, of its type. `hint`: of a text that is none of them, and the words."""
 
     def check(given: object) -> object:
         if any(given == word and type(given) is type(word) for word in words):
             return given
         listed = f"{', '.join(map(str, words[:-1]))} or {words[-1]}"
-        raise expected(listed, given, did_you_mean(given, map(str, words)) if isinstance(given, str) else "")
+        raise expected(listed, given, hint(given, list(map(str, words))) if isinstance(given, str) else "")
 
     return check
+
+
+def element(*dtypes: str) -> Callable[[object], object]:
+    """An element type; arrays of one that NumPy has beside them have to be cast."""
+
+    def cast(given: str, known: Iterable[str]) -> str:
+        if given not in np.sctypeDict:
+            return did_you_mean(given, known)
+        to = "int32" if np.dtype(given).kind in "iu" and "int32" in dtypes else "float32"
+        return f"write {to}, and cast what is passed: x.astype('{to}') (PyTorch: x.to(torch.{to}))"
+
+    return choice(*dtypes, hint=cast)
 
 
 def integer(given: object) -> int:

@@ -27,6 +27,10 @@ def _one_of(*words: str | int) -> BeforeValidator:
     return BeforeValidator(forms.choice(*words), json_schema_input_type=Literal.__getitem__(words))
 
 
+def _element_of(*words: str) -> BeforeValidator:
+    return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
+
+
 Integer = Annotated[int, BeforeValidator(forms.integer)]
 Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
@@ -56,7 +60,7 @@ class TensorKeys(Closed):
     shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
         description="axes: numbers, or b, hq, hk, q_len, kv_len", examples=["[hq]"]
     )
-    dtype: Annotated[str, _one_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
+    dtype: Annotated[str, _element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
 
 
 class LazyKeys(Closed):
@@ -111,7 +115,7 @@ class SpecKeys(Closed):
     """An attention variant. Only dtype and head_dim are required."""
 
     name: Annotated[str, BeforeValidator(forms.name)] = Field("attention", description="names the files and the kernel")
-    dtype: Annotated[str, _one_of(*ATTENTION_DTYPES)] = Field(description="of q, k, v and o; sums are float32", examples=["bfloat16"])
+    dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] = Field(description="of q, k, v and o; sums are float32", examples=["bfloat16"])
     precision: Annotated[str, _one_of("ieee", "tf32")] = Field(
         "ieee", description="of float32 products: ieee, as sums of float32 numbers err, or tf32, 11 bits and less than half the time"
     )

@@ -37,9 +37,10 @@ def test_writes_a_folder_an_architecture(flashgen, tmp_path):
     built = json.loads(ran.out)
     assert [made["arch"] for made in built] == ["sm_90a", "sm_80"]
     for made in built:
-        assert made.keys() == {"arch", "cubin", "registers", "spill_bytes", "shared_bytes", "seconds"}
+        assert made.keys() == {"arch", "cubin", "registers", "spill_bytes", "shared_bytes", "seconds", "tuned"}
         assert 0 < made["registers"] <= 255
         assert made["seconds"] > 0
+        assert not made["tuned"]
         folder = tmp_path / "small" / made["arch"]
         assert Path(made["cubin"]) == folder / "kernel.cubin"
         assert (folder / "kernel.cubin").read_bytes()[:4] == b"\x7fELF"
