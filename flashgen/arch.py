@@ -54,7 +54,7 @@ def by_name(name: str) -> Arch:
 
 
 def of_capability(major: int, minor: int) -> Arch:
-    """The best arch that a device of this compute capability runs: the arch-specific one where flashgen has it, else one whose binaries run.
+    """The best arch that a device of this compute capability runs: its own where flashgen has that, else one whose binaries run.
 
     >>> of_capability(10, 3).name
     'sm_100'
