@@ -40,6 +40,8 @@ class Facts:
         if value in self.meanings.values():
             return named(next(old for old, known in self.meanings.items() if known == value))
         low, high = self.extent(value)
+        if low < 0 and self.nonnegative(value):  # a proof sees more than intervals do
+            low = 0
         assert name not in self.known, name
         assert -INT32 - 1 <= low <= high <= INT32, f"{name} = {value}"
         self.known[name], self.meanings[name] = (low, high), value
