@@ -9,7 +9,6 @@ value, and the relative norm of the worst row. Needs PyTorch and a GPU.
 
 import argparse
 import json
-import math
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flashgen
 from flashgen.bench.results import card_name, environment
+from flashgen.bench.standard import standard
 
 HEADS = 2
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v: [1, S, H, D]
@@ -62,17 +62,10 @@ def cases(head_dim: int, causal: bool) -> Iterator[tuple[str, Operands]]:
     yield "equal weights, v cancels", (q * 1e-3, k, torch.cat([v[:, 1::2] + 1e3, -v[:, 1::2] - 1e3], 2).reshape(v.shape))
 
 
-def standard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Standard attention in the dtype of its operands, a block of queries at a time."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    blocks = []
-    for first in range(0, q.shape[2], 1024):
-        s = q[:, :, first : first + 1024] @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
-        if causal:
-            rows = torch.arange(first, first + s.shape[2], device="cuda")[:, None]
-            s = s.masked_fill(torch.arange(k.shape[2], device="cuda") > rows, -math.inf)
-        blocks.append(s.softmax(-1) @ v)
-    return torch.cat(blocks, 2).transpose(1, 2)
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Standard attention in the dtype of its operands."""
+    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device="cuda").triu(1) if causal else None
+    return standard(torch, q, k, v, hidden)
 
 
 def implementations(head_dim: int, causal: bool) -> dict[str, Run]:
@@ -89,7 +82,7 @@ def implementations(head_dim: int, causal: bool) -> dict[str, Run]:
     return {
         "flashgen ieee": flashgen.compile(spec),
         "flashgen tf32": flashgen.compile({**spec, "precision": "tf32"}),
-        "standard, cuBLAS float32": lambda q, k, v: standard(q, k, v, causal),
+        "standard, cuBLAS float32": lambda q, k, v: plain(q, k, v, causal),
         "PyTorch efficient": efficient,
     }
 
@@ -147,7 +140,7 @@ def main() -> None:
         for case, (q, k, v) in cases(head_dim, causal):
             if a.cases not in case:
                 continue
-            want = standard(q.double(), k.double(), v.double(), causal)
+            want = plain(q.double(), k.double(), v.double(), causal)
             shape = {"suite": "accuracy", "head_dim": head_dim, "causal": causal, "case": case}
             of_case = [{**shape, "implementation": name, **errors(run(q, k, v), want)} for name, run in runs.items()]
             print(

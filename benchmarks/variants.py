@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 def key_tiles(one: Case) -> float:
     """Keys that a query tile visits, on average."""
     chosen = plan(one.spec, device.current().arch)
-    values = {t.name: draw_tensor(one, t, np) for t in one.spec.tensors if t.dtype == "int32"}  # that masks read
+    values = {t.name: draw_tensor(t, one.sizes, np) for t in one.spec.tensors if t.dtype == "int32"}  # that masks read
     known = {**values, **{p.name: p.default for p in one.spec.params}, "b": 0, "h": 0, "hk": 0}
     begin, end = chosen.ranges.evaluate(LENGTH, LENGTH, known)
     return float(np.maximum(end - begin, 0).sum(0).mean()) * chosen.tile.block_n

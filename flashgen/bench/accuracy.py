@@ -41,7 +41,7 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     exact: list[Array] = []
     plain: list[Array] = []
     for b, h in heads:
-        hk = h * case.axes["hk"] // case.heads
+        hk = h * case.sizes.kv_heads // case.heads
         taken = [numpy(_head(case, arrays[name], b, i)) for name, i in (("q", h), ("k", hk), ("v", hk))]
         for kept, sums, weights in ((exact, np.float64, np.float64), (plain, np.float32, case.spec.element.numpy)):
             q, k, v = (x.astype(sums) for x in taken)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashgen.dtypes import by_name
+from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
 
@@ -65,10 +66,8 @@ class Case:
         return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {self.seqlen}"
 
     @property
-    def axes(self) -> dict[str, int]:
-        """The words that shapes of tensors are made of."""
-        kv_heads = self.heads // (self.spec.group or 1)
-        return {"b": self.batch, "hq": self.heads, "hk": kv_heads, "q_len": self.seqlen, "kv_len": self.seqlen}
+    def sizes(self) -> Sizes:
+        return Sizes(self.batch, self.seqlen, self.seqlen, self.heads, self.heads // (self.spec.group or 1))
 
     def operations(self, visible: float) -> float:
         """Of both products, over the visible share of all pairs of a query and a key."""
@@ -82,8 +81,8 @@ class Case:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of q, k and v."""
-        n, d = self.axes, self.spec.head_dim
-        sizes = {"q": (n["hq"], d.qk), "k": (n["hk"], d.qk), "v": (n["hk"], d.v)}
+        n, d = self.sizes, self.spec.head_dim
+        sizes = {"q": (n.heads, d.qk), "k": (n.kv_heads, d.qk), "v": (n.kv_heads, d.v)}
         if self.spec.layout == "bshd":
             return {name: (self.batch, self.seqlen, *size) for name, size in sizes.items()}
         return {name: (self.batch, heads, self.seqlen, columns) for name, (heads, columns) in sizes.items()}
@@ -121,16 +120,25 @@ def grid(head_dims: Sequence[int] = HEAD_DIMS, lengths: Sequence[int] = LENGTHS,
 def draw(case: Case, xp: Any) -> dict[str, Any]:
     """Normal q, k, v and what else the spec reads, by name, as arrays of CuPy or NumPy (`xp`)."""
     arrays = {name: rounded(xp.random.standard_normal(shape), case.spec.dtype) for name, shape in case.shapes().items()}
-    return arrays | {tensor.name: draw_tensor(case, tensor, xp) for tensor in case.spec.tensors}
+    return arrays | {tensor.name: draw_tensor(tensor, case.sizes, xp) for tensor in case.spec.tensors}
 
 
-def draw_tensor(case: Case, tensor: Tensor, xp: Any) -> Any:
-    """Integers over positions number documents of 1,111 tokens, other integers hold the number of keys; floats are normal, bools either."""
-    shape = tuple(case.axes[n] if isinstance(n, str) else n for n in tensor.shape)
-    if tensor.dtype == "int32":
-        return xp.full(shape, xp.arange(shape[-1]) // DOCUMENT if tensor.shape[-1] in ("q_len", "kv_len") else case.seqlen, "int32")
-    values = xp.random.standard_normal(shape)
-    return values > 0 if tensor.dtype == "bool" else values.astype(tensor.dtype)
+def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> Any:
+    """What a spec reads: floats normal, bools and bits (of q_words) either.
+
+    Integers over positions number documents of 1,111 tokens, other integers hold the number of keys; those that `random`, as
+    numpy.random.RandomState, draws lie anywhere from 0 to the number of keys.
+    """
+    shape, source = sizes.shape(tensor), random or xp.random
+    if tensor.dtype != "int32":
+        values = source.standard_normal(shape)
+        return values > 0 if tensor.dtype == "bool" else values.astype(tensor.dtype)
+    if tensor.shape[-1] == "q_words":
+        high, low = (source.randint(0, 1 << 16, shape) for _ in range(2))
+        return ((high << 16) + low).astype("int32")
+    if random:
+        return random.randint(0, sizes.kv_len + 1, shape).astype("int32")
+    return xp.full(shape, xp.arange(shape[-1]) // DOCUMENT if tensor.shape[-1] in ("q_len", "kv_len") else sizes.kv_len, "int32")
 
 
 def rounded(x: Any, dtype: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from flashgen.api import Attention
 from flashgen.arch import Arch
 from flashgen.bench.cases import Case
+from flashgen.bench.standard import standard
 from flashgen.runtime import arrays
 from flashgen.spec import Spec
 
@@ -193,25 +194,14 @@ def _flash(version: int, module: str) -> Callable[[Case, Tensors], Prepared]:
 
 
 def prepare_standard(case: Case, tensors: Tensors) -> Prepared:  # noqa: ARG001
-    """Scores as a whole in memory, each step a kernel of CuPy."""
+    """Each step an operation of CuPy."""
     if case.variant not in ("full", "causal"):
         raise UnfitError("standard attention in CuPy is written for full and causal masks")
     if case.spec.dtype == "bfloat16":
         raise UnfitError("CuPy has no product of bfloat16")
-    cp, scale = arrays.cupy(), case.spec.head_dim.qk**-0.5
+    cp = arrays.cupy()
     hidden = cp.triu(cp.ones((case.seqlen, case.seqlen), bool), 1) if case.variant == "causal" else None
-
-    def call(q: Any, k: Any, v: Any) -> Any:
-        s = cp.matmul(q.swapaxes(1, 2), k.transpose(0, 2, 3, 1)).astype("float32")
-        s *= scale
-        if hidden is not None:
-            cp.copyto(s, -cp.inf, where=hidden)
-        s -= s.max(-1, keepdims=True)
-        cp.exp(s, out=s)
-        s /= s.sum(-1, keepdims=True)
-        return cp.matmul(s.astype(v.dtype), v.swapaxes(1, 2)).swapaxes(1, 2)
-
-    return Prepared(call)
+    return Prepared(lambda q, k, v: standard(cp, q, k, v, hidden, cp.float32))
 
 
 PEERS = (

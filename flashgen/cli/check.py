@@ -12,12 +12,14 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from flashgen.api import Attention
 from flashgen.arch import DEFAULT
+from flashgen.bench.cases import draw_tensor
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
 from flashgen.emulate.run import emulate as run_emulated
 from flashgen.expr import reference
 from flashgen.plan import interpret, plan
+from flashgen.plan.params import Sizes
 from flashgen.render import render
 from flashgen.runtime import arrays, device
 from flashgen.spec import Spec
@@ -158,24 +160,14 @@ def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int,
 
 
 def _inputs(spec: Spec, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int) -> tuple[Array, Array, Array, dict[str, Array]]:
-    """Normal q, k, v; tensors of integers between 0 and the number of keys, of floats normal, of bools either."""
-    random = np.random.default_rng([batch, q_len, kv_len])
+    """Normal q, k, v; tensors of integers between 0 and the number of keys, of floats normal, of bools and bits either."""
+    random, sizes, columns = np.random.RandomState([batch, q_len, kv_len]), Sizes(batch, q_len, kv_len, heads, kv_heads), spec.head_dim
 
     def draw(length: int, count: int, columns: int) -> Array:
         shape = (batch, length, count, columns) if spec.layout == "bshd" else (batch, count, length, columns)
-        return random.standard_normal(shape, np.float32).astype(spec.element.numpy)
+        return random.standard_normal(shape).astype(spec.element.numpy)
 
-    axes = {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    values = {}
-    for tensor in spec.tensors:
-        size = tuple(axes[n] if isinstance(n, str) else n for n in tensor.shape)
-        drawn = (
-            random.standard_normal(size)
-            if tensor.dtype == "float32"
-            else random.integers(0, kv_len + 1 if tensor.dtype == "int32" else 2, size)
-        )
-        values[tensor.name] = np.asarray(drawn).astype(tensor.dtype)
-    columns = spec.head_dim
+    values = {tensor.name: draw_tensor(tensor, sizes, np, random) for tensor in spec.tensors}
     return draw(q_len, heads, columns.qk), draw(kv_len, kv_heads, columns.qk), draw(kv_len, kv_heads, columns.v), values
 
 

@@ -12,6 +12,7 @@ from flashgen.errors import did_you_mean
 from flashgen.expr import evaluate
 from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Plan
+from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 
 _ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
@@ -76,12 +77,12 @@ def _pairs(plan: Plan, classes: NDArray[np.int8], q_len: int, kv_len: int, value
 
 
 def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]:
-    """What `--param NAME=VALUE` says, over the defaults: b, h and hk are 0, tensors of integers hold kv_len, of floats 0, of bool true.
+    """What `--param NAME=VALUE` says, over the defaults: b, h, hk and floats 0, integers kv_len, bits 1, bools true.
 
     Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
     """
     values: dict[str, Any] = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
-    values |= {t.name: {"int32": kv_len, "float32": 0.0, "bool": True}[t.dtype] for t in spec.tensors}
+    values |= {t.name: {"int32": -1 if t.shape[-1] == "q_words" else kv_len, "float32": 0.0, "bool": True}[t.dtype] for t in spec.tensors}
     for item in given:
         name, _, text = item.partition("=")
         if name not in values:
@@ -91,8 +92,7 @@ def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]
             values[name] = bool(int(text)) if kind is bool else kind(text)
         except ValueError:
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
-    axes = {"b": values["b"] + 1, "hq": values["h"] + 1, "hk": values["hk"] + 1, "kv_len": kv_len, "q_len": kv_len}
+    sizes = Sizes(values["b"] + 1, kv_len, kv_len, values["h"] + 1, values["hk"] + 1)
     for tensor in spec.tensors:
-        shape = [axes[n] if isinstance(n, str) else n for n in tensor.shape]
-        values[tensor.name] = np.full(shape, values[tensor.name], tensor.dtype)
+        values[tensor.name] = np.full(sizes.shape(tensor), values[tensor.name], tensor.dtype)
     return values

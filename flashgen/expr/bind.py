@@ -31,6 +31,7 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
     "hk": Call("quotient", (Name("p.heads", "int"), Name("p.group", "int")), "int"),
     "q_len": RENAMED["q_len"],
     "kv_len": RENAMED["kv_len"],
+    "q_words": Call("quotient", (Call("+", (RENAMED["q_len"], Const(31, "int")), "int"), Const(32, "int")), "int"),
 }
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}

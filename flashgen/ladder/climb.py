@@ -14,6 +14,7 @@ from flashgen.api import Attention
 from flashgen.bench import DeviceClock
 from flashgen.bench import measure as timed
 from flashgen.bench.results import environment
+from flashgen.bench.standard import standard
 from flashgen.expr import reference
 from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import interpret, plan
@@ -127,7 +128,7 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Abs
         advance(f"{rung.title}, {shape.length}")
         found: dict[str, int] = {}
         if rung.schedule is None:
-            runs[rung.name] = partial(measure.array_operations, arrays.cupy(), q, k, v)
+            runs[rung.name] = partial(standard, arrays.cupy(), q, k, v)
         else:
             attention = Attention(rung.spec(shape.head_dim, shape.dtype), arch)
             runs[rung.name] = partial(attention, q, k, v, out=o)
@@ -153,7 +154,7 @@ def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured 
         q, k, v = host
         tracemalloc.start()
         begin = time.perf_counter()
-        result = interpret(chosen, q, k, v)["o"] if rung.schedule else measure.array_operations(np, q, k, v)
+        result = interpret(chosen, q, k, v)["o"] if rung.schedule else standard(np, *(x.astype(np.float32) for x in host)).astype(q.dtype)
         seconds = time.perf_counter() - begin
         memory = max(0, tracemalloc.get_traced_memory()[1] - result.nbytes)
         tracemalloc.stop()

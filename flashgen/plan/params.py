@@ -11,6 +11,7 @@ import numpy as np
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
 from flashgen.plan.model import Argument, Extent, KernelPlan, Plan, Scratch
+from flashgen.spec.model import Tensor
 
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
@@ -34,6 +35,12 @@ class Sizes:
     def group(self) -> int:
         """Query heads a key/value head."""
         return self.heads // self.kv_heads
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """Of a tensor of the spec: what the words among its axes are."""
+        words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
+        words["q_words"] = -(-self.q_len // 32)
+        return tuple(words[n] if isinstance(n, str) else n for n in tensor.shape)
 
 
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:

@@ -59,8 +59,7 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
             )
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
     _check_heads(spec, sizes)
-    axes = {"b": sizes.batch, "hq": sizes.heads, "hk": sizes.kv_heads, "q_len": sizes.q_len, "kv_len": sizes.kv_len}
-    others = {t.name: tuple(axes[n] if isinstance(n, str) else n for n in t.shape) for t in spec.tensors} | output_shapes(spec, sizes)
+    others = {t.name: sizes.shape(t) for t in spec.tensors} | output_shapes(spec, sizes)
     for name, layout in layouts.items():
         if name in others and layout.shape != others[name]:
             raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(others[name])}{_axes_text(spec, name)}")

@@ -1,6 +1,5 @@
-"""What calls take of the GPU's memory, as CuPy's pool counts it; and standard attention as array operations, to compare with."""
+"""What calls take of the GPU's memory, as CuPy's pool counts it."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +28,3 @@ def memory(run: Callable[[], Any]) -> tuple[int, np.ndarray[Any, Any]]:
         result = run()
     cupy.cuda.Device().synchronize()
     return pool.total_bytes(), to_host(result)
-
-
-def array_operations(xp: Any, q: Any, k: Any, v: Any) -> Any:
-    """Standard attention as operations on whole arrays of NumPy, which multiplies float32 fast, or CuPy. q, k, v, o: [B, S, H, D]."""
-    dtype = q.dtype
-    q, k, v = (x.swapaxes(1, 2).astype(np.float32 if xp is np else dtype, copy=False) for x in (q, k, v))
-    s = xp.matmul(q, k.swapaxes(2, 3)) * q.dtype.type(1 / math.sqrt(q.shape[-1]))
-    p = xp.exp(s - s.max(-1, keepdims=True))
-    p = p / p.sum(-1, keepdims=True)
-    return xp.matmul(p, v).swapaxes(1, 2).astype(dtype, copy=False)

@@ -11,7 +11,7 @@ from flashgen.spec.faults import expected, refusal
 from flashgen.spec.model import OUTPUTS, SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, name_fault, value_name_fault
 
-AXES = ("b", "hq", "hk", "q_len", "kv_len")
+AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
 INT32 = 2**31 - 1
 INDEX = 2**30  # the sum of two fits 32 bits

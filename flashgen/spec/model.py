@@ -34,7 +34,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len."""
+    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len, q_words."""
 
     name: str
     shape: tuple[str | int, ...]

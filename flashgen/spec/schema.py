@@ -35,7 +35,7 @@ Integer = Annotated[int, BeforeValidator(forms.integer)]
 Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
 Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
-Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal["b", "hq", "hk", "q_len", "kv_len"])]
+Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
 Expression = Annotated[str, BeforeValidator(forms.expression)]
 ValueName = Annotated[str, BeforeValidator(forms.value_name)]
 
@@ -58,7 +58,7 @@ class BlockKeys(Closed):
 
 class TensorKeys(Closed):
     shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
-        description="axes: numbers, or b, hq, hk, q_len, kv_len", examples=["[hq]"]
+        description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
     )
     dtype: Annotated[str, _element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
 

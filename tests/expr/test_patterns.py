@@ -4,6 +4,8 @@
 import numpy as np
 import pytest
 
+import flashgen
+from flashgen.errors import CallError
 from flashgen.expr import reference
 from flashgen.plan import interpret, plan
 from flashgen.spec import Spec, load
@@ -77,6 +79,13 @@ def test_trees_of_many_words():
     )
     found = interpret(plan(spec, "host"), q, k, v, {"ancestors": ancestors(parents, 4)[None]})
     assert error(found["o"], reference(stated, q, k, v, seen=seen)[0]) < 1e-5
+
+
+def test_a_tree_has_as_many_words_as_its_nodes_fill():
+    spec = Spec(**(load("specs/tree.yaml").to_json() | {"head_dim": 16, "dtype": "float32"}))
+    q, k, v = arrays(spec, 1, 2, 1, 200, 230)
+    with pytest.raises(CallError, match=r"ancestors has shape \[1, 200, 4\]: expected \[1, 200, 7\]"):
+        flashgen.compile(spec, backend="interpreter")(q, k, v, ancestors=np.zeros((1, 200, 4), np.int32))
 
 
 def test_what_lies_before_a_tree_is_not_masked():
