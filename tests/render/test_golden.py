@@ -1,5 +1,7 @@
-"""Emitted files as they are read: a change of any shows in its diff. `pytest tests/render/test_golden.py --snapshot-update` accepts it."""
+"""Emitted files as they are read: a change of any shows in its diff. A rung of the ladder that fills the skeleton of one below it is kept
+as what it changes there. `pytest tests/render/test_golden.py --snapshot-update` accepts it."""
 
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,10 @@ PAIRS = (
 LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
 
 
+SKELETONS = {pair: plan(rung.spec(64, "float16"), rung.arch(None)).skeleton for pair, rung in LADDER.items()}
+BELOW = {pair: next((p for p in reversed(list(LADDER)[:i]) if SKELETONS[p] == SKELETONS[pair]), None) for i, pair in enumerate(LADDER)}
+
+
 class Golden(SingleFileSnapshotExtension):
     """tests/golden/<spec>-<arch>.cu."""
 
@@ -35,12 +41,27 @@ class Golden(SingleFileSnapshotExtension):
         return test_location.nodename.partition("[")[2].rstrip("]")
 
 
-@pytest.mark.parametrize("pair", [*PAIRS, *LADDER])
-def test_golden(pair, snapshot):
+class Difference(Golden):
+    """tests/golden/rung_<name>-<arch>.diff."""
+
+    file_extension = "diff"
+
+
+def emitted(pair):
     name, _, arch = pair.partition("-")
     spec = LADDER[pair].spec(64, "float16") if pair in LADDER else load(spec_root() / f"{name}.yaml")
-    text = render(plan(spec, arch)).text
-    assert text == snapshot(extension_class=Golden)
+    return render(plan(spec, arch)).text
+
+
+@pytest.mark.parametrize("pair", [*PAIRS, *(pair for pair in LADDER if not BELOW[pair])])
+def test_golden(pair, snapshot):
+    assert emitted(pair) == snapshot(extension_class=Golden)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in LADDER if BELOW[pair]])
+def test_what_a_rung_changes(pair, snapshot):
+    before, after = (emitted(p).splitlines(keepends=True) for p in (BELOW[pair], pair))
+    assert "".join(unified_diff(before, after, BELOW[pair], pair)) == snapshot(extension_class=Difference)
 
 
 def test_every_golden_is_of_a_pair():
