@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flashgen.emulate.runs import with_runs
 from flashgen.errors import BackendError
 
 HOST_FILE = """\
@@ -57,6 +58,7 @@ def translate(cuda: str, name: str) -> HostText:
     >>> translate('extern "C" __global__ void f(int n) { asm("bar.sync 0, 32;"); }', "f.cu").instructions
     (Instruction(twin='bar_sync', ptx='bar.sync', line=1),)
     """
+    cuda = with_runs(cuda)
     instructions: list[Instruction] = []
     pieces, at = [], 0
     for match in STATEMENT.finditer(cuda):

@@ -17,23 +17,26 @@ class AsyncCopies : public Engine {
     if (source_bytes < 0 || source_bytes > bytes) block->fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
     if (destination % size) block->fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
     const Array* array = inside(source, static_cast<std::size_t>(source_bytes), size);
-    Queue& queue = queues_[t.id];
+    Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
-    Clock clock = block->clock();
+    Clock& clock = block->clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     if (array) GlobalUse(Access::copy, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
     std::memset(shared->write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
+    __builtin_prefetch(source);
     flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});
-    ++queue.flying[queue.groups];
+    queue.flying.resize(static_cast<std::size_t>(queue.groups + 1));
+    queue.first = std::min(queue.first, queue.groups);
+    ++queue.flying.back();
     queue.last = queue.groups;
     queue.place = block->place();
-    block->release();
+    block->tick();
   }
-  void commit() { ++queues_[block->thread().id].groups; }
+  void commit() { ++queue_of(block->thread().id).groups; }
   // Until at most `newest` groups of this thread are pending.
   void wait(int newest) {
     Thread& t = block->thread();
-    Queue& queue = queues_[t.id];
+    Queue& queue = queue_of(t.id);
     queue.awaited = std::max(queue.awaited, queue.groups - newest);
     while (!queue.landed()) block->block_on({"cp.async.wait_group", 0, newest});
     t.copies_seen = std::max(t.copies_seen, static_cast<std::uint32_t>(std::max(0, queue.awaited)));
@@ -46,16 +49,20 @@ class AsyncCopies : public Engine {
     flying_[static_cast<std::size_t>(which)] = flying_.back();
     flying_.pop_back();
     unsigned char* to = shared->poke(copy.destination);
-    std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
-    if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
-    Queue& queue = queues_[copy.thread];
+    if (copy.source_bytes == 16) {
+      std::memcpy(to, copy.source, 16);
+    } else {
+      std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
+      if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
+    }
+    Queue& queue = queue_of(copy.thread);
     const bool waited = !queue.landed();
-    if (--queue.flying[copy.group] == 0) queue.flying.erase(copy.group);
+    --queue.flying[static_cast<std::size_t>(copy.group)];
     if (waited && queue.landed()) block->wake(copy.thread);
   }
   Fault unfinished() const override {
-    for (const auto& [thread, queue] : queues_)
-      if (queue.last >= queue.awaited)
+    for (const Queue& queue : queues_)
+      if (const auto thread = static_cast<int>(&queue - queues_.data()); queue.last >= queue.awaited)
         return {text("the block ended with copies that thread %d never waited for", thread), "cp.async.commit_group and wait_group after the last copy", queue.place, 0, 0, thread};
     return {};
   }
@@ -70,11 +77,20 @@ class AsyncCopies : public Engine {
     int groups = 0, awaited = 0;                       // committed; of which it has waited, or waits, for the first so many
     int last = -1;                                     // the newest group with a copy
     Place place = 0;                                   // of that copy
-    std::map<int, int> flying;                         // copies in flight, by group
-    bool landed() const { return flying.empty() || flying.begin()->first >= awaited; }
+    std::vector<int> flying;                           // copies in flight, by group
+    int first = 0;                                     // the oldest group with any
+    bool landed() {
+      while (first < static_cast<int>(flying.size()) && flying[static_cast<std::size_t>(first)] == 0) ++first;
+      return first >= std::min(awaited, static_cast<int>(flying.size()));
+    }
   };
+  Queue& queue_of(int thread) {
+    if (queues_.empty()) queues_.resize(static_cast<std::size_t>(block->size()));
+    return queues_[static_cast<std::size_t>(thread)];
+  }
+
   std::vector<Copy> flying_;
-  std::map<int, Queue> queues_;
+  std::vector<Queue> queues_;                          // by thread
 };
 
 }  // namespace cuda_on_host

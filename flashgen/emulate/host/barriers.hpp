@@ -20,13 +20,13 @@ class Mbarriers {
     b.place = block->place();
     shared->name_mbarrier(address);
     std::memcpy(shared->write(address, 8, agent::warp(b.maker), block->clock(), SharedMemory::Proxy::generic), &kMark, 8);
-    block->release();
+    block->tick();
   }
   void fence_init() { for (auto& [address, b] : barriers_) b.fenced = true; }
 
   void arrive(std::uint32_t address) {
     Barrier& b = find(address);
-    b.arriving.join(block->release());
+    block->release(b.arriving);
     if (--b.pending < 0) block->fault(describe(address) + ": one arrival more than its count", "the count in mbarrier.init, and which threads arrive", b.place);
     complete_if_due(b);
   }
@@ -141,7 +141,7 @@ class NamedBarriers {
     if (b.arrived == 0) b.place = block->place();
     b.threads = threads;
     b.who[t.id / 32] |= 1u << (t.id % 32);
-    b.arriving.join(block->release());
+    block->release(b.arriving);
     if (++b.arrived < threads) return;
     b.completed = b.arriving;
     b.arriving = {};

@@ -20,28 +20,34 @@
 
 namespace cuda_on_host {
 
-using builtins::Dim3;
-
 struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
 
-struct Thread {
+class Block;
+struct Warp;
+struct Products;
+
+struct alignas(64) Thread {
   Context context;
-  int id = 0;
-  bool done = false;
-  Wait wait;
+  Block* block = nullptr;
+  Warp* warp = nullptr;
+  Products* left = nullptr;                            // of mma.sync: what it leaves for its warp
+  int id = 0, lane = 0;
   Place place = 0;                                     // the last twin it called
   unsigned exchanges = 0;
-  int registers = 0;                                   // setmaxnreg
   std::uint32_t products_seen = 0, stores_seen = 0;    // how far this very thread has waited for its warpgroup's wgmma, its warp's TMA stores,
   std::uint32_t copies_seen = 0;                       // its warp's cp.async
-  Dim3 index;
+  bool done = false;
+  int registers = 0;                                   // setmaxnreg
+  Wait wait;
 };
+inline Thread& this_thread() { return *THIS_STACK.thread; }
 
 struct Warp {
   std::uint32_t ready = 0;                             // lanes that can run
   std::uint32_t paused = 0;                            // lanes that wait for the warp's turn, or have ended theirs
   std::uint32_t gone = 0;                              // lanes that have returned, or never were: no rendezvous waits for them
   std::uint32_t priority = 0;
+  Thread* threads = nullptr;                           // by lane
   Clock clock;
   std::array<Exchange, 2> exchanges;                   // two: a lane may be one rendezvous ahead of the slowest
 };
@@ -65,7 +71,7 @@ class Block {
 
   void block_on(Wait wait);                            // the running thread waits until somebody wakes it
   void pause();                                        // the running thread waits for its turn, or ends it
-  void wake(int thread) { warps_[thread / 32].ready |= 1u << (thread % 32); }
+  void wake(int thread) { warps_[static_cast<std::size_t>(thread) / 32].ready |= 1u << (thread % 32); }
   void wake_all(std::vector<int>& threads) { for (int t : threads) wake(t); threads.clear(); }
   [[noreturn]] void fault(std::string what, std::string hint = "", Place other = 0);
 
@@ -74,29 +80,22 @@ class Block {
   void engine_at(Place place) { engine_place_ = place; }  // where its operation was issued
   Thread& thread() { return *running_; }
   int number() const { return number_; }
-  int warp_index() const { return running_->id / 32; }
-  Warp& warp() { return warps_[warp_index()]; }
+  int warp_index() const { return static_cast<int>(static_cast<unsigned>(running_->id) / 32); }
+  Warp& warp() { return *running_->warp; }
   double chance() { return std::uniform_real_distribution<double>()(random_); }   // of the seed, in [0, 1)
-  int lane() const { return running_->id % 32; }
+  int lane() const { return running_->lane; }
+  Thread& thread(int id) { return threads_[static_cast<std::size_t>(id)]; }
   int size() const { return static_cast<int>(threads_.size()); }
   bool checks() const { return checks_; }
   void add(Engine* engine);
   void describe_with(std::function<std::string(const Wait&)> describe) { describe_ = std::move(describe); }
 
   // What the running thread knows: its warp's clock, but waits for asynchronous work count for the thread that waited.
-  Clock& clock() {
-    Clock& c = warp().clock;
-    c.time[agent::tensor_core(running_->id / 128)] = running_->products_seen;
-    c.time[agent::bulk_store(warp_index())] = running_->stores_seen;
-    c.time[agent::copies(warp_index())] = running_->copies_seen;
-    return c;
-  }
+  Clock& clock() { return clock(*running_); }
+  Clock& clock_of(int lane) { return clock(warp().threads[lane]); }   // of the running warp
   // What it did so far becomes visible to whoever receives the result; what it does from now on does not.
-  Clock release() {
-    Clock released = clock();
-    ++warp().clock.time[agent::warp(warp_index())];
-    return released;
-  }
+  void release(Clock& to) { to.join(clock()), tick(); }
+  void tick() { ++warp().clock.time[agent::warp(warp_index())]; }
   void acquire(const Clock& other) {
     clock().join(other);
     running_->products_seen = std::max(running_->products_seen, other.time[agent::tensor_core(running_->id / 128)]);
@@ -106,8 +105,17 @@ class Block {
 
   template <class Last> void meet(const char* what, Last last);   // returns once all lanes have come; the last one calls `last`; `what` must agree
   template <class Value> Left<Value> exchange(const char* what, Value mine);   // a value from each lane, once all have come
+  template <class Value, class Last> void exchange(const char* what, Value mine, Last last);   // the last one calls `last` with them
 
  private:
+  Clock& clock(const Thread& t) {
+    Clock& c = t.warp->clock;
+    const auto id = static_cast<unsigned>(t.id);
+    c.time[agent::tensor_core(id / 128)] = t.products_seen;
+    c.time[agent::bulk_store(id / 32)] = t.stores_seen;
+    c.time[agent::copies(id / 32)] = t.copies_seen;
+    return c;
+  }
   bool run_a_warp();
   void run(Warp& warp);
   bool run_an_engine(bool forced);
@@ -142,13 +150,15 @@ inline Block::Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stac
       seed_(seed), number_(number), checks_(checks), kernel_(std::move(kernel)) {
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     const unsigned n = static_cast<unsigned>(i);
-    threads_[i].id = static_cast<int>(i);
-    threads_[i].index = {n % size.x, n / size.x % size.y, n / size.x / size.y};
-    prepare_context(threads_[i].context, stacks.at(threads_[i].id), stacks.bytes(threads_[i].id), &Block::enter);
-    wake(threads_[i].id);
+    Thread& t = threads_[i];
+    t.id = static_cast<int>(i), t.lane = t.id % 32;
+    t.block = this, t.warp = &warps_[i / 32];
+    stacks.prepare(i, t.context, {&t, {n % size.x, n / size.x % size.y, n / size.x / size.y}}, &Block::enter);
+    wake(t.id);
   }
   if (const std::size_t lanes = threads_.size() % 32) warps_.back().gone = ~0u << lanes;
   for (std::size_t i = 0; i < warps_.size(); ++i) {
+    warps_[i].threads = &threads_[32 * i];
     warps_[i].priority = static_cast<std::uint32_t>(random_());
     warps_[i].clock.time[agent::warp(static_cast<int>(i))] = 1;
   }
@@ -216,9 +226,7 @@ inline bool Block::run_an_engine(bool forced) {
 inline Thread& Block::next_lane(Warp& warp) {
   const int lane = std::countr_zero(warp.ready);
   warp.ready &= warp.ready - 1;
-  running_ = &threads_[static_cast<std::size_t>((&warp - warps_.data()) * 32 + lane)];
-  builtins::threadIdx = running_->index;
-  return *running_;
+  return *(running_ = warp.threads + lane);
 }
 
 inline void Block::enter() {
@@ -238,8 +246,8 @@ inline void Block::complete_if_due(Exchange& e) {
 inline void Block::block_on(Wait wait) {
   Thread& self = *running_;
   self.wait = wait;
-  if (fault_ || !warp().ready) return switch_context(self.context, scheduler_);
-  if (Thread& next = next_lane(warp()); &next != &self) switch_context(self.context, next.context);   // straight on: half the switches
+  if (fault_ || !self.warp->ready) return switch_context(self.context, scheduler_);
+  if (Thread& next = next_lane(*self.warp); &next != &self) switch_context(self.context, next.context);   // straight on: half the switches
 }
 
 inline void Block::pause() {
@@ -273,23 +281,33 @@ inline std::string Block::waiting() const {
 
 template <class Last>
 void Block::meet(const char* what, Last last) {
-  Exchange& e = warp().exchanges[running_->exchanges++ & 1];
-  if (e.arrived == 0) e.what = what, e.place = running_->place;
+  Thread& self = this_thread();
+  Warp& warp = *self.warp;
+  Exchange& e = warp.exchanges[self.exchanges++ & 1];
+  if (e.arrived == 0) e.what = what, e.place = self.place;
   if (e.what != what && std::strcmp(e.what, what) != 0)
     fault(text("the warp diverged: this lane is at %s, others at %s", what, e.what), "a branch that not all 32 lanes take around one of the two", e.place);
-  e.arrived |= 1u << lane();
-  complete_if_due(e);
-  if (e.arrived) block_on({what});
-  else last();
+  e.arrived |= 1u << self.lane;
+  if ((e.arrived | warp.gone) != ~0u) return block_on({what});
+  warp.ready |= e.arrived & ~(1u << self.lane);
+  e.arrived = 0;
+  last();
 }
 
 template <class Value>
 Left<Value> Block::exchange(const char* what, Value mine) {
+  const Left<Value> all(this_thread().warp->exchanges[this_thread().exchanges & 1]);
+  exchange(what, mine, [](const Left<Value>&) {});
+  return all;
+}
+
+template <class Value, class Last>
+void Block::exchange(const char* what, Value mine, Last last) {
   static_assert(sizeof(Value) <= 32);
-  Exchange& e = warp().exchanges[running_->exchanges & 1];
-  std::memcpy(e.values[static_cast<std::size_t>(lane())].data(), &mine, sizeof mine);
-  meet(what, [] {});
-  return Left<Value>(e);
+  Thread& self = this_thread();
+  Exchange& e = self.warp->exchanges[self.exchanges & 1];
+  std::memcpy(e.values[static_cast<std::size_t>(self.lane)].data(), &mine, sizeof mine);
+  meet(what, [&] { last(Left<Value>(e)); });
 }
 
 }  // namespace cuda_on_host

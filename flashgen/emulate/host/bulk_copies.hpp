@@ -76,7 +76,7 @@ class BulkLoads : public Engine {
     });
     const auto later = [](const Load& a, const Load& b) { return a.lateness < b.lateness; };
     pending_.insert(std::upper_bound(pending_.begin(), pending_.end(), load, later), load);
-    block->release();
+    block->tick();
   }
 
   int ready() const override { return static_cast<int>(pending_.size()); }
@@ -120,7 +120,7 @@ class BulkStores : public Engine {
     Store store{map, source, t.id, -1, at, block->clock(), ++issued_[agent], block->place(), {}, add, false, false};
     store.clock.time[agent] = store.time;
     stores_.push_back(store);
-    block->release();
+    block->tick();
   }
   void commit() {
     const int thread = block->thread().id, group = groups_[thread]++;

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "stack.hpp"
+
 #define INLINED inline __attribute__((always_inline))   // so that a return address names the whole chain of inlined callers
 #define __device__
 #define __global__ __attribute__((noinline))              // a frame of its own in reports
@@ -41,11 +43,11 @@ struct SharedArray {};                                 // `extern __shared__`: i
 
 namespace builtins {
 
-struct Dim3 { unsigned x = 1, y = 1, z = 1; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-extern thread_local constinit Dim3 threadIdx, blockIdx;   // follow the running fiber
+#define threadIdx (THIS_STACK.index)
+extern thread_local constinit Dim3 blockIdx;           // of the block that runs on this core
 extern Dim3 blockDim, gridDim;
 
 std::size_t __cvta_generic_to_shared(const SharedArray&);

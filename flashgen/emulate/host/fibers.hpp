@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <stdexcept>
 
+#include "stack.hpp"
+
 #if !defined(__x86_64__)
 #define FIBERS_BY_UCONTEXT
 #endif
@@ -22,10 +24,10 @@ struct Context { ucontext_t registers; };
 
 inline void switch_context(Context& from, Context& to) { swapcontext(&from.registers, &to.registers); }
 
-inline void prepare_context(Context& context, char* stack, std::size_t bytes, void (*entry)()) {
+inline void prepare_context(Context& context, char* bottom, char* top, void (*entry)()) {
   getcontext(&context.registers);
-  context.registers.uc_stack.ss_sp = stack;
-  context.registers.uc_stack.ss_size = bytes;
+  context.registers.uc_stack.ss_sp = bottom;
+  context.registers.uc_stack.ss_size = static_cast<std::size_t>(top - bottom);
   context.registers.uc_link = nullptr;
   makecontext(&context.registers, entry, 0);
 }
@@ -61,12 +63,12 @@ cuda_on_host_switch:
 
 inline void switch_context(Context& from, Context& to) { cuda_on_host_switch(&from.stack_pointer, to.stack_pointer); }
 
-inline void prepare_context(Context& context, char* stack, std::size_t bytes, void (*entry)()) {
-  auto** top = reinterpret_cast<void**>(reinterpret_cast<std::uintptr_t>(stack + bytes) & ~std::uintptr_t{15});
-  *--top = nullptr;                                    // the entry's return address: it never returns
-  *--top = reinterpret_cast<void*>(entry);             // where the first switch's `ret` goes, 16-byte aligned as the ABI wants
-  for (int i = 0; i < 6; ++i) *--top = nullptr;        // the six registers the first switch pops
-  context.stack_pointer = top;
+inline void prepare_context(Context& context, char*, char* top, void (*entry)()) {
+  auto** at = reinterpret_cast<void**>(top);           // a multiple of 16
+  *--at = nullptr;                                     // the entry's return address: it never returns
+  *--at = reinterpret_cast<void*>(entry);              // where the first switch's `ret` goes, 16-byte aligned as the ABI wants
+  for (int i = 0; i < 6; ++i) *--at = nullptr;         // the six registers the first switch pops
+  context.stack_pointer = at;
 }
 
 #endif
@@ -74,34 +76,33 @@ inline void prepare_context(Context& context, char* stack, std::size_t bytes, vo
 // Stacks of one resident block, with a guard page below each: an overflow faults instead of corrupting a neighbour.
 class Stacks {
  public:
-  static constexpr std::size_t kBytes = 128 << 10;
-  static constexpr int kThreads = 1024;                // the largest CUDA block
+  static constexpr std::size_t kThreads = 1024;        // the largest CUDA block
 
   Stacks() = default;
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks() {
-    if (memory_) munmap(memory_, kThreads * (kBytes + page()));
+    if (mapped_) munmap(mapped_, kMapped);
   }
 
-  char* at(int thread) {
-    const std::size_t page = this->page(), stride = kBytes + page;
-    if (!memory_) {
-      void* memory = mmap(nullptr, kThreads * stride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (memory == MAP_FAILED) throw std::runtime_error("no memory for fiber stacks");
-      memory_ = static_cast<char*>(memory);
+  void prepare(std::size_t number, Context& context, const StackTop& top, void (*entry)()) {
+    if (!mapped_) {
+      mapped_ = mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (mapped_ == MAP_FAILED) throw std::runtime_error("no memory for fiber stacks");
+      first_ = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(mapped_) + StackTop::kBytes - 1) & ~(StackTop::kBytes - 1));
     }
-    for (; guarded_ <= thread; ++guarded_) mprotect(memory_ + static_cast<std::size_t>(guarded_) * stride, page, PROT_NONE);
-    return memory_ + static_cast<std::size_t>(thread) * stride + page;
+    for (; guarded_ <= number; ++guarded_) mprotect(first_ + guarded_ * StackTop::kBytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE);
+    char* const bottom = first_ + number * StackTop::kBytes;
+    top_of(bottom) = top;
+    prepare_context(context, bottom, reinterpret_cast<char*>(&top_of(bottom)), entry);
   }
-  // Frames of a warp's lanes, at the same depth, fall into different sets of the first cache.
-  static std::size_t bytes(int thread) { return kBytes - static_cast<std::size_t>(thread) % 32 * 128; }
 
  private:
-  static std::size_t page() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+  static constexpr std::size_t kMapped = (kThreads + 1) * StackTop::kBytes;
 
-  char* memory_ = nullptr;
-  int guarded_ = 0;
+  void* mapped_ = nullptr;
+  char* first_ = nullptr;
+  std::size_t guarded_ = 0;
 };
 
 }  // namespace cuda_on_host

@@ -130,7 +130,7 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
 // By a plain load or store of C++, which may as well concern the thread's own stack.
 inline void note_plain(const void* address, std::size_t bytes, Access access, const void* caller) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  if (at - reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) < Stacks::kBytes || !block->checks()) return;   // the stack, mostly
+  if (at - reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) < StackTop::kBytes || !block->checks()) return;   // the stack, mostly
   const Array* array = array_at(at, bytes);
   if (!array) return;
   here(caller);

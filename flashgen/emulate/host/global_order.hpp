@@ -39,7 +39,7 @@ class GlobalOrder {
       learned_.back().join(std::exchange(observed, {}));
       block->clock().time[agent::others] = static_cast<std::uint32_t>(learned_.size() - 1);
     }
-    fenced_.join(block->release());
+    block->release(fenced_);
     ++fences_;
   }
   // Hands on what the warp knows now and somebody has fenced: of the writing threads, before the barrier, or of this one after it.

@@ -5,10 +5,10 @@
 
 namespace cuda_on_host {
 
-thread_local constinit Dim3 builtins::threadIdx{}, builtins::blockIdx{};
+thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
-void here(const void* caller) { block->thread().place = place_of(reinterpret_cast<std::uintptr_t>(caller)); }
+void here(const void* caller) { this_thread().place = place_of(reinterpret_cast<std::uintptr_t>(caller)); }
 #define HERE here(__builtin_return_address(0))
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
@@ -133,12 +133,14 @@ template void load_matrices<4>(References<std::uint32_t, 4>, std::uint32_t, bool
 template void store_matrices<1>(std::uint32_t, Values<std::uint32_t, 1>, bool);
 template void store_matrices<2>(std::uint32_t, Values<std::uint32_t, 2>, bool);
 template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
-  HERE, units->products.multiply(d.first, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_bf16(bits); });
+void mma_sync(Operation::Element element, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, const float* c) {
+  HERE;
+  if (c != d) not_modelled("mma.sync with its result apart from what it adds to");
+  const Thread& t = this_thread();
+  t.left->add(element, d, a, b0, b1, t.place);
 }
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c) {
-  HERE, units->products.multiply(d.first, a.v, b.v, c.v, [](std::uint16_t bits) { return widen_f16(bits); });
-}
+void begin_run() { this_thread().left->begin_run(); }
+void end_run() { HERE, this_thread().left->end_run(); }
 
 }  // namespace ptx
 

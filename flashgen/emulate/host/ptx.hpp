@@ -121,8 +121,15 @@ MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatr
 MATRICES(2)
 MATRICES(4)
 #undef MATRICES
-void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
-void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers<float, 4> d, Values<std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Values<float, 4> c);
+void mma_sync(Operation::Element element, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, const float* c);
+#define MMA(NAME, ELEMENT) \
+  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d.first, a.first, b.v[0], b.v[1], c.first); }
+MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, Operation::Element::bf16)
+MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, Operation::Element::f16)
+#undef MMA
+void begin_run();
+void end_run();
+struct Run { INLINED Run() { begin_run(); } INLINED ~Run() { end_run(); } };   // where products may be done later: runs.py
 
 // --- memory
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes);

@@ -34,6 +34,11 @@ class SharedMemory {
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
 
+  // Into the cache, for a read that comes soon.
+  void prefetch(std::uint32_t address) const {
+    if (address - kBase < bytes_) __builtin_prefetch(&shadow_[(address - kBase) / kGranule]), __builtin_prefetch(memory_.data() + (address - kBase));
+  }
+
   // The generic proxy is ordinary loads and stores; the asynchronous one is TMA and wgmma.
   enum class Proxy { generic, async };
 

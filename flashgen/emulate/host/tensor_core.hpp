@@ -12,8 +12,21 @@ namespace cuda_on_host {
 
 using Vector = float __attribute__((vector_size(32)));
 
-inline float widen_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-inline float widen_f16(std::uint16_t bits) { return static_cast<float>(__builtin_bit_cast(Half, bits)); }
+using Words = std::uint32_t __attribute__((vector_size(32)));
+using Halves = std::uint16_t __attribute__((vector_size(16)));
+
+// Eight numbers of 16 bits each, in the low halves of words.
+inline Vector widen_bf16(Words bits) { return reinterpret_cast<Vector>(bits << 16); }
+inline Vector widen_f16(Words bits) {
+  const auto scaled = reinterpret_cast<Vector>((bits & 0x7FFFu) << 13) * 0x1p112f;
+  const auto special = reinterpret_cast<Words>((bits & 0x7C00u) == 0x7C00u) & 0x7F800000u;   // infinities and NaN
+  return reinterpret_cast<Vector>(reinterpret_cast<Words>(scaled) | special | (bits & 0x8000u) << 16);
+}
+template <class Widen> Vector widen_8(const void* from, Widen widen) {   // neighbours in memory
+  Halves eight;
+  std::memcpy(&eight, from, sizeof eight);
+  return widen(__builtin_convertvector(eight, Words));
+}
 
 // d[64][n] (+)= a[64][16] * b[16][n], in blocks of 4 rows by `Vectors` times 8 columns that stay in vector registers.
 template <int Vectors>
@@ -112,8 +125,8 @@ class TensorCore : public Engine {                     // the share of one warpg
     Queued& op = queue_.front();
     block_.engine_at(op.place);
     op.clock.time[agent_] = static_cast<std::uint32_t>(++completed_);
-    if (op.operation.element == Operation::Element::bf16) load(op, [](std::uint16_t bits) { return widen_bf16(bits); });
-    else load(op, [](std::uint16_t bits) { return widen_f16(bits); });
+    if (op.operation.element == Operation::Element::bf16) load(op, [](Words bits) { return widen_bf16(bits); });
+    else load(op, [](Words bits) { return widen_f16(bits); });
     multiply(a_, b_.data(), op.tile->value.data(), op.operation.n, op.operation.accumulate);
     queue_.pop_front();
     std::erase_if(waiting_, [&](auto& w) { return w.second <= completed_ ? block_.wake(w.first), true : false; });
@@ -199,9 +212,8 @@ class TensorCore : public Engine {                     // the share of one warpg
   // Widens the 8 elements of a 16-byte chunk into to[0], to[step], to[2 * step], ...
   template <class Widen>
   void chunk(std::uint32_t address, const Clock& clock, Widen widen, float* to, int step) {
-    std::array<std::uint16_t, 8> elements;
-    std::memcpy(elements.data(), memory_.read(address, 16, agent_, clock, SharedMemory::Proxy::async), 16);
-    for (int i = 0; i < 8; ++i) to[i * step] = widen(elements[i]);
+    const Vector eight = widen_8(memory_.read(address, 16, agent_, clock, SharedMemory::Proxy::async), widen);
+    for (int i = 0; i < 8; ++i) to[i * step] = eight[i];
   }
   template <class Widen>
   void load(const Queued& op, Widen widen) {
@@ -219,13 +231,13 @@ class TensorCore : public Engine {                     // the share of one warpg
   }
   template <class Widen>
   void load_fragment(const Queued& op, Widen widen) {
+    std::uint32_t pairs[64][2][4];                     // [row][k / 8][k / 2 % 4]
     for (int t = 0; t < 128; ++t)
-      for (int r = 0; r < 4; ++r) {
-        const std::uint32_t pair = op.fragment[static_cast<std::size_t>(t)][r];
-        float* to = &a_[t / 32 * 16 + t % 32 / 4 + 8 * (r & 1)][t % 4 * 2 + 8 * (r >> 1)];
-        to[0] = widen(static_cast<std::uint16_t>(pair));
-        to[1] = widen(static_cast<std::uint16_t>(pair >> 16));
-      }
+      for (int r = 0; r < 4; ++r) pairs[t / 32 * 16 + t % 32 / 4 + 8 * (r & 1)][r >> 1][t % 4] = op.fragment[static_cast<std::size_t>(t)][r];
+    for (int i = 0; i < 128; ++i) {
+      const Vector eight = widen_8(pairs[i / 2][i % 2], widen);
+      std::memcpy(a_[i / 2] + i % 2 * 8, &eight, sizeof eight);
+    }
   }
 
   int agent_;

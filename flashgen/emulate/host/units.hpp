@@ -45,11 +45,12 @@ struct Units {
   BulkLoads loads{mbarriers};
   BulkStores stores;
   AsyncCopies copies;
-  WarpProducts products;
+  std::vector<Products> products;                      // by thread
   RegisterFile registers;
   std::vector<std::unique_ptr<TensorCore>> tensor_cores;
 
-  Units(Block& owner, SharedMemory& memory) {
+  Units(Block& owner, SharedMemory& memory) : products(static_cast<std::size_t>(owner.size())) {
+    for (int i = 0; i < owner.size(); ++i) owner.thread(i).left = &products[static_cast<std::size_t>(i)];
     owner.add(&loads);
     owner.add(&stores);
     owner.add(&copies);

@@ -1,0 +1,25 @@
+// What lies at the top of each fiber's stack, found from any address in it: no thread-local variable has to follow the fiber that runs.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace cuda_on_host {
+
+struct Dim3 { unsigned x = 1, y = 1, z = 1; };
+
+struct Thread;
+struct StackTop {
+  static constexpr std::size_t kBytes = 128 << 10;     // of a stack, where it is aligned, too
+  Thread* thread;
+  Dim3 index;
+};
+
+// Frames of a warp's lanes, at the same depth, fall into different sets of the first cache.
+inline __attribute__((always_inline)) StackTop& top_of(const void* in_stack) {
+  const auto at = reinterpret_cast<std::uintptr_t>(in_stack);
+  return *reinterpret_cast<StackTop*>((at | (StackTop::kBytes - 1)) - 63 - at / StackTop::kBytes % 32 * 128);
+}
+// Of the fiber that runs; on the scheduler's stack there is none.
+#define THIS_STACK ::cuda_on_host::top_of(__builtin_frame_address(0))
+
+}  // namespace cuda_on_host
