@@ -35,7 +35,7 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
 }
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
-LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+LEVELS = {"s": 3, "column": 3, "q_idx": 2, "first_row": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
 PREFIXES = {"row": 2, "at": 3}
 UNIFORM, ROW, ELEMENT = 1, 2, 3
@@ -51,8 +51,9 @@ def level(node: Node) -> int:
 class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
-    def __init__(self, spec: "Spec", scale: frozenset[str] | None):
-        """`scale`: the params that the sign of softmax_scale rests on, if it is positive."""
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None, short: bool):
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `short`: tanh is one instruction."""
+        self.short = short
         self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
@@ -93,6 +94,10 @@ class Binder:
                 return Call("quotient" if op == "//" else "remainder", args, "int")
             case "sigmoid" if level(x) <= UNIFORM:
                 return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), call("exp", call("neg", x))))
+            case "sigmoid" if not self.short:
+                return _sigmoid(call("neg", x))
+            case "tanh" if level(x) > UNIFORM and not self.short:
+                return Call("fma", (Const(-2.0, "float"), _sigmoid(call("*", Const(2.0, "float"), x)), Const(1.0, "float")), "float")
             case "sigmoid":
                 half = Const(0.5, "float")
                 return call("+", call("*", half, Call("ptx::tanh", (call("*", half, x),), "float")), half)
@@ -116,6 +121,12 @@ class Binder:
 
     def _nonnegative(self, node: Node) -> bool:
         return self.signs.nonnegative(node) == NOTHING
+
+
+def _sigmoid(negated: Node) -> Node:
+    """Of -x: 1 / (1 + e^-x); 0 where that is infinite."""
+    power = Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), negated),), "float")
+    return Call("ptx::inverse", (call("+", Const(1.0, "float"), power),), "float")
 
 
 def _at_most(node: Node, limit: int) -> bool:

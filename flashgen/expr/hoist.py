@@ -20,6 +20,7 @@ TAKEN = (
     "head",
     "kv_head",
     "q_idx",
+    "first_row",
     "kv_begin",
     "to_log2",
     "score",
@@ -97,9 +98,15 @@ class Hoist:
         value = self._lift(node, ELEMENT)
         locals = Names(self.names[UNIFORM].taken)
         shared = _Sharing([Kept("", value, "")], locals, lambda node: LOCALS[node.type]).result
-        self.instructions += instructions(k.value for k in shared)
+        self.instructions += instructions((k.value for k in shared), self._both_rows)
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
         return (*lines, f"return {cuda(shared[-1].value)};")
+
+    def _both_rows(self, node: Node) -> bool:
+        """Whether it is the same in both rows of a thread."""
+        same = {f"row.{k.name}" for k in self.kept[ROW].values() if "q_idx" not in names(k.value)}
+        same |= {"column", *(k.name for k in self.kept[UNIFORM].values())}
+        return all(name in same or name.startswith("p.") for name in names(node))
 
     def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
         """Of Variant and of Row, in an order that computes them."""

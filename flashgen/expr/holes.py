@@ -7,16 +7,20 @@ from flashgen.expr.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, UNIFORM, Bind
 from flashgen.expr.conditions import visible
 from flashgen.expr.division import divide_rows
 from flashgen.expr.fold import call
+from flashgen.expr.forms import Form, form
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.instructions import Instructions
-from flashgen.expr.linear import assemble, collect, normal, zero
+from flashgen.expr.linear import Sum, assemble, collect, normal, zero
 from flashgen.expr.lower import Expressions
-from flashgen.expr.nodes import Call, Const, Load, Name, Node
+from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.pairs import at_first_row
 from flashgen.expr.signs import Requirement, Signs
 from flashgen.expr.text import show
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
+
+ONE = Const(1.0, "float")
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,12 @@ class Holes:
     outer: str  # log2 units of one unit of the score
     requires: tuple[Requirement, ...]  # of the params, at each call
     sink: str | None  # a logit in log2 units, one more term in the sum of a row
+    below: str | None  # what every score of a thread's second row has besides, in log2 units: what depends on the row is taken at the first
     description_score: str
     description_mask: str
     instructions: Instructions  # of the score of an element, besides what makes exponents of it
+    form: Form | None  # of tanh and sigmoid in the score
+    beside: bool  # whether the score computes, of each element, anything besides s but multiples of its column
 
     @property
     def gathers(self) -> bool:
@@ -72,8 +79,8 @@ class Holes:
         return sum(block_n // 2 if read.by_row else block_n // 4 for read in self.reads)
 
 
-def holes(expressions: Expressions, spec: "Spec") -> Holes:
-    """The holes of a spec's expressions.
+def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11) -> Holes:
+    """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -83,32 +90,58 @@ def holes(expressions: Expressions, spec: "Spec") -> Holes:
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
-    binder = Binder(spec, params.positive(expressions.scale))
+    chosen = form(expressions, spec, tanh)
+    binder = Binder(spec, params.positive(expressions.scale), chosen is None or chosen.short)
     hoist = Hoist()
 
     def bind(node: Node) -> Node:
         return divide_rows(binder(node), binder.signs)
 
-    if spec.softmax.normalized:
-        factor, rest, proof = _split(bind(expressions.score), binder.signs)
-        outer = hoist.text(call("*", factor, Const(LOG2_E, "float")), "factor", "log2 units of one unit of the score")
-        score = None if rest == S else hoist.statements(rest)
-    else:
-        outer, proof, score = "1.0f", frozenset[str](), hoist.statements(assemble(collect(bind(expressions.score), _varies)))
-    of_score = hoist.instructions
+    score = _score(bind(expressions.score), spec, binder.signs)
+    outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")
+    statements = None if score.rest == S else hoist.statements(score.rest)
+    cost = hoist.instructions
+    below = None
+    if score.below is not None:
+        below = hoist.text(_log2(score.below), "below", "what scores of a thread's second row have more, log2 units")
     sink = None
     if expressions.sink is not None:
-        sink = hoist.text(call("*", bind(expressions.sink), Const(LOG2_E, "float")), "sink", "one more term in the sum, log2 units")
+        sink = hoist.text(_log2(bind(expressions.sink)), "sink", "one more term in the sum, log2 units")
     keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
-    requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(proof)))}
+    requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(score.proof)))}
     reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
     keys = hoist.member(call("-", RENAMED["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     if reads:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
         uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
-    described = show(expressions.score), show(expressions.mask)
-    return Holes(uniform, row, score, keep, reads, keys, outer, tuple(requires.values()), sink, *described, of_score)
+    emitted = (uniform, row, statements, keep, reads, keys, outer, tuple(requires.values()), sink, below)
+    return Holes(*emitted, show(expressions.score), show(expressions.mask), cost, chosen, score.beside)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """`factor`, positive and uniform, times `rest`; and what is added to all of a thread's second row, if that is known."""
+
+    factor: Node
+    rest: Node
+    below: Node | None
+    proof: frozenset[str]  # the params that the sign of the factor rests on
+
+    @property
+    def beside(self) -> bool:
+        """Whether it computes of an element what is neither s nor a multiple of its column."""
+        calls = (node for node in walk(self.rest) if isinstance(node, Call) and _varies(node) and "s" not in names(node))
+        return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
+
+
+def _score(bound: Node, spec: "Spec", signs: Signs) -> _Score:
+    if not spec.softmax.normalized:
+        return _Score(ONE, assemble(collect(bound, _varies)), None, frozenset())
+    factor, total, proof = _split(bound, signs)
+    if spec.element.bytes == 2 and not spec.schedule.materialize and (found := at_first_row(total)):
+        return _Score(factor, assemble(found[0]), found[1], proof)
+    return _Score(factor, assemble(total), None, proof)
 
 
 def _read(hoist: Hoist, address: Load, name: Name) -> Read:
@@ -118,19 +151,23 @@ def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     return Read(name.type, called, address.tensor.removesuffix(".address"), member, by_row)
 
 
+def _log2(node: Node) -> Node:
+    return call("*", node, Const(LOG2_E, "float"))
+
+
 def _varies(node: Node) -> bool:
     return level(node) == ELEMENT
 
 
-def _split(score: Node, signs: Signs) -> tuple[Node, Node, frozenset[str]]:
+def _split(score: Node, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
     """The score as a positive uniform factor times the rest, and the params that the sign of the factor rests on."""
     total = collect(score, _varies)
     if len(total.terms) == 1 and total.const == zero("float"):
         core, factor = total.terms[0]
         proof = signs.positive(factor)
         if proof is not None and level(factor) <= UNIFORM:
-            return factor, core, proof
-    return Const(1.0, "float"), assemble(total), frozenset()
+            return factor, Sum(total.const, ((core, ONE),)), proof
+    return ONE, total, frozenset()
 
 
 def _positive(param: str) -> Requirement:

@@ -1,35 +1,44 @@
 """What a key tile costs a thread of the kernels of 16 bits where no mask is tested: a count of the emitted loop, before there is one."""
 
+import math
 from collections.abc import Iterator
 
 from flashgen.expr import Holes, Instructions
-from flashgen.plan.model import SoftmaxPlan, TilePlan
+from flashgen.expr.forms import SCORES, Form
+from flashgen.plan.model import PipelinePlan, SoftmaxPlan, TilePlan
 
 EXPONENT = Instructions(special=1, multiply=2)  # of an element: exp2 of one multiply-add, and its part in the sum
+PRODUCTS = Instructions(special=-1, multiply=7, other=3)  # more, of one by multiply-adds
 ROW = Instructions(special=1, multiply=2)  # the factor of a rescale, and the sum times it
 
 
-def instructions(tile: TilePlan, softmax: SoftmaxPlan, holes: Holes) -> Instructions:
+def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Holes) -> Instructions:
     """Of a thread, which holds two rows and a quarter of their columns."""
     elements = tile.block_n // 2
     score = holes.instructions.times(elements)
     if not softmax.normalized:
         return score
     rescale = Instructions(multiply=tile.v_columns // 2)
-    return score + EXPONENT.times(elements) + ROW.times(2) + rescale
+    multiplied = elements // pipe.multiplied if pipe.multiplied else 0
+    return score + EXPONENT.times(elements) + PRODUCTS.times(multiplied) + ROW.times(2) + rescale
 
 
-def reasons(tile: TilePlan, softmax: SoftmaxPlan, holes: Holes) -> Iterator[tuple[str, str]]:
+def reasons(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Holes) -> Iterator[tuple[str, str]]:
     """For people: all, what the score has in it, and what its functions are off by."""
-    whole, score = instructions(tile, softmax, holes), holes.instructions
+    whole, score = instructions(tile, pipe, softmax, holes), holes.instructions
     yield (
         "instructions",
         f"a thread takes {whole.special} special functions and {whole.multiply} multiplies and adds for a key tile without mask; "
         f"of each of its {tile.block_n // 2} elements, the score takes {score.special} and {score.multiply}",
     )
-    if any("ptx::tanh" in line for line in holes.score or ()):
-        yield (
-            "tanh",
-            "tanh.approx, one special function, off by 2^-11 of its value at most, so softcap by 2^-11 of a score: below scores of 4 that "
-            "is less than bfloat16 rounds weights by. Through exp2 and a reciprocal it would take two",
-        )
+    if holes.form:
+        yield "functions", _of_form(holes.form)
+
+
+def _of_form(form: Form) -> str:
+    least = f"{form.error:.1e} of a weight" if form.error < 1 else "more than a weight"
+    off = f"off by 2^{math.log2(form.tanh):g} of tanh: up to {least} where scores stay within {SCORES:g}, as of standard normal q and k"
+    allowed = f"allowed is {form.allowed:.1e}, what the dtype rounds weights by"
+    if form.short:
+        return f"tanh and sigmoid by tanh.approx, one special function, {off}; {allowed}. By an exponential and a reciprocal it is two"
+    return f"tanh and sigmoid by an exponential and a reciprocal, two special functions: tanh.approx, one, is {off}; {allowed}"

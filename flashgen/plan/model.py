@@ -47,11 +47,19 @@ class PipelinePlan:
     separate_output: bool = False  # o is staged beside q, so the next query tile loads early
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
+    multiplied: int = 0  # one exponential in so many by multiply-adds, beside the special function unit; 0: none
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
 
     @property
     def stages_text(self) -> str:
         return f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+
+    @property
+    def extras(self) -> list[str]:
+        """What else a candidate is told by."""
+        extras = {"o apart": self.separate_output, "q in registers": self.query_in_registers, "overlapped": self.overlap}
+        extras[f"an exponential in {self.multiplied} by multiply-adds"] = self.multiplied > 0
+        return [text for text, holds in extras.items() if holds]
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,11 @@ class SoftmaxPlan:
     def phase(self) -> str:
         """The template that turns products into weights."""
         return "softmax" if self.normalized else "weights"
+
+    @property
+    def exponentials(self) -> int:
+        """Of an element, besides what its score has."""
+        return 1 if self.normalized else 0
 
     @property
     def steps(self) -> tuple[str, ...]:

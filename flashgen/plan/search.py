@@ -58,8 +58,7 @@ class Draft:
     @property
     def text(self) -> str:
         pipe = self.pipeline
-        extras = {"o apart": pipe.separate_output, "q in registers": pipe.query_in_registers, "overlapped": pipe.overlap}
-        return ", ".join([self.tile.text, pipe.stages_text, f"{pipe.warps} warps", *(text for text, holds in extras.items() if holds)])
+        return ", ".join([self.tile.text, pipe.stages_text, f"{pipe.warps} warps", *pipe.extras])
 
 
 class Strategy(Protocol):
@@ -177,7 +176,7 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
     softmax = _softmax(spec, strategy)
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
     begin, end = _spans(spec, expressions, ranges, length)
-    return Problem(spec, arch, expressions, holes(expressions, spec), softmax, copy_bytes, length, begin, end, ranges.uniform)
+    return Problem(spec, arch, expressions, holes(expressions, spec, arch.tanh), softmax, copy_bytes, length, begin, end, ranges.uniform)
 
 
 def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
@@ -244,7 +243,7 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
     yield "rescale", _rescale_reason(problem.softmax)
     if problem.spec.element.bytes == 2:
-        yield from instructions.reasons(draft.tile, problem.softmax, problem.holes)
+        yield from instructions.reasons(draft.tile, draft.pipeline, problem.softmax, problem.holes)
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     if planes := split(problem.spec):

@@ -127,15 +127,15 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     m, n, columns, rows, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, _rows(draft), pipe.blocks
     mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
     query = 0 if pipe.query_in_registers else tile.qk_columns
-    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
+    score = problem.holes.instructions
     rescale = tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
     products = rows * n * columns / 128
     loads = n * columns / 256 + rows * query / 16 + n * columns / (pipe.warps * 8 * problem.copy_bytes)
-    others = loads + rows * (n / 2 * (4.75 + score) + rescale) + 70
+    others = loads + rows * (n / 2 * (4.75 + score.floats) + rescale) + 70
     one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + LATENCY + (LOAD_LATENCY if pipe.stages == 1 else 0)
     step = {
         "tensor cores": 2 * m * n * columns / mma_flops,
-        "exponentials": m * n / arch.exp2,
+        "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
         "instructions": (products + others) * pipe.warps / 4,
         "shared memory": ((pipe.warps + 1) * n * columns + m * query) * 2 / 128,
         "one warp": one_warp / blocks,  # its products and exponentials follow each other

@@ -98,14 +98,14 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     operands = _split(problem).planes
     mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
     query = 0 if pipe.query_in_registers else tile.qk_columns
-    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
+    score = problem.holes.instructions
     products = n * columns / 128 * count  # instructions of a warp
-    others = operands * (n * columns / 256 + query / 16) + n / 2 * (6 + 4 * operands + score) + 2 * tile.v_columns + 100
+    others = operands * (n * columns / 256 + query / 16) + n / 2 * (6 + 4 * operands + score.floats) + 2 * tile.v_columns + 100
     others += SPILLED * max(0, _held(problem, draft) - UNSPILLED)
     one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + (LOAD_LATENCY if pipe.stages == 1 else 0)
     step = {
         "tensor cores": 2 * m * n * columns * count / mma_flops,
-        "exponentials": m * n / arch.exp2,
+        "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
         "instructions": (products + others) * pipe.warps / 4,
         "shared memory": ((pipe.warps + 1) * n * columns + m * query) * 2 * operands / 128,
         "one warp": one_warp / pipe.blocks,  # its products and exponentials follow each other

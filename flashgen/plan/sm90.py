@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
+from flashgen.expr import Holes
 from flashgen.plan import limits
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
@@ -16,11 +17,12 @@ SKELETON = "forward_sm90"
 
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
-SCORE_REGISTERS = 24  # that a score which is not linear, or a division, needs besides,
+SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
+MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
 KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
@@ -30,6 +32,7 @@ QUERY_TILE = 2500  # start and end of 128 query rows
 SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
 COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
+PRODUCTS = 9  # instructions more that an exponential by multiply-adds takes
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
@@ -50,18 +53,20 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     rows = by_warps if spec.block.m is None else [spec.block.m]
     keys = KEYS if spec.block.n is None else [spec.block.n]
     stages = [2, 3, 4] if spec.stages is None else [spec.stages]
-    for block_m, block_n, n, apart in product(rows, keys, stages, (True, False)):
-        yield _draft(problem, block_m, block_n, n, apart)
+    busy = spec.softmax.normalized and problem.holes.instructions.special > 0
+    for block_m, block_n, n, apart, multiplied in product(rows, keys, stages, (True, False), MULTIPLIED):
+        if not multiplied or (busy and block_m == 192):
+            yield _draft(problem, block_m, block_n, n, apart, multiplied)
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool) -> Draft:
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool, multiplied: int) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     splits = v_splits(problem.spec)
     columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
     tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, 64), up(columns, 64), v_splits=splits)
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
-    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart)
+    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart, multiplied=multiplied)
     return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
 
 
@@ -92,7 +97,7 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
     holes = problem.holes
-    extra = READ_REGISTERS if holes.gathers or holes.reads else SCORE_REGISTERS if holes.score or holes.divides else 0
+    extra = READ_REGISTERS if holes.gathers or holes.reads else SCORE_REGISTERS if _computes(holes) else 0
     gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
     needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups]:
@@ -100,21 +105,29 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     return None
 
 
+def _computes(holes: Holes) -> bool:
+    """Whether score or mask hold more of an element than s."""
+    return holes.beside or holes.divides or holes.instructions.special > 1
+
+
 def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     """Roofline of a key step, and what surrounds it."""
     tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
     m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
-    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
-    instructions = n / 2 * (4.2 + score) + n / 4 + tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2) + 100  # of a warp
+    score, multiplied = problem.holes.instructions, 1 / pipe.multiplied if pipe.multiplied else 0
+    softmax, rescale = 2.2, 0.0  # of an element, of a key tile
+    if problem.softmax.normalized:
+        softmax, rescale = 4.2, tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
+    instructions = n / 2 * (softmax + score.floats + PRODUCTS * multiplied) + n / 4 + rescale + 100  # of a warp
     products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
     step = {
         "tensor cores": products * (1 if groups == 2 else COLLISIONS),
-        "exponentials": m * n / arch.exp2,
+        "special functions": m * n * (problem.softmax.exponentials + score.special - multiplied) / arch.exp2,
         "instructions": instructions * pipe.warps / 4,
         "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,
         "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
     }
-    exposed = EXPOSED * min(step["tensor cores"], step["exponentials"])
+    exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
     clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
     total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
     return {**step, "exposed": exposed, "step": clocks, "total": total * tile.v_splits * up(problem.length, m) / problem.length / m}

@@ -109,12 +109,12 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
     m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // 64, tile.qk_columns + tile.v_columns
     split = SPLITS[problem.spec.precision]
-    score = sum(4 if "ptx::" in line else 2 for line in problem.holes.score or ())
-    instructions = n / 2 * (6.2 + 3 * split.planes + score) + tile.v_columns + 150  # of a warp
+    score = problem.holes.instructions
+    instructions = n / 2 * (6.2 + 3 * split.planes + score.floats) + tile.v_columns + 150  # of a warp
     products = 2 * m * n * columns / arch.mma_flops * len(split.products)
     step = {
         "tensor cores": products,
-        "exponentials": m * n / arch.exp2,
+        "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
         "instructions": instructions * pipe.warps / 4,
         "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * 2 / 128 * len(split.products),
         "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax

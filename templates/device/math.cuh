@@ -1,4 +1,4 @@
-// Approximations of the special function unit (PTX ISA 9.0, 9.7.3) and conversions (9.7.9.21). Subnormal results of exp2 become zero.
+// Approximations of the special function unit (PTX ISA 9.0, 9.7.3) and conversions (9.7.9.21). Subnormal results of exp2 and inverse become zero.
 
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
@@ -7,6 +7,8 @@ __device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0
 __device__ __forceinline__ float tanh(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 __device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+
+__device__ __forceinline__ float inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 __device__ __forceinline__ float sqrt(float x) { float y; asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 

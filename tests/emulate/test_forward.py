@@ -37,6 +37,7 @@ SPECS: dict[str, list[Any]] = {
         {"head_dim": {"qk": 288, "v": 272}, "dtype": "float16", "mask": "causal"},
         {"head_dim": 32, "dtype": "float16", "mask": "causal & ~document(ids) & (ids[b, kv_idx] < 3)", "tensors": IDS},
         {"head_dim": 40, "dtype": "bfloat16", "mask": "causal & window(100, 0)", "layout": "bhsd", "stages": 2, **SOFTCAP},
+        {"head_dim": 32, "dtype": "float16", "mask": "causal", **SOFTCAP},
         {"head_dim": {"qk": 96, "v": 64}, "dtype": "float16", "mask": "prefix(70) | window(30, 10)", "stages": 1, **ALIBI},
     ],
 }

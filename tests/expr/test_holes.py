@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from flashgen.expr import evaluate, holes, lower
+from flashgen.expr import Instructions, evaluate, holes, lower
 from flashgen.expr.holes import Read
 from flashgen.spec import Spec
 from tests.expr import harness
@@ -55,10 +55,13 @@ def test_causal_softcap():
     assert found.description_mask == "kv_idx <= q_idx + kv_len - q_len"
 
 
-def test_alibi_is_two_multiply_adds():
+def test_alibi_is_a_multiply_add_and_half_of_one_that_both_rows_share():
     found = emitted(mask="causal", score="s + slopes[h] * (kv_idx - q_idx)", tensors={"slopes": {"shape": ["hq"], "dtype": "float32"}})
     assert lines(found.uniform)[0] == "float slope = p.arg_slopes(head);"
-    assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
+    assert lines(found.row)[0] == "float bias = slope * float(kv_begin - first_row);"
+    assert found.below == "below"
+    assert "float below = -8.0f * slope * 1.442695f;" in lines(found.uniform)
+    assert found.instructions == Instructions(multiply=1.5)
     assert found.score == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
     assert found.outer == "1.442695f"
 
@@ -124,8 +127,24 @@ def test_what_moves_to_outer_is_positive():
 
 
 def test_what_occurs_twice_is_computed_once():
-    found = emitted(score="where(tanh(s) > 0, tanh(s), 2 * tanh(s))")
-    assert found.score == ("const float x = ptx::tanh(p.softmax_scale * s);", "return x > 0.0f ? x : 2.0f * x;")
+    found = emitted(score="where(s > 0, tanh(s), 2 * tanh(s))")
+    assert found.score == (
+        "const float x = p.softmax_scale * s;",
+        "const float x_2 = ptx::tanh(x);",
+        "return x > 0.0f ? x_2 : 2.0f * x_2;",
+    )
+
+
+@pytest.mark.parametrize("score", ["s + slopes[h] * kv_idx", "s + rows[q_idx]", "s * (kv_idx - q_idx)", "s + slopes[h] * (q_idx // 2)"])
+def test_what_does_not_grow_evenly_from_row_to_row_is_each_rows_own(score):
+    tensors = {"slopes": {"shape": ["hq"], "dtype": "float32"}, "rows": {"shape": ["q_len"], "dtype": "float32"}}
+    assert emitted(score=score, tensors=tensors).below is None
+
+
+def test_a_thread_has_two_rows_of_one_query_tile_or_none():
+    given = {"score": "s - 0.5 * (q_idx - kv_idx)", "head_dim": 64}
+    for spec in (Spec(**given, dtype="float32"), Spec(**given, dtype="float16", schedule="standard")):
+        assert holes(lower(spec), spec).below is None
 
 
 def test_text_is_the_same_every_time():

@@ -167,7 +167,7 @@ INLINED void tanh_approx_f32(float& y, float x) { y = __builtin_tanhf(x); }
 INLINED void lg2_approx_f32(float& y, float x) { y = __builtin_log2f(x); }
 INLINED void lg2_approx_ftz_f32(float& y, float x) { y = __builtin_log2f(__builtin_fabsf(x) < 0x1p-126f ? 0.0f : x); }
 INLINED void rcp_approx_f32(float& y, float x) { y = 1.0f / x; }
-INLINED void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }
+INLINED void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; y = __builtin_fabsf(y) < 0x1p-126f ? 0.0f : y; }
 INLINED void sqrt_approx_f32(float& y, float x) { y = __builtin_sqrtf(x); }
 INLINED void sqrt_approx_ftz_f32(float& y, float x) { y = __builtin_sqrtf(x); }
 INLINED void rsqrt_approx_f32(float& y, float x) { y = 1.0f / __builtin_sqrtf(x); }

@@ -1,0 +1,40 @@
+"""What a kernel's loop is made of, read from its machine code: the instructions that `flashgen.plan.instructions` foretells."""
+
+import re
+
+from flashgen.expr import Instructions
+from flashgen.plan import Plan
+
+_LABEL = re.compile(r"\s*(\.L_x_\w+):")
+_OPERATION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\w+).*?;")
+_BRANCH = re.compile(r"\bBRA\b.*?(\.L_x_\w+)")
+_MULTIPLIES = ("FFMA", "FMUL", "FADD")
+
+
+def loops(sass: str) -> list[list[str]]:
+    """The bodies of all loops, as lists of operations, the shortest first."""
+    labels: dict[str, int] = {}
+    operations: list[str] = []
+    found: list[tuple[int, int]] = []
+    for line in sass.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(operations)
+        elif code := _OPERATION.match(line):
+            operations.append(code[1])
+            target = _BRANCH.search(line)
+            if target and target[1] in labels:
+                found.append((labels[target[1]], len(operations)))
+    return sorted((operations[begin:end] for begin, end in found), key=len)
+
+
+def key_tile(sass: str, plan: Plan) -> Instructions:
+    """Of a thread, for a key tile: of the shortest loop that has both products, which tests no mask where there is one that does not.
+
+    >>> key_tile(disassemble(compile(render(chosen))), chosen)
+
+    `other` counts both ways of a branch.
+    """
+    products = plan.tile.qk_columns // 16 + plan.tile.block_n // 16
+    body = next(body for body in loops(sass) if body.count("HGMMA") == products)
+    special, multiply = body.count("MUFU"), sum(map(body.count, _MULTIPLIES))
+    return Instructions(special, multiply, len(body) - special - multiply)
