@@ -1,6 +1,6 @@
 """What a score adds to all of a row, taken at the first of a thread's two rows for both: softmax does not see it.
 
-A term that grows evenly with q_idx, as ALiBi's slope * float(kv_begin - q_idx), is then off by the same number in every key of the second row,
+A term that grows evenly with q_idx, as ALiBi's slope * float(kv_begin - q_idx), differs in every key of the second row by the same number,
 which its log-sum-exp and maximum get back. So what the columns add to the term is computed once for two elements.
 """
 

@@ -1,15 +1,15 @@
-// flashgen 0.1.0 | spec softcap | arch sm_90a | plan 9b39e144 | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_90a | plan ac6b0f46 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
 //   arrays    q, o [B, Sq, Hq, 128] bfloat16    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     softcap * tanh(s / softcap)
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      128 queries x 160 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
+//   tile      128 queries x 128 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 2 x 40960 | V 2 x 40960 | O 32768 | tile 2 x 128 | 2 stages    229744 of 232448 bytes
+//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 128 | 2 stages    196976 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -37,7 +37,7 @@ struct Params {
 // ----------------------------------------------------------------------------------------------------------------- plan
 
 constexpr int BLOCK_M = 128;             // queries of a tile
-constexpr int BLOCK_N = 160;             // keys of a tile
+constexpr int BLOCK_N = 128;             // keys of a tile
 constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
 constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
 constexpr int STAGES = 2;                // key and value tiles in flight
@@ -52,18 +52,18 @@ constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED *
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 32768
-constexpr u32 K = 32768;                 // 2 x 40960
-constexpr u32 V = 114688;                // 2 x 40960
-constexpr u32 O = 196608;                // 1 x 32768
-constexpr u32 TILE = 229376;             // 2 x 128
-constexpr u32 Q_FULL = 229632;           // 1 x 8
-constexpr u32 Q_EMPTY = 229640;          // 1 x 8
-constexpr u32 K_FULL = 229648;           // 2 x 8
-constexpr u32 K_EMPTY = 229664;          // 2 x 8
-constexpr u32 V_FULL = 229680;           // 2 x 8
-constexpr u32 V_EMPTY = 229696;          // 2 x 8
-constexpr u32 TILE_FULL = 229712;        // 2 x 8
-constexpr u32 TILE_EMPTY = 229728;       // 2 x 8
+constexpr u32 K = 32768;                 // 2 x 32768
+constexpr u32 V = 98304;                 // 2 x 32768
+constexpr u32 O = 163840;                // 1 x 32768
+constexpr u32 TILE = 196608;             // 2 x 128
+constexpr u32 Q_FULL = 196864;           // 1 x 8
+constexpr u32 Q_EMPTY = 196872;          // 1 x 8
+constexpr u32 K_FULL = 196880;           // 2 x 8
+constexpr u32 K_EMPTY = 196896;          // 2 x 8
+constexpr u32 V_FULL = 196912;           // 2 x 8
+constexpr u32 V_EMPTY = 196928;          // 2 x 8
+constexpr u32 TILE_FULL = 196944;        // 2 x 8
+constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -114,13 +114,12 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volati
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 
-// d[64 x 160] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+// d[64 x 128] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-    "}, %80, %81, p, 1, 1, 0, 0; }"
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, %64, %65, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -128,9 +127,7 @@ __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulat
       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-      "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-      "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
     : "l"(a), "l"(b), "r"(accumulate));
 }
 
