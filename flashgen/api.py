@@ -89,7 +89,8 @@ class Attention:
     def explain(self) -> str:
         """The plan and its reasons, what was compiled, and why some calls did not run the plan's kernel."""
         tile, pipe = self.plan.tile, self.plan.pipeline
-        shape = f"tile {tile.text}, {pipe.warps} warps, {pipe.stages_text}, plan {self.plan.digest}"
+        runs = "" if self.arch.name == "host" else f"{pipe.warps} warps, {pipe.stages_text}, "
+        shape = f"tile {tile.text}, {runs}plan {self.plan.digest}"
         lines = [f"{self.spec.name} on {self.arch.name}: {self.plan.skeleton}, {shape}"]
         lines += [f"  {field}: {reason}" for field, reason in self.plan.reasons]
         for kernel in self.kernels:

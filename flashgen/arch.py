@@ -5,7 +5,7 @@ Rates are per multiprocessor and clock, dense, float32 accumulation; sources: CU
 
 from dataclasses import dataclass
 
-from flashgen.errors import PlanError, did_you_mean
+from flashgen.errors import PlanError
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ DEFAULT = "sm_90a"
 def by_name(name: str) -> Arch:
     """The row of a name, or a PlanError that lists them."""
     if name not in ARCHES:
-        raise PlanError(f"unknown arch {name!r}: {did_you_mean(name, ARCHES)}")
+        raise PlanError(f"unknown arch {name!r}: flashgen has {', '.join(ARCHES)}")
     return ARCHES[name]
 
 

@@ -31,13 +31,14 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Looks at everything; nothing is raised for what is missing."""
+    driver = _tried("driver", device.driver_version, "runs kernels; without it NumPy arrays run in the interpreter")
     return [
         Finding("flashgen", True, f"{_version('flashgen')}, templates in {template_root()}"),
         Finding("Python", True, f"{platform.python_version()} on {platform.machine()}, {sys.executable}"),
         *(Finding(name, True, _version(name)) for name in ("numpy", "ml-dtypes", "sympy")),
         _tried("NVRTC", nvrtc.compiler, "compiles kernels"),
-        _tried("driver", device.driver_version, "runs kernels; without it NumPy arrays run in the interpreter"),
-        _gpu(),
+        driver,
+        _gpu() if driver.works else Finding("GPU", False, "needs the driver"),
         _tried("CuPy", lambda: str(arrays.cupy().__version__), "GPU memory and streams"),
         _tried("C++ compiler", compiler, "check --emulate"),
         _tried("nvdisasm", nvrtc.disassembler, "show --stage sass"),

@@ -112,7 +112,7 @@ def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] =
     found = [x for length in lengths for x in run(replace(shape, length=length), advance)]
     rows = tuple(x for x in found if isinstance(x, Measured))
     absent = tuple(x for x in found if isinstance(x, Absent))
-    note = f"No kernel runs here: {reason or ''}. This is the interpreter, NumPy {np.__version__}".replace("..", ".")
+    note = f"No kernel runs here ({(reason or '').rstrip('.')}): this is the interpreter, NumPy {np.__version__}"
     return Climb({"gpu": None, "note": note} if reason else environment(), not reason, shape, rows, absent)
 
 

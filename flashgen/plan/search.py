@@ -242,7 +242,7 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     if draft.pipeline.separate_output:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
     yield "rescale", _rescale_reason(problem.softmax)
-    if problem.spec.element.bytes == 2:
+    if problem.spec.element.bytes == 2 and problem.arch.name != "host":
         yield from instructions.reasons(draft.tile, draft.pipeline, problem.softmax, problem.holes)
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
