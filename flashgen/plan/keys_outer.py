@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flashgen.plan import sm80
+from flashgen.plan.arguments import further_arguments, row_arguments
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
 from flashgen.plan.passes import held_while_divided, rescale
-from flashgen.plan.search import Draft, Problem, further_arguments, row_arguments
+from flashgen.plan.search import Draft, Problem
 from flashgen.plan.sm80 import cost
 from flashgen.spec import Spec
 

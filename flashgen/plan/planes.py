@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from flashgen.errors import PlanError
 from flashgen.plan import limits
+from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SoftmaxPlan, TilePlan
-from flashgen.plan.search import Problem, further_arguments, query_tiles, row_arguments
+from flashgen.plan.search import Problem
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
 

@@ -16,7 +16,7 @@ from flashgen.expr.nodes import Load, walk
 from flashgen.plan import instructions
 from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges
-from flashgen.plan.model import Argument, Extent, LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan, row_outputs
+from flashgen.plan.model import LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan, row_outputs
 from flashgen.plan.schedule import resolve
 from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
@@ -268,31 +268,3 @@ def _rescale_reason(softmax: SoftmaxPlan) -> str:
     if softmax.rescale == "lazy":
         return f"o is rescaled only where a maximum grew by more than 2^{softmax.threshold:g}: exact, and rare"
     return "l is rescaled at every key tile, o never" if softmax.passes == 2 else "o is rescaled at every key tile"
-
-
-def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
-    """The pieces of work of an attention kernel."""
-    return (("q_len", tile.block_m), "heads", "batch", *((tile.v_splits,) if tile.v_splits > 1 else ()))
-
-
-def row_arguments(spec: Spec) -> Iterator[Argument]:
-    """The members of Params for outputs of one number a query row."""
-    comments = {"lse": "[B, Hq, Sq], natural log", "max": "[B, Hq, Sq], the greatest score of a row"}
-    for name in row_outputs(spec):
-        yield Argument(name, "float*", "pointer", name, comment=comments[name])
-
-
-def further_arguments(spec: Spec) -> Iterator[Argument]:
-    """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
-    words = {"float32": "float", "int32": "int", "bool": "bool"}
-    for t in spec.tensors:
-        yield Argument(
-            f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]"
-        )
-    yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
-    for p in spec.params:
-        yield Argument(f"arg_{p.name}", p.type, "scalar", p.name)
-    for name in ("q_len", "kv_len", "heads", "batch"):
-        yield Argument(name, "int", "scalar", name)
-    yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
-    yield Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")

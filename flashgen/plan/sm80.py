@@ -9,9 +9,10 @@ from itertools import product
 
 from flashgen.errors import PlanError
 from flashgen.plan import limits
+from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem, further_arguments, query_tiles, row_arguments
+from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 

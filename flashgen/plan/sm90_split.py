@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashgen.plan import planes
+from flashgen.plan.arguments import query_tiles
 from flashgen.plan.limits import up
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.planes import check
-from flashgen.plan.search import Draft, Problem, query_tiles
+from flashgen.plan.search import Draft, Problem
 from flashgen.plan.sm90 import GATHERED
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
