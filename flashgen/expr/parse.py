@@ -1,7 +1,6 @@
 """Expression text to typed nodes: Python's `ast`, a whitelist, and nothing evaluated."""
 
 import ast
-import re
 from collections.abc import Mapping, Sequence
 
 from flashgen.errors import Position, SpecError, did_you_mean
@@ -15,13 +14,13 @@ from flashgen.expr.language import (
     MAX_FLOAT,
     MAX_INT,
     MAX_NODES,
-    MAX_TEXT,
     OPERATORS,
     PARENTHESES,
     TITLES,
     WORDS,
     Scope,
 )
+from flashgen.expr.located import Located
 from flashgen.expr.masks import MASKS
 from flashgen.expr.nodes import FUNCTIONS, INDEX_NAMES, Call, Const, Load, Name, Node, Type, names, walk
 from flashgen.expr.signs import NOTHING, Requirement, Signs
@@ -39,44 +38,25 @@ def parse(text: str, scope: Scope, position: Position) -> Node:
     return Parser(scope, text, position).read()
 
 
-class Parser:
+class Parser(Located):
     """Reads one text. `requires` collects what the params must satisfy."""
 
     def __init__(self, scope: Scope, text: str, position: Position, bound: Mapping[str, Node | str] | None = None):
-        self.scope, self.text, self.position = scope, text, position
+        super().__init__(text, position)
+        self.scope = scope
         self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
-        self.indent = len(text) - len(text.lstrip())
         self.depth = self.size = 0
         self.requires: list[Requirement] = []
 
     def read(self, type: Type | None = None) -> Node:
         """The node; of `type` if one is given, with an integer taken as a float."""
-        if len(self.text) > MAX_TEXT:
-            raise self.error(MAX_TEXT, f"an expression of {len(self.text)} characters", f"allowed: {MAX_TEXT}")
-        if stray := re.search(r"[^\x20-\x7e\s]", self.text):
-            raise self.error(stray.start(), f"unexpected character {stray.group()!r}", "expressions are ASCII")
-        try:
-            tree = ast.parse(re.sub(r"\s", " ", self.text).strip(), mode="eval").body
-        except SyntaxError as error:
-            offset = self.indent + error.offset - 1 if error.offset else len(self.text.rstrip())
-            raise self.error(min(offset, len(self.text)), error.msg if self.text.strip() else "an empty expression", ALLOWED) from None
-        except (RecursionError, MemoryError):
-            raise self.error(self.indent, "nested too deeply", f"allowed: {MAX_DEPTH} levels") from None
+        tree = self.tree()
         node = self.node(tree)
         if type is None or node.type == type:
             return node
         if type == "float" and node.type == "int":
             return Call("float", (node,), "float")
         raise self.error(tree, f"expected {WORDS[type]}, this is {WORDS[node.type]}", f"write {EXAMPLES[type]}")
-
-    def error(self, at: ast.AST | int, message: str, hint: str = "") -> SpecError:
-        offset = at if isinstance(at, int) else self.indent + getattr(at, "col_offset", 0)
-        before, _, tail = self.text[:offset].rpartition("\n")
-        position = self.position.shift(offset)
-        if "\n" in self.text[:offset]:
-            line = before.count("\n") + 1
-            position = Position(self.position.file, self.position.line + line, len(tail) + 1, self.text.split("\n")[line])
-        return SpecError(message, position, hint)
 
     def node(self, tree: ast.expr) -> Node:
         self.depth += 1
@@ -231,9 +211,6 @@ class Parser:
 
     def only_params(self, node: Node) -> bool:
         return names(node) <= self.scope.params.keys() and not any(isinstance(n, Load) for n in walk(node))
-
-    def source(self, tree: ast.expr) -> str:
-        return self.text[self.indent + tree.col_offset : self.indent + (tree.end_col_offset or 0)]
 
     def compare(self, tree: ast.expr, ops: Sequence[ast.cmpop], operands: Sequence[ast.expr]) -> Node:
         for op in ops:
