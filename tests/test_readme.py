@@ -58,9 +58,22 @@ def test_commands_exist(name):
     assert name in {command.callback.__name__ for command in app.registered_commands}
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)]+)\)", TEXT))
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", TEXT))
 def test_links_lead_somewhere(link):
     assert (ROOT / link).exists()
+
+
+def test_links_to_sections_lead_somewhere():
+    headings = {line.lstrip("# ").lower().replace(" ", "-") for line in TEXT.splitlines() if line.startswith("#")}
+    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= headings
+
+
+def test_what_the_first_lines_say_of_speed():
+    first = int(re.search(r"the fastest other of the same run from ([\d,]+) tokens on", TEXT)[1].replace(",", ""))
+    header, _, *rows = [line.split("|")[1:-1] for line in TEXT.partition(table.BEGIN)[2].splitlines()[1:9]]
+    for row in rows:
+        ahead = {int(length): float(re.search(r"\((.*)\)", cell)[1]) for length, cell in zip(header[2:], row[2:], strict=True)}
+        assert all(factor >= 1 for length, factor in ahead.items() if length >= first)
 
 
 def test_the_table_is_that_of_the_results():
