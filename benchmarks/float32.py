@@ -14,7 +14,7 @@ from flashgen.cli import bench
 from flashgen.spec import Spec
 
 RESULTS = Path(__file__).parent / "results"
-HEAD_DIMS = (64, 128)
+HEAD_DIMS, LENGTHS = (64, 128), (512, 4096, 16384)
 TF32_ERROR = 2e-3  # relative, of o: four times what rounding to 11 bits costs
 
 
@@ -27,7 +27,7 @@ def prepare_tf32(case: Case, tensors: Tensors) -> Prepared:
 def main() -> None:
     ours, *peers = bench.chosen(["efficient", "standard"])
     rounded = Implementation(f"{OURS} tf32", "flashgen", prepare_tf32, ours.adopt, TF32_ERROR)
-    found, results = bench.bench("float32", [(grid(HEAD_DIMS, dtypes=("float32",)), [ours, rounded, *peers])], RESULTS)
+    found, results = bench.bench("float32", [(grid(HEAD_DIMS, LENGTHS, dtypes=("float32",)), [ours, rounded, *peers])], RESULTS)
     bench.report(found, results)
 
 

@@ -10,7 +10,9 @@ from flashgen.plan.search import Problem
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
 
-SPLIT_THREADS, SPLIT_WARPS = 256, 8
+SPLIT_THREADS = 256
+SPLIT_BYTES = 8 * SPLIT_THREADS // 32  # of shared memory: two numbers a warp
+SCALE_FLOATS = 4  # that a scale of keys or values takes: 16 bytes, the least that a copy moves
 
 
 def check(problem: Problem) -> None:
@@ -32,11 +34,10 @@ def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tup
     """The planes of q, k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
     spec = problem.spec
     keys = (("kv_len", tile.block_n), "kv_heads", "batch")
-    split_bytes = 4 * (SPLIT_WARPS * max(tile.qk_stored, tile.v_stored) + SPLIT_WARPS)
     kernels = (
-        KernelPlan("split_queries", SPLIT_THREADS, split_bytes, query_tiles(tile)),
-        KernelPlan("split_keys", SPLIT_THREADS, split_bytes, keys),
-        KernelPlan("split_values", SPLIT_THREADS, split_bytes, keys),
+        KernelPlan("split_queries", SPLIT_THREADS, SPLIT_BYTES, query_tiles(tile)),
+        KernelPlan("split_keys", SPLIT_THREADS, SPLIT_BYTES, keys),
+        KernelPlan("split_values", SPLIT_THREADS, SPLIT_BYTES, keys),
         attention,
         KernelPlan("forward_plain", 2 * tile.block_m, plain_bytes(spec, tile), query_tiles(tile), resident=1),
     )
@@ -55,7 +56,7 @@ def _arguments(spec: Spec) -> Iterator[Argument]:
         yield Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them")
     yield Argument("q_scales", "float*", "pointer", "q_scales", comment="of a query row, or NaN: planes cannot hold its tile")
     for x in "kv":
-        yield Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, or NaN")
+        yield Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, 16 bytes apart, or NaN")
     yield Argument("lost", "int*", "pointer", "lost", comment="of a query tile: whether it has seen a NaN for a scale")
 
 
@@ -66,7 +67,7 @@ def _scratch(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
         Scratch("k_planes", "float16", (*keys, planes * tile.block_n * tile.qk_stored)),
         Scratch("v_planes", "float16", (*keys, planes * tile.block_n * tile.v_stored)),
         Scratch("q_scales", "float32", (*queries, tile.block_m)),
-        Scratch("k_scales", "float32", keys),
-        Scratch("v_scales", "float32", keys),
+        Scratch("k_scales", "float32", (*keys, SCALE_FLOATS)),
+        Scratch("v_scales", "float32", (*keys, SCALE_FLOATS)),
         Scratch("lost", "int32", queries),
     )

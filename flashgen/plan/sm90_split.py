@@ -64,6 +64,9 @@ def _smem(problem: Problem, tile: TilePlan, stages: int) -> SmemPlan | str:
         ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
         ("K", "K", count * tile.block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", count * tile.block_n * tile.v_stored * 2, stages, 1024),
+        ("q scales", "Q_SCALES", 4 * tile.block_m, 1, 16),
+        ("k scales", "K_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
+        ("v scales", "V_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
         ("tile", "TILE", TILE_BYTES, 2, 8),
     ]
     barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
@@ -128,6 +131,8 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     """Attention of planes by one block a multiprocessor; the counter deals."""
     assert isinstance(draft.smem, SmemPlan)
-    attention = KernelPlan("forward", 128 * (draft.tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(draft.tile), resident=1)
+    attention = KernelPlan(
+        "forward", 128 * (draft.tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(draft.tile), early=True, resident=1
+    )
     counter = "query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
     return planes.launch(problem, draft.tile, attention, (Argument("counter", "int*", "pointer", "counter", comment=counter),))

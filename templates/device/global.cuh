@@ -1,7 +1,7 @@
 // Global memory, several words at a time (PTX ISA 9.0, 9.7.9.8, 9.7.9.11).
 
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
-  asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
 }
 
 __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
