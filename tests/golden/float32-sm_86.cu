@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_86 | plan a55287bb | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_86 | plan 63fdb803 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -32,8 +32,8 @@ struct Params {
   u16* k_planes;                         // of k, tiles as shared memory holds them
   u16* v_planes;                         // of v, tiles as shared memory holds them
   float* q_scales;                       // of a query row, or NaN: planes cannot hold its tile
-  float* k_scales;                       // of a tile, or NaN
-  float* v_scales;                       // of a tile, or NaN
+  float* k_scales;                       // of a tile, 16 bytes apart, or NaN
+  float* v_scales;                       // of a tile, 16 bytes apart, or NaN
   int* lost;                             // of a query tile: whether it has seen a NaN for a scale
   float softmax_scale;
   int q_len;
@@ -60,6 +60,7 @@ constexpr int PLANES = 2;                // of an operand, high first
 constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
 constexpr int Q_BYTES = PLANES * Q_PLANE, K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
+constexpr int Q_SCALE_BYTES = BLOCK_M * 4, SCALE_BYTES = 16;   // of the scales of a query tile, one a row; of keys or values, one and nothing: the least that a copy moves
 
 // Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 65536
@@ -80,7 +81,7 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exi
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
-  asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
 }
 __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
@@ -124,92 +125,88 @@ __device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
   }
 }
 
-// 8 columns of a row, or zeros.
-__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides, bool exists) {
-  #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = 0.0f;
-  if (!exists) return;
+// 8 columns of a row.
+__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides) {
   ptx::load_global_x4(x, from);
   ptx::load_global_x4(x + 4, from + 4);
 }
 
-// The largest of a block, as bits.
-__device__ __forceinline__ u32 block_max(u32 x, u32 words) {
+// The largest of one number of a block's threads, and the least of another, as bits.
+__device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x = max(x, __shfl_xor_sync(~0u, x, lanes));
-  if (threadIdx.x % 32 == 0) ptx::store_shared(words + threadIdx.x / 32 * 4, x);
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+    least = min(least, __shfl_xor_sync(~0u, least, lanes));
+  }
+  if (threadIdx.x % 32 == 0) {
+    ptx::store_shared(words + threadIdx.x / 32 * 8, largest);
+    ptx::store_shared(words + threadIdx.x / 32 * 8 + 4, least);
+  }
   __syncthreads();
   #pragma unroll
-  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) x = max(x, ptx::load_shared(words + 4 * warp));
-  __syncthreads();
-  return x;
+  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
+    largest = max(largest, ptx::load_shared(words + 8 * warp));
+    least = min(least, ptx::load_shared(words + 8 * warp + 4));
+  }
 }
 
 // One tile: of an array's ROWS rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
-// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; NaN where a row or a
-// column of the tile lies so far below its scale that its planes lose bits, or where a number is not finite.
+// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; the first is NaN where a
+// row, or a column of a warp's rows, lies so far below its scale that its planes lose bits, or where a number is not finite.
 template <int ROWS, int DIM, int STORED, bool BY_ROW>
-__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 shared) {
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (ROWS + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
-  const u32 words = shared + SPLIT_THREADS / 32 * STORED * 4;
+  const int last = min(ROWS, length - first) - 1;
   float x[PASSES][8];
-  u32 largest[PASSES], whole = 0, columns[8] = {};
+  from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
-  for (int i = 0; i < PASSES; ++i) {
-    const int row = first + i * PASS + top_row;
-    load_columns(x[i], from + row * strides.row + chunk * 8 * strides.column, strides, i * PASS + top_row < ROWS && row < length && chunk * 8 < DIM);
-  }
-  #pragma unroll
-  for (int i = 0; i < PASSES; ++i) {
-    largest[i] = 0;
+  for (int i = 0; i < PASSES; ++i) load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);   // no conditions, so that all are under way at once
+  if (LANES * 8 > DIM || PASSES * PASS - 1 > last)
     #pragma unroll
-    for (int c = 0; c < 8; ++c) largest[i] = max(largest[i], magnitude(x[i][c]));
-    #pragma unroll
-    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], lanes));
-    whole = max(whole, largest[i]);
-  }
-  if (!BY_ROW) whole = block_max(whole, words);
-  u32 lost = 0;
+    for (int i = 0; i < PASSES; ++i)
+      #pragma unroll
+      for (int c = 0; c < 8; ++c) x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM ? x[i][c] : 0.0f;
+  u32 whole = 0, least = 0x7f800000, columns[8] = {};   // the largest number; the largest of the row or column where that is least
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
     const int row = i * PASS + top_row;
-    const float factor = power_of_two(exponent(BY_ROW ? largest[i] : whole));
-    const float row_top = __uint_as_float(largest[i]) * factor;
-    lost |= (largest[i] > 0 && row_top < SMALLEST) || largest[i] >= 0x7f800000;
+    u32 largest = 0;
+    #pragma unroll
+    for (int c = 0; c < 8; ++c) largest = max(largest, magnitude(x[i][c]));
+    #pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+    whole = max(whole, largest);
+    const float factor = BY_ROW ? power_of_two(exponent(largest)) : 1.0f;
+    if (largest > 0) least = min(least, magnitude(__uint_as_float(largest) * factor));
     #pragma unroll
     for (int c = 0; c < 8; ++c) {
       x[i][c] *= factor;
       columns[c] = max(columns[c], magnitude(x[i][c]));
     }
-    if (row >= ROWS || chunk * 8 >= STORED) continue;
-    u32 planes[4][PLANES];
-    #pragma unroll
-    for (int c = 0; c < 4; ++c) split(x[i][2 * c], x[i][2 * c + 1], planes[c]);
-    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
-    #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = power_of_two(-exponent(largest));
   }
   #pragma unroll
   for (int c = 0; c < 8; ++c) {
     #pragma unroll
     for (int lanes = LANES; lanes < 32; lanes *= 2) columns[c] = max(columns[c], __shfl_xor_sync(~0u, columns[c], lanes));
-    if (threadIdx.x % 32 < LANES && chunk * 8 < STORED) ptx::store_shared(shared + (threadIdx.x / 32 * STORED + chunk * 8 + c) * 4, columns[c]);
+    if (columns[c] > 0) least = min(least, columns[c]);
   }
-  __syncthreads();
-  for (int column = threadIdx.x; column < DIM; column += SPLIT_THREADS) {
-    u32 top = 0;
-    #pragma unroll
-    for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) top = max(top, ptx::load_shared(shared + (warp * STORED + column) * 4));
-    lost |= top > 0 && __uint_as_float(top) < SMALLEST;
-  }
-  lost = block_max(lost, words);
+  extremes(whole, least, words);
+  const float factor = BY_ROW ? 1.0f : power_of_two(exponent(whole));
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
     const int row = i * PASS + top_row;
-    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = lost ? NOT_HELD : power_of_two(-exponent(largest[i]));
+    if (row >= ROWS || chunk * 8 >= STORED) continue;
+    u32 planes[4][PLANES];
+    #pragma unroll
+    for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
+    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    #pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
-  if (!BY_ROW && threadIdx.x == 0) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
+  const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
+  if (threadIdx.x == 0 && (lost || !BY_ROW)) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_queries(const __grid_constant__ Params p) {   // a block a tile
@@ -225,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys(const __g
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.k + batch * p.k_strides.batch + head * p.k_strides.head;
   split_tile<BLOCK_N, QK_DIM, QK_STORED, false>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
-    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const __grid_constant__ Params p) {   // a block a tile
@@ -233,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const _
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.v + batch * p.v_strides.batch + head * p.v_strides.head;
   split_tile<BLOCK_N, V_DIM, V_STORED, false>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
-    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
 }
 
 // Where a chunk of 8 columns of a row lies in a plane: blocks of 64 columns, 128 bytes a row, swizzled. From there on: 16 columns number k,
@@ -466,7 +463,7 @@ struct Attend {                          // one block: a query tile against all 
   }
 
   template <bool MASKED> __device__ __forceinline__ void attend(float (&s)[ROW_TILES][BLOCK_N / 2], int tile) {
-    const float k_scale = p.k_scales[key_tile(p, work, tile)], v_scale = p.v_scales[key_tile(p, work, tile)];
+    const float k_scale = p.k_scales[key_tile(p, work, tile) * (SCALE_BYTES / 4)], v_scale = p.v_scales[key_tile(p, work, tile) * (SCALE_BYTES / 4)];
     held &= k_scale == k_scale && v_scale == v_scale;
     softmax<MASKED>(s[0], rows, rescale, weight, {q_scale[0] * k_scale, q_scale[1] * k_scale}, p, variant, q_idx, tile * BLOCK_N);
     weight[0] *= v_scale, weight[1] *= v_scale;

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan c24eca72 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 449c3f1f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -10,7 +10,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | tile 2 x 128 | 2 stages    229744 of 232448 bytes
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | q scales 512 | k scales 2 x 16 | v scales 2 x 16 | tile 2 x 128 | 2 stages    230320 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -32,8 +32,8 @@ struct Params {
   u16* k_planes;                         // of k, tiles as shared memory holds them
   u16* v_planes;                         // of v, tiles as shared memory holds them
   float* q_scales;                       // of a query row, or NaN: planes cannot hold its tile
-  float* k_scales;                       // of a tile, or NaN
-  float* v_scales;                       // of a tile, or NaN
+  float* k_scales;                       // of a tile, 16 bytes apart, or NaN
+  float* v_scales;                       // of a tile, 16 bytes apart, or NaN
   int* lost;                             // of a query tile: whether it has seen a NaN for a scale
   int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
   float softmax_scale;
@@ -61,27 +61,30 @@ constexpr int PLANES = 2;                // of an operand, high first
 constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
 constexpr int Q_BYTES = PLANES * Q_PLANE, K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
+constexpr int Q_SCALE_BYTES = BLOCK_M * 4, SCALE_BYTES = 16;   // of the scales of a query tile, one a row; of keys or values, one and nothing: the least that a copy moves
 
 // Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 65536
 constexpr u32 K = 65536;                 // 2 x 40960
 constexpr u32 V = 147456;                // 2 x 40960
-constexpr u32 TILE = 229376;             // 2 x 128
-constexpr u32 Q_FULL = 229632;           // 1 x 8
-constexpr u32 Q_EMPTY = 229640;          // 1 x 8
-constexpr u32 K_FULL = 229648;           // 2 x 8
-constexpr u32 K_EMPTY = 229664;          // 2 x 8
-constexpr u32 V_FULL = 229680;           // 2 x 8
-constexpr u32 V_EMPTY = 229696;          // 2 x 8
-constexpr u32 TILE_FULL = 229712;        // 2 x 8
-constexpr u32 TILE_EMPTY = 229728;       // 2 x 8
+constexpr u32 Q_SCALES = 229376;         // 1 x 512
+constexpr u32 K_SCALES = 229888;         // 2 x 16
+constexpr u32 V_SCALES = 229920;         // 2 x 16
+constexpr u32 TILE = 229952;             // 2 x 128
+constexpr u32 Q_FULL = 230208;           // 1 x 8
+constexpr u32 Q_EMPTY = 230216;          // 1 x 8
+constexpr u32 K_FULL = 230224;           // 2 x 8
+constexpr u32 K_EMPTY = 230240;          // 2 x 8
+constexpr u32 V_FULL = 230256;           // 2 x 8
+constexpr u32 V_EMPTY = 230272;          // 2 x 8
+constexpr u32 TILE_FULL = 230288;        // 2 x 8
+constexpr u32 TILE_EMPTY = 230304;       // 2 x 8
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
 constexpr int TILE_BYTES = 128;
 
 // Named barriers.
-constexpr int IDLE = 4;                  // + warpgroup: a query tile without keys
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -96,9 +99,8 @@ __device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrie
 __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
   asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
 }
-__device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
-  asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
 }
 __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
@@ -178,92 +180,88 @@ __device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
   }
 }
 
-// 8 columns of a row, or zeros.
-__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides, bool exists) {
-  #pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = 0.0f;
-  if (!exists) return;
+// 8 columns of a row.
+__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides) {
   ptx::load_global_x4(x, from);
   ptx::load_global_x4(x + 4, from + 4);
 }
 
-// The largest of a block, as bits.
-__device__ __forceinline__ u32 block_max(u32 x, u32 words) {
+// The largest of one number of a block's threads, and the least of another, as bits.
+__device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x = max(x, __shfl_xor_sync(~0u, x, lanes));
-  if (threadIdx.x % 32 == 0) ptx::store_shared(words + threadIdx.x / 32 * 4, x);
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+    least = min(least, __shfl_xor_sync(~0u, least, lanes));
+  }
+  if (threadIdx.x % 32 == 0) {
+    ptx::store_shared(words + threadIdx.x / 32 * 8, largest);
+    ptx::store_shared(words + threadIdx.x / 32 * 8 + 4, least);
+  }
   __syncthreads();
   #pragma unroll
-  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) x = max(x, ptx::load_shared(words + 4 * warp));
-  __syncthreads();
-  return x;
+  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
+    largest = max(largest, ptx::load_shared(words + 8 * warp));
+    least = min(least, ptx::load_shared(words + 8 * warp + 4));
+  }
 }
 
 // One tile: of an array's ROWS rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
-// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; NaN where a row or a
-// column of the tile lies so far below its scale that its planes lose bits, or where a number is not finite.
+// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; the first is NaN where a
+// row, or a column of a warp's rows, lies so far below its scale that its planes lose bits, or where a number is not finite.
 template <int ROWS, int DIM, int STORED, bool BY_ROW>
-__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 shared) {
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (ROWS + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
-  const u32 words = shared + SPLIT_THREADS / 32 * STORED * 4;
+  const int last = min(ROWS, length - first) - 1;
   float x[PASSES][8];
-  u32 largest[PASSES], whole = 0, columns[8] = {};
+  from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
-  for (int i = 0; i < PASSES; ++i) {
-    const int row = first + i * PASS + top_row;
-    load_columns(x[i], from + row * strides.row + chunk * 8 * strides.column, strides, i * PASS + top_row < ROWS && row < length && chunk * 8 < DIM);
-  }
-  #pragma unroll
-  for (int i = 0; i < PASSES; ++i) {
-    largest[i] = 0;
+  for (int i = 0; i < PASSES; ++i) load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);   // no conditions, so that all are under way at once
+  if (LANES * 8 > DIM || PASSES * PASS - 1 > last)
     #pragma unroll
-    for (int c = 0; c < 8; ++c) largest[i] = max(largest[i], magnitude(x[i][c]));
-    #pragma unroll
-    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest[i] = max(largest[i], __shfl_xor_sync(~0u, largest[i], lanes));
-    whole = max(whole, largest[i]);
-  }
-  if (!BY_ROW) whole = block_max(whole, words);
-  u32 lost = 0;
+    for (int i = 0; i < PASSES; ++i)
+      #pragma unroll
+      for (int c = 0; c < 8; ++c) x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM ? x[i][c] : 0.0f;
+  u32 whole = 0, least = 0x7f800000, columns[8] = {};   // the largest number; the largest of the row or column where that is least
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
     const int row = i * PASS + top_row;
-    const float factor = power_of_two(exponent(BY_ROW ? largest[i] : whole));
-    const float row_top = __uint_as_float(largest[i]) * factor;
-    lost |= (largest[i] > 0 && row_top < SMALLEST) || largest[i] >= 0x7f800000;
+    u32 largest = 0;
+    #pragma unroll
+    for (int c = 0; c < 8; ++c) largest = max(largest, magnitude(x[i][c]));
+    #pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+    whole = max(whole, largest);
+    const float factor = BY_ROW ? power_of_two(exponent(largest)) : 1.0f;
+    if (largest > 0) least = min(least, magnitude(__uint_as_float(largest) * factor));
     #pragma unroll
     for (int c = 0; c < 8; ++c) {
       x[i][c] *= factor;
       columns[c] = max(columns[c], magnitude(x[i][c]));
     }
-    if (row >= ROWS || chunk * 8 >= STORED) continue;
-    u32 planes[4][PLANES];
-    #pragma unroll
-    for (int c = 0; c < 4; ++c) split(x[i][2 * c], x[i][2 * c + 1], planes[c]);
-    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
-    #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = power_of_two(-exponent(largest));
   }
   #pragma unroll
   for (int c = 0; c < 8; ++c) {
     #pragma unroll
     for (int lanes = LANES; lanes < 32; lanes *= 2) columns[c] = max(columns[c], __shfl_xor_sync(~0u, columns[c], lanes));
-    if (threadIdx.x % 32 < LANES && chunk * 8 < STORED) ptx::store_shared(shared + (threadIdx.x / 32 * STORED + chunk * 8 + c) * 4, columns[c]);
+    if (columns[c] > 0) least = min(least, columns[c]);
   }
-  __syncthreads();
-  for (int column = threadIdx.x; column < DIM; column += SPLIT_THREADS) {
-    u32 top = 0;
-    #pragma unroll
-    for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) top = max(top, ptx::load_shared(shared + (warp * STORED + column) * 4));
-    lost |= top > 0 && __uint_as_float(top) < SMALLEST;
-  }
-  lost = block_max(lost, words);
+  extremes(whole, least, words);
+  const float factor = BY_ROW ? 1.0f : power_of_two(exponent(whole));
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
     const int row = i * PASS + top_row;
-    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = lost ? NOT_HELD : power_of_two(-exponent(largest[i]));
+    if (row >= ROWS || chunk * 8 >= STORED) continue;
+    u32 planes[4][PLANES];
+    #pragma unroll
+    for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
+    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    #pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
-  if (!BY_ROW && threadIdx.x == 0) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
+  const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
+  if (threadIdx.x == 0 && (lost || !BY_ROW)) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_queries(const __grid_constant__ Params p) {   // a block a tile
@@ -279,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys(const __g
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.k + batch * p.k_strides.batch + head * p.k_strides.head;
   split_tile<BLOCK_N, QK_DIM, QK_STORED, false>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
-    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const __grid_constant__ Params p) {   // a block a tile
@@ -287,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const _
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.v + batch * p.v_strides.batch + head * p.v_strides.head;
   split_tile<BLOCK_N, V_DIM, V_STORED, false>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
-    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * 1, (u32)__cvta_generic_to_shared(memory));
+    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
 }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
@@ -456,17 +454,20 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     post(shared + TILE + TILE_BYTES * slot, work);
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
-    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
+    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES + Q_SCALE_BYTES);
     ptx::bulk_load(shared + Q, p.q_planes + query_tile(p, work) * (Q_BYTES / 2), Q_BYTES, shared + Q_FULL);
+    ptx::bulk_load(shared + Q_SCALES, p.q_scales + query_tile(p, work) * (Q_SCALE_BYTES / 4), Q_SCALE_BYTES, shared + Q_FULL);
     #pragma unroll 1
     for (int run = Work::RUNS - 1; run >= 0; --run)
       for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
         ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
+        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES + SCALE_BYTES);
         ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2), K_BYTES, shared + K_FULL + 8 * stage);
+        ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + K_FULL + 8 * stage);
         ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
+        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES + SCALE_BYTES);
         ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2), V_BYTES, shared + V_FULL + 8 * stage);
+        ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + V_FULL + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
   }
@@ -502,9 +503,9 @@ struct Queries {                         // a query tile, as a thread sees it
   const int row, q_idx;                  // the thread's first of the tile, of the sequence; the other is 8 below
   const float scale[2];
   bool held;                             // by planes, all that its rows have seen so far
-  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row)
+  __device__ __forceinline__ Queries(const Work& work, const Params& p, u32 scales, int row)
     : work(work), variant(p, work.batch, work.head, work.kv_head), row(row), q_idx(work.block * BLOCK_M + row),
-      scale{p.q_scales[query_tile(p, work) * BLOCK_M + row], p.q_scales[query_tile(p, work) * BLOCK_M + row + 8]},
+      scale{__uint_as_float(ptx::load_shared(scales + row * 4)), __uint_as_float(ptx::load_shared(scales + (row + 8) * 4))},
       held(scale[0] == scale[0]) {}
 };
 
@@ -518,7 +519,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
-  __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void release(u32 barrier) const { if (lane == 0) ptx::mbarrier_arrive(barrier); }   // each warp, as each has read scales
 
   __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
   __device__ __forceinline__ void take_turn() const {}
@@ -573,16 +574,19 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // What a key tile's product is multiplied by on its way to o, and o before.
   struct Factors { float rescale[2], weight[2]; };
   template <bool MASKED>
-  __device__ __forceinline__ Factors weigh(float (&s)[BLOCK_N / 2], Rows& rows, Queries& queries, int tile) const {
-    const float k_scale = p.k_scales[key_tile(p, queries.work, tile)], v_scale = p.v_scales[key_tile(p, queries.work, tile)];
-    queries.held &= k_scale == k_scale && v_scale == v_scale;
+  __device__ __forceinline__ Factors weigh(float (&s)[BLOCK_N / 2], float k_scale, Rows& rows, Queries& queries, int tile) const {
     Factors factors;
-    float unit[2];
-    softmax<MASKED>(s, rows, factors.rescale, unit, {queries.scale[0] * k_scale, queries.scale[1] * k_scale}, p, queries.variant, queries.q_idx, tile * BLOCK_N);
-    factors.weight[0] = unit[0] * v_scale;
-    factors.weight[1] = unit[1] * v_scale;
+    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale}, p, queries.variant, queries.q_idx, tile * BLOCK_N);
+    queries.held &= k_scale == k_scale;
     return factors;
   }
+  __device__ __forceinline__ void scale_values(Factors& factors, float v_scale, Queries& queries) const {
+    factors.weight[0] *= v_scale;
+    factors.weight[1] *= v_scale;
+    queries.held &= v_scale == v_scale;
+  }
+
+  __device__ __forceinline__ float scale(u32 scales, int at) const { return __uint_as_float(ptx::load_shared(shared + scales + stage(at) * SCALE_BYTES)); }
 
   // One key tile: scores, softmax, output, one after the other; the other warpgroup's products run beside the exponentials.
   template <bool MASKED>
@@ -591,6 +595,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     float s[BLOCK_N / 2], more[BLOCK_N / 2];
     u32 probabilities[PLANES][BLOCK_N / 4];
     ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+    const float k_scale = scale(K_SCALES, step);
     start_scores(s, step, 0);
     if (QK_PARTS == 1) ptx::wgmma_wait<0>();
     #pragma unroll
@@ -602,9 +607,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     release(shared + K_EMPTY + 8 * stage(step));
     if (tile == queries.work.first()) release(shared + Q_EMPTY);
-    const Factors factors = weigh<MASKED>(s, rows, queries, tile);
+    Factors factors = weigh<MASKED>(s, k_scale, rows, queries, tile);
     pack(s, probabilities);
     ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+    scale_values(factors, scale(V_SCALES, step), queries);
     #pragma unroll
     for (int part = 0; part < V_PARTS; ++part) {
       float product[V_PART / 2];
@@ -626,14 +632,14 @@ struct Attend {                          // one warpgroup: 64 query rows against
     for (int dealt = 0;; ++dealt) {
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
-      Queries queries(work, p, warpgroup * 64 + warp * 16 + lane / 4);
+      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      Queries queries(work, p, shared + Q_SCALES, warpgroup * 64 + warp * 16 + lane / 4);
       float o[V_COLUMNS / 2] = {};
       Rows rows;
-      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
       if (work.last() >= 0) {
         attend(o, rows, queries);
       } else {
-        ptx::bar_sync(IDLE + warpgroup, 128);         // all four warps have seen q full; no product holds them together here
+        __syncwarp();                    // all lanes have read their scales; no product holds them together here
         release(shared + Q_EMPTY);
       }
       store_rows(o, rows, p, queries.variant, work, queries.q_idx);
@@ -651,12 +657,12 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
+    ptx::mbarrier_init(shared + Q_EMPTY, 4 * WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
+      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, 4 * WARPGROUPS);
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
+      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
     }
     for (int i = 0; i < 2; ++i) {
       ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
