@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from flashgen.arch import Arch
@@ -228,7 +229,7 @@ class Plan:
             "rejected": [dataclasses.asdict(r) for r in self.rejected],
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Eight hex digits that name this plan."""
         chosen = {k: v for k, v in self.to_json().items() if k not in ("rejected", "cost", "reasons")}

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,11 @@ def _product(kernel: KernelPlan) -> str:
     return " x ".join(f"ceil({size[0]} / {size[1]})" if isinstance(size, tuple) else str(size) for size in kernel.blocks)
 
 
-def record_dtype(arguments: Iterable[Argument]) -> np.dtype[Any]:
+@lru_cache(256)
+def record_dtype(arguments: tuple[Argument, ...]) -> np.dtype[Any]:
     """The C layout of Params: a field an argument, in order, padding included.
 
-    >>> record_dtype([Argument("lse", "float*", "pointer", "lse"), Argument("q_len", "int", "scalar", "q_len")]).itemsize
+    >>> record_dtype((Argument("lse", "float*", "pointer", "lse"), Argument("q_len", "int", "scalar", "q_len"))).itemsize
     16
     """
     names, formats, offsets, end, alignment = [], [], [], 0, 1

@@ -20,6 +20,8 @@ _ORDER = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3)}  # positions of batch, seq
 
 def rows_first(layout: Layout, order: str) -> Layout:
     """The layout with axes [B, S, H, D], whatever the spec's `layout` is."""
+    if order == "bshd":
+        return layout
     at = _ORDER[order]
     return layout._replace(shape=tuple(layout.shape[i] for i in at), strides=tuple(layout.strides[i] for i in at))
 

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,21 +60,25 @@ class Gpu:
         self.reasons: dict[str, None] = {}
         self._arch = arch  # None: that of the arrays' device
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
+        self._serving: dict[tuple[Any, ...], Kernel] = {}  # by what `kernel` is asked for
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
+        self._keeping = threading.Lock()
 
     def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1], card: str | None = None) -> Kernel:
         """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys on a
         card, by default the current one."""
-        length = length_class(keys)
+        asked = arch.name, copy_bytes, length_class(keys), card
+        if asked not in self._serving:
+            chosen = self._plan(arch, copy_bytes, length_class(keys), card)
+            self._serving[asked] = self.kernels.setdefault(chosen.digest, _kernel(chosen))
+        return self._serving[asked]
+
+    def _plan(self, arch: Arch, copy_bytes: int, length: int, card: str | None) -> Plan:
         if copy_bytes:
-            chosen = plan(self.spec, arch.name, copy_bytes, length)
-        elif self._candidate:
-            chosen = plan(self.spec, arch.name, 0, length, self._candidate)
-        else:
-            chosen = planned(self.spec, arch, length, card)
-        if chosen.digest not in self.kernels:
-            self.kernels[chosen.digest] = _kernel(chosen)
-        return self.kernels[chosen.digest]
+            return plan(self.spec, arch.name, copy_bytes, length)
+        if self._candidate:
+            return plan(self.spec, arch.name, 0, length, self._candidate)
+        return planned(self.spec, arch, length, card)
 
     def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
@@ -100,9 +105,10 @@ class Gpu:
         return out
 
     def _keep(self, key: tuple[Any, ...], prepared: _Prepared) -> _Prepared:
-        if len(self._prepared) >= _CALLS_KEPT:  # threads may have passed it together
-            self._prepared.pop(next(iter(self._prepared)), None)
-        self._prepared[key] = prepared
+        with self._keeping:
+            if len(self._prepared) >= _CALLS_KEPT:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[key] = prepared
         return prepared
 
     def _prepare(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> _Prepared:

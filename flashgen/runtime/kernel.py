@@ -1,5 +1,6 @@
 """A compiled kernel on the GPUs of this machine: loaded once a device, launched from a record that is filled once a shape."""
 
+import functools
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -175,6 +176,7 @@ class Launch:
                 check(status)
 
 
+@functools.cache
 def _early() -> Any:
     """The attribute of a kernel that starts early."""
     from cuda.bindings import driver

@@ -10,7 +10,7 @@ from flashgen.runtime.arrays import Layout, View
 
 ALIGNMENT = 16  # bytes, of the first element and of every stride; CUDA driver API, cuTensorMapEncodeTiled
 _STRIDE_LIMIT = 2**40  # bytes
-_KEPT = 256  # maps of one layout: outputs come from a pool, so addresses come again
+_KEPT = 256  # layouts, and maps of each: outputs come from a pool, so addresses come again
 
 
 def addressable(layout: Layout) -> str | None:
@@ -40,6 +40,7 @@ def encode(view: View, box: tuple[int, int]) -> bytes:
     return encoder(view.layout, box)(view.pointer)
 
 
+@functools.lru_cache(_KEPT)
 def encoder(layout: Layout, box: tuple[int, int]) -> Callable[[int], bytes]:
     """`encode` for arrays of one layout, by address."""
     assert addressable(layout) is None, addressable(layout)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import CallError
-from flashgen.runtime import arrays, cache, gpu, kernel, tma
+from flashgen.runtime import arrays, cache, gpu, kernel, tma, tuned
 from flashgen.runtime.device import Device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
@@ -120,6 +120,16 @@ def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch:
         qkv = tuple(on_gpu((1, 70 + i // 5, 2, 64), np.float16, address=(3 * i + j) << 40) for j in range(3))
         made_by(attend, (qkv, (), {}, i % 2), launches)
     assert len(prepared) == 2
+
+
+def test_other_lengths_of_a_class_are_not_planned_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(gpu, "planned", lambda spec, arch, length, card: asked.append(length) or tuned.planned(spec, arch, length, card))
+    attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
+    for kv_len in (*range(1020, 1030), 5000):
+        given = tuple(on_gpu((1, n, 2, 64), np.float16) for n in (1, kv_len, kv_len))
+        made_by(attend, (given, (), {}, 0), launches)
+    assert asked == [1024, 8192]
 
 
 def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:

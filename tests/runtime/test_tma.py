@@ -63,6 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return 0, SimpleNamespace(opaque=[driver.cuuint64_t(pointer + i) for i in range(16)])
 
     monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", encode)
+    tma.encoder.cache_clear()
     return calls
 
 
@@ -98,5 +99,6 @@ def test_maps_are_kept_by_address(asked: list[tuple[Any, ...]]) -> None:
 
 def test_a_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE, None))
+    tma.encoder.cache_clear()
     with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
         tma.encode(View(0x1000, PACKED), (64, 128))
