@@ -107,7 +107,7 @@ class Attention:
         returned. `values`: params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError,
         CompileError, BackendError.
         """
-        if not self._needed <= values.keys() <= self._known:
+        if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
         given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
         if self._tensors:

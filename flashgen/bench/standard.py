@@ -13,7 +13,7 @@ def standard(xp: Any, q: Any, k: Any, v: Any, hidden: Any = None, scores: Any = 
     >>> standard(np, q, k, v, hidden=~np.tri(len(q), dtype=bool))
     """
     q, k, v = (xp.swapaxes(x, 1, 2) for x in (q, k, v))
-    s = xp.asarray(xp.matmul(q, xp.swapaxes(k, 2, 3)), dtype=scores or q.dtype) * (1 / math.sqrt(q.shape[-1]))
+    s = xp.asarray(xp.matmul(q, xp.swapaxes(k, 2, 3)), dtype=q.dtype if scores is None else scores) * (1 / math.sqrt(q.shape[-1]))
     if hidden is not None:
         s = xp.where(hidden, -math.inf, s)
     p = xp.exp(s - xp.amax(s, -1, keepdims=True))
