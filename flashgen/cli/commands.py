@@ -17,6 +17,7 @@ from flashgen.cli import show as showing
 from flashgen.cli import tune as tuning
 from flashgen.cli.picture import save
 from flashgen.cli.shipped import find
+from flashgen.runtime import device
 from flashgen.spec import json_schema
 from flashgen.tune import LENGTHS, cases
 
@@ -30,7 +31,8 @@ app = typer.Typer(
 )
 
 SpecName = Annotated[str, typer.Argument(metavar="SPEC", help="path of a YAML spec, or the name of a shipped one, as causal")]
-ArchName = Annotated[str, typer.Option("--arch", help=f"one of {', '.join(arches.ARCHES)}")]
+_ARCH_HELP = f"{', '.join(arches.ARCHES)}; by default that of the GPU here, else {arches.DEFAULT}"
+ArchName = Annotated[str | None, typer.Option("--arch", metavar="ARCH", help=_ARCH_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
@@ -49,12 +51,12 @@ class Stage(StrEnum):
 def build(
     spec: SpecName,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where <name>/<arch>/ is written")],
-    arch: Annotated[list[str] | None, typer.Option("--arch", help="may be repeated")] = None,
+    arch: Annotated[list[str] | None, typer.Option("--arch", metavar="ARCH", help=f"may be repeated: {_ARCH_HELP}")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compile a spec to kernel.cu, kernel.cubin, kernel.h and plan.json. Needs no GPU."""
     found = find(spec)
-    built = building.build(found, list(dict.fromkeys(arch or [arches.DEFAULT])), out)
+    built = building.build(found, list(dict.fromkeys(arch or [_here()])), out)
     if as_json:
         _print_json([made.to_json() for made in built])
     else:
@@ -64,7 +66,7 @@ def build(
 @app.command()
 def explain(
     spec: SpecName,
-    arch: ArchName = arches.DEFAULT,
+    arch: ArchName = None,
     as_json: AsJson = False,
     q_len: Annotated[int, typer.Option(min=1, help="queries, for the tiles and the work")] = 4096,
     kv_len: Annotated[int | None, typer.Option(min=1, help="keys; by default as many as queries")] = None,
@@ -74,7 +76,7 @@ def explain(
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="save the picture of the mask")] = None,
 ) -> None:
     """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
-    explanation = explaining.explain(find(spec), arch, q_len, kv_len or q_len, param or [])
+    explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [])
     if png:
         save(explanation.plan, explanation.work, png)
     if as_json:
@@ -87,10 +89,10 @@ def explain(
 def show(
     spec: SpecName,
     stage: Annotated[Stage, typer.Option(help="which form of the spec")] = Stage.source,
-    arch: ArchName = arches.DEFAULT,
+    arch: ArchName = None,
 ) -> None:
     """Print one form of a spec on its way to machine code; spec is YAML, plan is JSON."""
-    showing.show(find(spec), stage.value, arch)
+    showing.show(find(spec), stage.value, arch or _here())
 
 
 @app.command()
@@ -185,6 +187,10 @@ def doctor(as_json: AsJson = False) -> None:
         _print_json([finding.to_json() for finding in findings])
     else:
         examining.table(findings)
+
+
+def _here() -> str:
+    return arches.DEFAULT if device.missing() else device.current().arch.name
 
 
 def _print_json(value: Any) -> None:
