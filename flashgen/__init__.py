@@ -9,13 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flashgen.api import Attention, attention, compile  # noqa: A004
+    from flashgen.api import Attention, compile  # noqa: A004
+    from flashgen.attend import attention
     from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
     from flashgen.plan.derive import Derivation, derive
     from flashgen.spec import Spec, load, loads
 
 _HOMES = {
-    "flashgen.api": ("Attention", "attention", "compile"),
+    "flashgen.api": ("Attention", "compile"),
+    "flashgen.attend": ("attention",),
     "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
     "flashgen.plan.derive": ("Derivation", "derive"),
     "flashgen.spec": ("Spec", "load", "loads"),

@@ -1,6 +1,5 @@
-"""From a spec to a call on arrays: the verbs, and `attention` that says them all at once."""
+"""From a spec to a call on arrays."""
 
-import functools
 import math
 import os
 from collections.abc import Mapping
@@ -11,20 +10,17 @@ import numpy as np
 
 from flashgen import arch as arches
 from flashgen.arch import Arch
-from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import BackendError, CallError, did_you_mean
 from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes, rows_first
-from flashgen.runtime.arrays import FAMILIES, Family, Layout
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
+from flashgen.runtime.arrays import FAMILIES, Family
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
 from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec, load
-
-__all__ = ["Attention", "attention", "compile", "load", "plan", "render"]
 
 Backend = Literal["gpu", "interpreter", "emulate"]
 _BACKENDS = ("gpu", "interpreter", "emulate")
@@ -186,103 +182,3 @@ def _default_arch(backend: Backend | None) -> Arch:
     if backend != "gpu" and (backend == "interpreter" or device.missing()):
         return arches.by_name("host")
     return device.current().arch
-
-
-def attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: str = "causal",
-    *,
-    score: str = "s",
-    scale: str | float | None = None,
-    layout: Literal["bshd", "bhsd"] = "bshd",
-    lse: bool = False,
-    out: Any = None,
-    **values: Any,
-) -> Any:
-    """o = softmax(score(scale * q k^T) where mask) v, compiled at the first call with these head dims, dtype and expressions.
-
-    >>> attention(q, k, v, "causal & window(255, 0)")
-    >>> attention(q, k, v, score="softcap * tanh(s / softcap)", softcap=50.0)
-    >>> o, lse = attention(q, k, v, score="s + slopes[h] * (kv_idx - q_idx)", slopes=slopes, lse=True)
-
-    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
-    float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
-    """
-    like = tuple(arrays.view(arrays.adopt(x, name), name).layout for name, x in (("q", q), ("k", k), ("v", v)))
-    declared = tuple((name, _kind(name, value)) for name, value in sorted(values.items()))
-    attn = _for(like, mask, score, None if scale is None else str(scale), layout, ("o", "lse") if lse else ("o",), declared)
-    return attn(q, k, v, out=out, **values)
-
-
-_Kind = tuple[int | float, str] | Layout
-
-
-def _kind(name: str, value: Any) -> _Kind:
-    """What a keyword declares: a default of the value's type and sign, and that type; or an array's layout."""
-    if isinstance(value, (int, float, np.number)):  # a union takes three times as long
-        sign = int(value > 0) - int(value < 0)
-        return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
-    return arrays.view(arrays.adopt(value, name), name).layout
-
-
-@functools.lru_cache(1024)
-def _for(
-    like: tuple[Layout, ...],
-    mask: str,
-    score: str,
-    scale: str | None,
-    layout: str,
-    outputs: tuple[str, ...],
-    kinds: tuple[tuple[str, _Kind], ...],
-) -> Attention:
-    """What attends on q, k, v and keywords like these. Raises CallError."""
-    dtype = like[0].dtype
-    for name, found in zip("qkv", like, strict=True):
-        if len(found.shape) != 4:
-            raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
-    if dtype not in ATTENTION_DTYPES:
-        raise CallError(
-            f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"
-        )
-    b, q_len, heads, qk = rows_first(like[0], layout).shape
-    _, kv_len, kv_heads, v_columns = rows_first(like[2], layout).shape
-    axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    declared = tuple((name, _tensor(kind, axes) if isinstance(kind, Layout) else kind) for name, kind in kinds)
-    return _compiled(dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared)
-
-
-def _tensor(layout: Layout, axes: Mapping[str, int]) -> tuple[tuple[str | int, ...], str]:
-    """The shape and dtype that a spec declares for such an array."""
-    words = {n: word for word, n in reversed(list(axes.items()))}
-    kinds = {"f": "float32", "b": "bool" if layout.dtype == "bool" else "float32"}
-    return tuple(words.get(n, n) for n in layout.shape), kinds.get(layout.dtype[0], "int32")
-
-
-@functools.lru_cache(256)
-def _compiled(
-    dtype: str,
-    dims: tuple[int, int],
-    mask: str,
-    score: str,
-    scale: str | None,
-    layout: str,
-    outputs: tuple[str, ...],
-    declared: tuple[tuple[str, Any], ...],
-) -> Attention:
-    params = {name: kind[0] for name, kind in declared if not isinstance(kind[0], tuple)}
-    tensors = {name: {"shape": list(kind[0]), "dtype": kind[1]} for name, kind in declared if isinstance(kind[0], tuple)}
-    head_dim = {"qk": dims[0], "v": dims[1]}
-    spec = Spec(
-        dtype=dtype,
-        head_dim=head_dim,
-        mask=mask,
-        score=score,
-        scale=scale,
-        layout=layout,
-        outputs=list(outputs),
-        params=params,
-        tensors=tensors,
-    )
-    return Attention(spec)
