@@ -140,7 +140,7 @@ class Attention:
         sizes = check_arrays(spec, {name: arrays.view(x, name).layout for name, x in (inputs | outputs).items()})
         params = check_values(self.plan, given_params)
         family: Family = FAMILIES[type(given[0])]
-        shapes, dtypes = output_shapes(spec, sizes), {"o": spec.element.numpy}
+        shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}
         written = {name: _numpy(outputs[name]) if out else np.empty(shapes[name], dtypes.get(name, np.float32)) for name in spec.outputs}
         self._write(sizes, {name: _numpy(x) for name, x in inputs.items()}, written, params)
         return out or tuple(map(family.from_numpy, written.values()))

@@ -105,6 +105,18 @@ def test_sixteen_bits(dtype: str) -> None:
     assert error(o, reference(spec, q, k, v)[0]) < 0.03
 
 
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bfloat16", "float32"), ("float32", "float16"), ("float16", "bfloat16")])
+def test_o_of_another_dtype(dtype: str, out_dtype: str) -> None:
+    q, k, v = qkv(dtype=dtype)
+    attn = flashgen.compile({"dtype": dtype, "out_dtype": out_dtype, "head_dim": 16})
+    o = attn(q, k, v)
+    assert o.dtype == by_name(out_dtype).numpy
+    assert error(o, reference(attn.spec, q, k, v)[0]) < 4e-3
+    assert attn(q, k, v, out=np.empty_like(o)).dtype == o.dtype
+    with pytest.raises(CallError, match=rf"o is {dtype}: the spec says {out_dtype}. Cast it, o.astype\('{out_dtype}'\)"):
+        attn(q, k, v, out=np.empty_like(q))
+
+
 def test_heads_first_and_strange_strides_give_the_same() -> None:
     q, k, v = qkv()
     packed = api.compile(Spec(head_dim=16, dtype="float32", mask="causal"), arch="host")(q, k, v)

@@ -38,15 +38,16 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     rows = np.unique([0, case.seqlen - 1, *rng.integers(0, case.seqlen, _ROWS)])
     heads = tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
     values = [*(p.default for p in case.spec.params), *(numpy(arrays[t.name]) for t in case.spec.tensors)]
+    rounded = case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
     for b, h in heads:
         hk = h * case.sizes.kv_heads // case.heads
         taken = [numpy(_head(case, arrays[name], b, i)) for name, i in (("q", h), ("k", hk), ("v", hk))]
-        for kept, sums, weights in ((exact, np.float64, np.float64), (plain, np.float32, case.spec.element.numpy)):
+        for kept, sums, weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
             q, k, v = (x.astype(sums) for x in taken)
             p, seen = _weights(case, q[rows] @ k.T, (b, h, hk), rows, values)
-            kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(weights).astype(np.float64))
+            kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(results).astype(np.float64))
     planes = split(case.spec)
     expected = max(_relative(np.stack(plain), np.stack(exact)), planes.error if planes else 0.0)
     return Sample(case, rows, heads, np.stack(exact), 2 * expected)

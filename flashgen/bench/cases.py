@@ -101,7 +101,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
 
 def variant_of(spec: Spec) -> str:
     """The name under which peers know the spec, or nothing."""
-    if spec.layout != "bshd" or spec.scale or spec.group not in (None, 1):
+    if spec.layout != "bshd" or spec.scale or spec.out_dtype or spec.group not in (None, 1):
         return ""
     plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
 

@@ -126,7 +126,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:
     """Outputs full of NaN."""
     batch, heads, q_len = (q.shape[0], q.shape[2], q.shape[1]) if spec.layout == "bshd" else q.shape[:3]
-    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, q.dtype), np.full((batch, heads, q_len), np.nan, np.float32)
+    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, spec.out_element.numpy), np.full((batch, heads, q_len), np.nan, np.float32)
 
 
 def _with_lse(spec: Spec) -> Spec:
@@ -155,7 +155,7 @@ def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int,
         o_error = max(o_error, _error(o, exact[0]))
         lse_error = max(lse_error, _error(lse, exact[1])) if spec.softmax.normalized else 0.0
         advance()
-    floor, lse_limit = (ROUNDED, ROUNDED) if spec.precision == "tf32" else (FLOOR[spec.dtype], LSE_LIMIT)
+    floor, lse_limit = (ROUNDED, ROUNDED) if spec.precision == "tf32" else (max(FLOOR[spec.dtype], FLOOR[spec.out_element.name]), LSE_LIMIT)
     return Outcome(batch, q_len, kv_len, heads, kv_heads, o_error, 2 * plain_error + floor, lse_error, lse_limit, fault)
 
 

@@ -45,7 +45,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
     classes = plan.ranges.classes(q_len, kv_len, values)
     counts = {name: int((classes == kind).sum()) for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))}
     pairs, loaded = _pairs(plan, classes, q_len, kv_len, values), counts["partial"] + counts["full"]
-    by_row = 4 * heads * q_len * len(plan.row_outputs)
+    by_row = heads * q_len * (spec.head_dim.v * plan.out_dtype.bytes + 4 * len(plan.row_outputs))
     return Work(
         q_len=q_len,
         kv_len=kv_len,
@@ -54,7 +54,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
         visible=pairs / (q_len * kv_len),
         flops=2 * heads * pairs * columns,
         executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) * tile.v_splits,
-        bytes=(heads * q_len + kv_len) * columns * plan.dtype.bytes + by_row,
+        bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * plan.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
         classes=classes,
     )

@@ -38,7 +38,7 @@ def emulate(
     checks: bool = True,
     blocks: int = 3,
 ) -> dict[str, Array]:
-    """Runs the emitted kernels on the CPU: the outputs of the spec, o like q with the columns of v, the others float32, natural log.
+    """Runs the emitted kernels on the CPU: the outputs of the spec, o [B, Sq, Hq, Dv], the others float32, natural log.
 
     >>> emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)["o"]
 
@@ -50,7 +50,7 @@ def emulate(
     rows_first = (0, 1, 2, 3) if plan.spec.layout == "bshd" else (0, 2, 1, 3)
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
-    o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), q.dtype)
+    o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), plan.out_dtype.numpy)
     shapes = {"lse": (batch, heads, q_len), "max": (batch, heads, q_len), "max_logit": (heads,)}
     others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in plan.spec.outputs if name != "o"}
     outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
@@ -62,7 +62,7 @@ def emulate(
     tensors = {t.name: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
-        rows |= {"k": rows["q"], "v": rows["o"]}
+        rows |= {"k": rows["q"], "v": rows["q"]}
     counter = np.zeros(2, np.int32)
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in plan.launch.scratch}
     record = fill(plan, {**outputs, **rows, "counter": counter, **tensors, **scratch}, scalars(plan, sizes, params))

@@ -90,7 +90,7 @@ def counts(plan: Plan) -> Counts:
     heads, rows, pairs = B * H, m * sympy.ceiling(S_q / m), W * m * n
     passes = sympy.Integer(softmax.passes)
     arrays = e * (heads * S_q * D + B * H_kv * S_kv * (D + D_v))
-    output = heads * S_q * (e * D_v + lse)
+    output = heads * S_q * (plan.out_dtype.bytes * D_v + lse)
     flops = 2 * heads * pairs * (splits * passes * D + D_v)
     if softmax.materialize:
         s = heads * rows * n * sympy.ceiling(S_kv / n)

@@ -34,14 +34,14 @@ class Heads(NamedTuple):
 
 
 def interpret(plan: Plan, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
-    """Attention as the plan has it: o like q with the columns of v; lse and max, [B, Hq, Sq], and max_logit, [Hq], float32, natural log.
+    """Attention as the plan has it: o [B, Sq, Hq, Dv]; lse and max, [B, Hq, Sq], and max_logit, [Hq], float32, natural log.
 
     >>> interpret(plan(Spec(head_dim=64, dtype="float16"), "host"), q, k, v)["o"]
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd; any strides. `values` holds
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
-    out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    out = np.empty((*q.shape[:-1], v.shape[-1]), plan.out_dtype.numpy)
     q, k, v, o = (x if plan.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
     lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
     known = _values(plan, q.shape[2], k.shape[2], values)

@@ -42,7 +42,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     assert isinstance(draft.smem, SmemPlan)
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
-        Argument("o", "u16*", "pointer", "o"),
+        Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(spec),
         Argument("o_state", "float*", "pointer", "state o", comment="[B, Hq, rows of whole tiles, V_COLUMNS]"),
         Argument("max_state", "float*", "pointer", "state m", comment="[B, Hq, rows of whole tiles]"),

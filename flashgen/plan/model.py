@@ -206,6 +206,10 @@ class Plan:
         return self.spec.element
 
     @property
+    def out_dtype(self) -> DType:
+        return self.spec.out_element
+
+    @property
     def split(self) -> SplitPlan | None:
         """The planes of float32 operands; None for 16-bit ones."""
         return split(self.spec)

@@ -48,7 +48,7 @@ def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tup
 def _arguments(spec: Spec) -> Iterator[Argument]:
     for x in "qkv":
         yield Argument(x, "const float*", "pointer", x)
-    yield Argument("o", "float*", "pointer", "o")
+    yield Argument("o", f"{spec.out_element.cuda}*", "pointer", "o")
     for x in "qkvo":
         yield Argument(f"{x}_strides", "Strides", "strides", x)
     yield from row_arguments(spec)

@@ -150,7 +150,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     """A block a query tile."""
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
-        Argument("o", "u16*", "pointer", "o"),
+        Argument("o", f"{problem.spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(problem.spec),
         *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
         *further_arguments(problem.spec),

@@ -55,7 +55,8 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     keys = KEYS if spec.block.n is None else [spec.block.n]
     stages = [2, 3, 4] if spec.stages is None else [spec.stages]
     busy = spec.softmax.normalized and problem.holes.instructions.special > 0
-    for block_m, block_n, n, apart, multiplied in product(rows, keys, stages, (True, False), MULTIPLIED):
+    placed = (True, False) if spec.out_element.bytes == 2 else (True,)  # float32 goes to memory from the registers
+    for block_m, block_n, n, apart, multiplied in product(rows, keys, stages, placed, MULTIPLIED):
         if not multiplied or (busy and block_m == 192):
             yield _draft(problem, block_m, block_n, n, apart, multiplied)
 
@@ -77,7 +78,7 @@ def _smem(problem: Problem, tile: TilePlan, stages: int, apart: bool) -> SmemPla
         ("Q", "Q", q if apart else max(q, o), 1, 1024),
         ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
-        *([("O", "O", o, 1, 1024)] if apart else []),
+        *([("O", "O", o, 1, 1024)] if apart and problem.spec.out_element.bytes == 2 else []),
     ]
     barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
@@ -141,7 +142,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m)),
         Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n)),
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
-        Argument("o", "TensorMap", "tensor_map", "o", (64, 64)),
+        *_output(problem.spec),
         *row_arguments(problem.spec),
         Argument(
             "counter",
@@ -155,3 +156,12 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     assert isinstance(draft.smem, SmemPlan)
     kernel = KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), early=True, resident=1)
     return LaunchPlan((kernel,), True, not problem.uniform, arguments)
+
+
+def _output(spec: Spec) -> Iterator[Argument]:
+    """o, by TMA, or where it is of float32 from the registers."""
+    if spec.out_element.bytes == 2:
+        yield Argument("o", "TensorMap", "tensor_map", "o", (64, 64))
+    else:
+        yield Argument("o", "float*", "pointer", "o")
+        yield Argument("o_strides", "Strides", "strides", "o")

@@ -49,7 +49,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     assert isinstance(draft.smem, SmemPlan)
     arguments = (
         *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
-        Argument("o", "u16*", "pointer", "o"),
+        Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(spec),
         Argument("s", "float*", "pointer", "scratch s", comment="[B, Hq, rows of whole tiles, columns of whole tiles]"),
         Argument("p", "u16*", "pointer", "scratch p", comment="like s"),

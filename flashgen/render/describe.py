@@ -10,8 +10,11 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     rows = "[B, Sq, Hq, {}]" if spec.layout == "bshd" else "[B, Hq, Sq, {}]"
     keys = "[B, Sk, Hq / group, {}]" if spec.layout == "bshd" else "[B, Hq / group, Sk, {}]"
     qk, v = spec.head_dim.qk, spec.head_dim.v
+    other = spec.out_dtype
     arrays = (
-        f"q, o {rows.format(qk)} {spec.dtype}    k, v {keys.format(qk)}"
+        f"q {rows.format(qk)} {spec.dtype}    k {keys.format(qk)}    v {keys.format(v)}    o {rows.format(v)} {other}"
+        if other
+        else f"q, o {rows.format(qk)} {spec.dtype}    k, v {keys.format(qk)}"
         if qk == v
         else f"q {rows.format(qk)} {spec.dtype}    o {rows.format(v)}    k {keys.format(qk)}    v {keys.format(v)}"
     )

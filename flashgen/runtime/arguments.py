@@ -82,7 +82,7 @@ def _check_heads(spec: Spec, sizes: Sizes) -> None:
 
 def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
     dtypes = (
-        dict.fromkeys(("q", "k", "v", "o"), spec.dtype)
+        {"q": spec.dtype, "k": spec.dtype, "v": spec.dtype, "o": spec.out_element.name}
         | dict.fromkeys(spec.outputs[1:], "float32")
         | {t.name: t.dtype for t in spec.tensors}
     )

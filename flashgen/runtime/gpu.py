@@ -98,7 +98,7 @@ class Gpu:
                 held = [family.scratch(shape, dtype, q) for shape, dtype in prepared.scratch]
                 addresses += map(family.pointer, held)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
-                addresses[1], addresses[2] = addresses[0], addresses[len(given)]
+                addresses[1] = addresses[2] = addresses[0]
             prepared.launch(addresses, family.stream(prepared.ordinal))
         elif "max_logit" in self.spec.outputs:
             out[self.spec.outputs.index("max_logit")][...] = -math.inf  # of no row
@@ -125,7 +125,7 @@ class Gpu:
             if not layouts[name].contiguous:
                 raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
         shapes = output_shapes(spec, sizes)
-        outputs = {name: (shapes[name], spec.dtype if name == "o" else "float32") for name in spec.outputs}
+        outputs = {name: (shapes[name], spec.out_element.name if name == "o" else "float32") for name in spec.outputs}
         if not out:
             layouts |= _fresh(outputs, ordinal)
         target = device(ordinal)
@@ -135,7 +135,7 @@ class Gpu:
         if not sizes.batch * sizes.q_len:
             return _Prepared(ordinal, tuple(outputs.values()), (), None)
         if not sizes.kv_len:
-            layouts |= {"k": layouts["q"], "v": layouts["o"]}
+            layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len, target.name)
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
         launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)

@@ -80,7 +80,7 @@ class Softmax:
 
 
 OUTPUTS = {
-    "o": "of the dtype of q",
+    "o": "of out_dtype",
     "lse": "[b, hq, q_len], the log of the sum of exponentials of each row",
     "max": "[b, hq, q_len], the greatest score of each row",
     "max_logit": "[hq], the greatest score of each head",
@@ -102,6 +102,7 @@ class Spec:
 
     name: str
     dtype: str
+    out_dtype: str | None  # of o; None: that of q, k and v
     precision: str  # of float32 products: ieee, tf32
     head_dim: HeadDim
     group: int | None  # query heads per key/value head; None: as the arrays have it
@@ -140,6 +141,11 @@ class Spec:
         """The row of `dtype`."""
         return by_name(self.dtype)
 
+    @property
+    def out_element(self) -> DType:
+        """The row of the dtype of o."""
+        return by_name(self.out_dtype or self.dtype)
+
     def position(self, path: str) -> Position:
         """Where the value of a key is written: `mask`, `params.softcap`. Without a file, the value itself."""
         text: Any = self
@@ -151,7 +157,7 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
-        optional = {"precision": precision, "group": self.group, "scale": self.scale, "stages": self.stages, "warps": self.warps}
+        optional = {"precision": precision, **{key: getattr(self, key) for key in ("out_dtype", "group", "scale", "stages", "warps")}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}}

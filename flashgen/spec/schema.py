@@ -115,7 +115,8 @@ class SpecKeys(Closed):
     """An attention variant. Only dtype and head_dim are required."""
 
     name: Annotated[str, BeforeValidator(forms.name)] = Field("attention", description="names the files and the kernel")
-    dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] = Field(description="of q, k, v and o; sums are float32", examples=["bfloat16"])
+    dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] = Field(description="of q, k and v; sums are float32", examples=["bfloat16"])
+    out_dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] | None = Field(None, description="of o; without it, that of q, k and v")
     precision: Annotated[str, _one_of("ieee", "tf32")] = Field(
         "ieee", description="of float32 products: ieee, as sums of float32 numbers err, or tf32, 11 bits and less than half the time"
     )
@@ -149,6 +150,11 @@ class SpecKeys(Closed):
     schedule: Annotated[
         ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
+
+    @field_validator("out_dtype")
+    @classmethod
+    def _other(cls, out_dtype: str | None, info: ValidationInfo) -> str | None:
+        return None if out_dtype == info.data.get("dtype") else out_dtype
 
     @field_validator("precision")
     @classmethod

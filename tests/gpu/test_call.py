@@ -11,6 +11,7 @@ import pytest
 
 import flashgen
 from flashgen.errors import BackendError, CallError
+from flashgen.expr import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
 from tests.gpu.judge import BF16, cupy, down, judge, poisoned, up
@@ -38,6 +39,18 @@ def test_head_dims(head_dim: Any, layout: str) -> None:
     spec = Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", layout=layout, outputs=["o", "lse"])
     q, k, v = arrays(spec, 1, 4, 2, 200, 333)
     judge(spec, down(flashgen.compile(spec)(*up(q, k, v), out=poisoned(spec, q))), q, k, v)
+
+
+@pytest.mark.parametrize("head_dim", [64, 72, {"qk": 576, "v": 512}])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bfloat16", "float32"), ("float16", "bfloat16")])
+def test_o_of_another_dtype(dtype: str, out_dtype: str, head_dim: Any) -> None:
+    spec = Spec(head_dim=head_dim, dtype=dtype, out_dtype=out_dtype, mask="causal")
+    q, k, v = arrays(spec, 2, 4, 2, 300, 333)
+    (o,) = down([flashgen.compile(spec)(*up(q, k, v))])
+    want = reference(spec, q, k, v)[0]
+    rounding = max(spec.element.rounding, spec.out_element.rounding)
+    assert o.dtype == spec.out_element.numpy
+    assert np.linalg.norm(o.astype(np.float64) - want) <= 2 * rounding * np.linalg.norm(want)
 
 
 def test_params_and_tensors() -> None:

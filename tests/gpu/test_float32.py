@@ -44,6 +44,16 @@ def test_by_mma_sync(head_dim: Any, precision: str) -> None:
     assert np.linalg.norm(o - want) <= {"ieee": 1e-6, "tf32": 2e-3}[precision] * np.linalg.norm(want)
 
 
+@pytest.mark.parametrize("out_dtype", ["float16", "bfloat16"])
+def test_o_of_another_dtype(out_dtype: str) -> None:
+    spec = Spec(head_dim=64, dtype="float32", out_dtype=out_dtype, mask="causal")
+    q, k, v = arrays(spec, 2, 4, 2, 300, 333)
+    (o,) = down([flashgen.compile(spec)(*up(q, k, v))])
+    want = reference(spec, q, k, v)[0]
+    assert o.dtype == spec.out_element.numpy
+    assert np.linalg.norm(o.astype(np.float64) - want) <= spec.out_element.rounding * np.linalg.norm(want)
+
+
 def test_tf32() -> None:
     spec = Spec(head_dim=128, dtype="float32", precision="tf32")
     q, k, v = arrays(spec, 2, 4, 2, 300, 400)

@@ -154,6 +154,16 @@ def test_integer_params_are_fit_for_indices() -> None:
         Spec(dtype="float16", head_dim=64, params={"n": 2**30 + 1})
 
 
+def test_the_dtype_of_o() -> None:
+    spec = Spec(dtype="bfloat16", out_dtype="float32", head_dim=64)
+    assert Spec(**spec.to_json()) == spec
+    assert (spec.element.name, spec.out_element.name) == ("bfloat16", "float32")
+    assert Spec(dtype="float16", out_dtype="float16", head_dim=64) == Spec(dtype="float16", head_dim=64)
+    assert "out_dtype" not in Spec(dtype="float16", head_dim=64).to_json()
+    with pytest.raises(SpecError, match="out_dtype: expected float16, bfloat16 or float32"):
+        Spec(dtype="float16", out_dtype="float8", head_dim=64)
+
+
 def test_a_comment_in_an_expression_is_pointed_at() -> None:
     with pytest.raises(SpecError) as caught:
         Spec(dtype="float16", head_dim=64, mask="causal  # lower")
