@@ -11,7 +11,7 @@ import pytest
 import flashgen
 from flashgen import api
 from flashgen.dtypes import by_name
-from flashgen.errors import BackendError, PlanError
+from flashgen.errors import BackendError, CallError, PlanError
 from flashgen.expr import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
