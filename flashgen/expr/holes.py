@@ -79,8 +79,10 @@ class Holes:
         return sum(block_n // 2 if read.by_row else block_n // 4 for read in self.reads)
 
 
-def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11) -> Holes:
+def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, together: bool = False) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
+
+    `together`: what a score adds to a row is taken at the first of a thread's two rows for both, where that is possible.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -97,7 +99,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11) -> Hol
     def bind(node: Node) -> Node:
         return divide_rows(binder(node), binder.signs)
 
-    score = _score(bind(expressions.score), spec, binder.signs)
+    score = _score(bind(expressions.score), spec, binder.signs, together)
     outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")
     statements = None if score.rest == S else hoist.statements(score.rest)
     cost = hoist.instructions
@@ -135,11 +137,11 @@ class _Score:
         return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
 
 
-def _score(bound: Node, spec: "Spec", signs: Signs) -> _Score:
+def _score(bound: Node, spec: "Spec", signs: Signs, together: bool) -> _Score:
     if not spec.softmax.normalized:
         return _Score(ONE, assemble(collect(bound, _varies)), None, frozenset())
     factor, total, proof = _split(bound, signs)
-    if spec.element.bytes == 2 and not spec.schedule.materialize and (found := at_first_row(total)):
+    if together and (found := at_first_row(total)):
         return _Score(factor, assemble(found[0]), found[1], proof)
     return _Score(factor, assemble(total), None, proof)
 

@@ -9,15 +9,16 @@ _WARP = 32  # threads: one warp a tile
 
 
 def with_ranges(launch: LaunchPlan, ranges: KeyRanges) -> LaunchPlan:
-    """The launch, with two small kernels and their memory before it for each pairing of the mask."""
+    """The launch, with two small kernels and their memory before it for each pairing of the mask; they start early if it does."""
+    early = launch.kernels[0].early if launch.kernels else False
     for pairing in ranges.pairings:
         queries, keys = ("q_len", ranges.block_m), ("kv_len", ranges.block_n)
         extents = f"extents_{pairing.name}"
         launch = replace(
             launch,
             kernels=(
-                KernelPlan(f"key_extents_{pairing.name}", _WARP, 0, (keys, *pairing.axes)),
-                KernelPlan(f"key_ranges_{pairing.name}", _WARP, 0, (queries, *pairing.axes)),
+                KernelPlan(f"key_extents_{pairing.name}", _WARP, 0, (keys, *pairing.axes), early),
+                KernelPlan(f"key_ranges_{pairing.name}", _WARP, 0, (queries, *pairing.axes), early),
                 *launch.kernels,
             ),
             arguments=(

@@ -100,7 +100,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     strategy = _strategy(spec, arch, copy_bytes)
     problem = _problem(spec, arch, strategy, copy_bytes or 16, length)
     legal, rejected = _legal(problem, strategy)
-    why = f"the fewest clocks at length {length} of {len(legal)} legal candidates ({len(rejected)} rejected)"
+    why = f"the fewest clocks at length {problem.length} of {len(legal)} legal candidates ({len(rejected)} rejected)"
     if candidate is not None:
         expected, total = legal[0][0].text, legal[0][1]["total"]
         legal.sort(key=lambda entry: entry[0].text != candidate)  # the others stay in order
@@ -109,6 +109,8 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     (best, cost), others = legal[0], legal[1:]
     slower = [Rejected(d.text, f"{c['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for d, c in others]
     assert isinstance(best.smem, SmemPlan)
+    if best.pipeline.rows_together:
+        problem = replace(problem, holes=holes(problem.expressions, spec, arch.tanh, together=True))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, why))
     launch = with_head_maximum(strategy.launch(problem, best), spec)
@@ -173,10 +175,10 @@ def _special(spec: Spec) -> str | None:
 
 def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length: int) -> Problem:
     expressions = lower(spec)
-    softmax = _softmax(spec, strategy)
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
-    begin, end = _spans(spec, expressions, ranges, length)
-    return Problem(spec, arch, expressions, holes(expressions, spec, arch.tanh), softmax, copy_bytes, length, begin, end, ranges.uniform)
+    length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
+    found, spans = holes(expressions, spec, arch.tanh), _spans(spec, expressions, ranges, length)
+    return Problem(spec, arch, expressions, found, _softmax(spec, strategy), copy_bytes, length, *spans, ranges.uniform)
 
 
 def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:

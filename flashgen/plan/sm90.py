@@ -20,6 +20,7 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
+COLUMN_REGISTERS = 16  # where all rows read the same,
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
@@ -68,7 +69,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: boo
     tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, 64), up(columns, 64), v_splits=splits)
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
-    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart, multiplied=multiplied)
+    pipeline = PipelinePlan(
+        stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart, rows_together=groups == 3, multiplied=multiplied
+    )
     return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
 
 
@@ -99,7 +102,8 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
     holes = problem.holes
-    extra = READ_REGISTERS if holes.gathers or holes.reads else SCORE_REGISTERS if _computes(holes) else 0
+    by_row = holes.gathers or any(read.by_row for read in holes.reads)
+    extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
     gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
     needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups]:

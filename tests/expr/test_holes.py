@@ -18,9 +18,9 @@ from tests.expr.grammar import CORNER_MASKS, CORNER_SCORES, PARAMS, TENSORS, con
 BATCH = 100  # of expressions compiled together
 
 
-def emitted(**given):
+def emitted(together=False, **given):
     spec = Spec(head_dim=64, dtype="bfloat16", **given)
-    return holes(lower(spec), spec)
+    return holes(lower(spec), spec, together=together)
 
 
 def lines(members):
@@ -55,15 +55,26 @@ def test_causal_softcap():
     assert found.description_mask == "kv_idx <= q_idx + kv_len - q_len"
 
 
-def test_alibi_is_a_multiply_add_and_half_of_one_that_both_rows_share():
-    found = emitted(mask="causal", score="s + slopes[h] * (kv_idx - q_idx)", tensors={"slopes": {"shape": ["hq"], "dtype": "float32"}})
+ALIBI = {"mask": "causal", "score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+
+
+def test_alibi_is_two_multiply_adds():
+    found = emitted(**ALIBI)
     assert lines(found.uniform)[0] == "float slope = p.arg_slopes(head);"
+    assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
+    assert found.score == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
+    assert found.outer == "1.442695f"
+    assert found.instructions == Instructions(multiply=2)
+    assert found.below is None
+
+
+def test_alibi_of_two_rows_together_is_one_and_a_half():
+    found = emitted(together=True, **ALIBI)
     assert lines(found.row)[0] == "float bias = slope * float(kv_begin - first_row);"
+    assert found.score == emitted(**ALIBI).score
     assert found.below == "below"
     assert "float below = -8.0f * slope * 1.442695f;" in lines(found.uniform)
     assert found.instructions == Instructions(multiply=1.5)
-    assert found.score == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
-    assert found.outer == "1.442695f"
 
 
 def test_window_of_a_param():
@@ -138,13 +149,7 @@ def test_what_occurs_twice_is_computed_once():
 @pytest.mark.parametrize("score", ["s + slopes[h] * kv_idx", "s + rows[q_idx]", "s * (kv_idx - q_idx)", "s + slopes[h] * (q_idx // 2)"])
 def test_what_does_not_grow_evenly_from_row_to_row_is_each_rows_own(score):
     tensors = {"slopes": {"shape": ["hq"], "dtype": "float32"}, "rows": {"shape": ["q_len"], "dtype": "float32"}}
-    assert emitted(score=score, tensors=tensors).below is None
-
-
-def test_a_thread_has_two_rows_of_one_query_tile_or_none():
-    given = {"score": "s - 0.5 * (q_idx - kv_idx)", "head_dim": 64}
-    for spec in (Spec(**given, dtype="float32"), Spec(**given, dtype="float16", schedule="standard")):
-        assert holes(lower(spec), spec).below is None
+    assert emitted(together=True, score=score, tensors=tensors).below is None
 
 
 def test_text_is_the_same_every_time():
