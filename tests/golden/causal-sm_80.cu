@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 4467644a | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan c0138d4d | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan e3d713b9 | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan fb62c344 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

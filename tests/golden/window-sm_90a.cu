@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec window | arch sm_90a | plan 21e7099c | generated, do not edit
+// flashgen 0.1.0 | spec window | arch sm_90a | plan 04bff6f0 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
