@@ -25,11 +25,13 @@ struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; }
 class Block;
 struct Warp;
 struct Products;
+class SharedMemory;
 
 struct alignas(64) Thread {
   Context context;
   Block* block = nullptr;
   Warp* warp = nullptr;
+  SharedMemory* memory = nullptr;
   Products* left = nullptr;                            // of mma.sync: what it leaves for its warp
   int id = 0, lane = 0;
   Place place = 0;                                     // the last twin it called
@@ -280,7 +282,7 @@ inline std::string Block::waiting() const {
 }
 
 template <class Last>
-void Block::meet(const char* what, Last last) {
+INLINED void Block::meet(const char* what, Last last) {
   Thread& self = this_thread();
   Warp& warp = *self.warp;
   Exchange& e = warp.exchanges[self.exchanges++ & 1];
@@ -302,7 +304,7 @@ Left<Value> Block::exchange(const char* what, Value mine) {
 }
 
 template <class Value, class Last>
-void Block::exchange(const char* what, Value mine, Last last) {
+INLINED void Block::exchange(const char* what, Value mine, Last last) {
   static_assert(sizeof(Value) <= 32);
   Thread& self = this_thread();
   Exchange& e = self.warp->exchanges[self.exchanges & 1];

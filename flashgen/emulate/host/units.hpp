@@ -50,7 +50,7 @@ struct Units {
   std::vector<std::unique_ptr<TensorCore>> tensor_cores;
 
   Units(Block& owner, SharedMemory& memory) : products(static_cast<std::size_t>(owner.size())) {
-    for (int i = 0; i < owner.size(); ++i) owner.thread(i).left = &products[static_cast<std::size_t>(i)];
+    for (int i = 0; i < owner.size(); ++i) owner.thread(i).left = &products[static_cast<std::size_t>(i)], owner.thread(i).memory = &memory;
     owner.add(&loads);
     owner.add(&stores);
     owner.add(&copies);

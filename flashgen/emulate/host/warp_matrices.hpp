@@ -13,11 +13,8 @@ template <int N, class Rows>
 void count_conflicts(const Rows& rows) {             // their addresses, by lane
   for (int j = 0; j < N; ++j) {
     unsigned banks = 0;                                // of 16 bytes
-    for (int i = 0; i < 8; ++i) {
-      const unsigned bank = 1u << rows(8 * j + i) / 16 % 8;
-      if (banks & bank) ++bank_conflicts;
-      banks |= bank;
-    }
+    for (int i = 0; i < 8; ++i) banks |= 1u << rows(8 * j + i) / 16 % 8;
+    if (const int free = 8 - std::popcount(banks)) bank_conflicts += free;
   }
 }
 inline void check_row(std::uint32_t address, const char* what) {
@@ -41,11 +38,12 @@ inline void transpose(Matrix& matrix) {
 template <int N>
 void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_address, bool transposed) {
   here(__builtin_return_address(0));
-  shared->prefetch(row_address);
+  Thread& t = this_thread();
+  t.memory->prefetch(row_address);
   struct Row { std::uint32_t address; const References<std::uint32_t, N>* to; };
-  this_thread().block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", Row{row_address, &to}, [=](const Left<Row>& lanes) {
+  t.block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", Row{row_address, &to}, [=](const Left<Row>& lanes) {
     Block& block = *this_thread().block;
-    SharedMemory& memory = *shared;
+    SharedMemory& memory = *this_thread().memory;
     const int agent = agent::warp(block.warp_index());
     Matrix matrices[N];
     for (int i = 0; i < 8 * N; ++i) {
