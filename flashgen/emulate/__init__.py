@@ -7,6 +7,9 @@ thread is a fiber, TMA and tensor cores are engines, and the seed orders whateve
 over the cores. At atomics they take turns in an order under the seed, so a seed brings about the same on any number of cores. Data in
 flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
 
+Built for the processor it runs on by g++ or clang++. x86-64 with g++ 12 and clang++ 14 is what CI runs; for aarch64 a test builds it with
+Debian's cross g++ 12 and runs kernels of each kind under qemu-user, where those are installed: no aarch64 machine was tried.
+
 Judged: races in shared memory, and in global memory between blocks as between warps of one, where a fence and an atomic hand on what a
 block knows; atomics on outputs and scratch memory before they are written; proxy fences, mbarriers and named barriers, registers that a
 wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global memory and local arrays, outputs

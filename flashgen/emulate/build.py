@@ -24,9 +24,12 @@ OPTIONS = (
 )
 MACHINE_OPTIONS = ("-O3", "-c")
 KERNEL_OPTIONS = (
-    *("-O2", "-shared", "-Wl,-Bsymbolic"),
-    *("-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"),  # traps, which machine.cpp tells of
-    *("-g", "-fno-optimize-sibling-calls"),  # reports name lines of the kernel, from return addresses
+    *("-O2", "-shared", "-Wl,-Bsymbolic", "-Wl,--as-needed"),
+    "-fsanitize=alignment,bounds",  # calls machine.cpp in the sanitizer's place
+    *(
+        "-gdwarf-4",
+        "-fno-optimize-sibling-calls",
+    ),  # reports name lines of the kernel, from return addresses; addr2line misreads clang's version 5
 )
 ADDRESS_SANITIZER = "asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0"
 KEPT = 256 << 20  # bytes of outputs in the cache; beyond that the ones go that were used longest ago
@@ -41,7 +44,7 @@ def compiler() -> str:
             return path
     raise BackendError(
         f"the emulator compiles kernels with {wanted or 'g++ or clang++'}, which is not on PATH: "
-        "install g++ 11 or later (Debian: apt install g++), or set CXX"
+        "install g++ 11 or later (Debian: apt install g++) or clang++ 14 or later, or set CXX"
     )
 
 

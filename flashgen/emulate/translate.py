@@ -20,6 +20,7 @@ const Entry entries[] = {{ {entries}, {{}} }};
 REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", ".b64": "std::uint64_t", ".f32": "float"}
 STATEMENT = re.compile(r"\basm\s*(?:volatile\s*)?\(")
 ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(')
+PARAMETER = re.compile(r"const __grid_constant__ (\w+) (\w+)")  # nobody copies it
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
 
 Operand = tuple[str, str]  # constraint and expression of asm: ("=r", "(x)")
@@ -69,6 +70,7 @@ def translate(cuda: str, name: str) -> HostText:
         pieces += [cuda[at : match.start()], "{ ", " ".join(calls), " }", "\n" * cuda.count("\n", match.start(), closing)]
         at = cuda.index(";", closing) + 1
     text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(pieces) + cuda[at:])
+    text = PARAMETER.sub(r"const \1& \2", text).replace("reinterpret_cast<", "::cuda_on_host::cast<")
     entries = ", ".join(f'entry<&builtins::kernel::{entry}>("{entry}")' for entry in ENTRY.findall(cuda))
     return HostText(HOST_FILE.format(name=name, text=text, entries=entries), tuple(instructions))
 

@@ -207,10 +207,10 @@ TRAPS = kernel_text(
     ("values", "found"),
     [
         ({"shift": 64}, r"plain access of global memory at `in`\+0x10., outside its 256 bytes"),
-        ({"shift": -1024}, "plain access of global memory at `in`-0xf.*, outside its 256 bytes"),
-        ({"shift": 1}, "an access through a misaligned pointer, or past the end of a local array"),
+        ({"shift": -1024}, "plain access of global memory at `in`-0x(ff.|1000), outside its 256 bytes"),
+        ({"shift": 1}, "an access through a misaligned pointer"),
         ({"index": 2}, "a division of integers by zero"),
-        ({"index": 4}, "an access through a misaligned pointer, or past the end of a local array"),
+        ({"index": 4}, "an access past the end of a local array"),
     ],
 )
 def test_what_the_processor_stops_at_is_reported_with_its_line(values, found):

@@ -13,7 +13,6 @@
 #define __global__ __attribute__((noinline))              // a frame of its own in reports
 #define __host__
 #define __forceinline__ INLINED
-#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 
@@ -38,6 +37,12 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
 void hand_on(const void* address);                     // an atomic there: what other blocks may learn by it
 void copy(void* to, const void* from, std::size_t bytes);   // which the checker does not take for a plain access
 [[noreturn]] void not_modelled(const char* what);
+void misaligned_pointer();
+// reinterpret_cast of a pointer, which some compilers let pass unseen where it is then copied through.
+template <class To, class From> INLINED To cast(From* from) {
+  if (reinterpret_cast<std::uintptr_t>(from) % alignof(std::remove_pointer_t<To>)) misaligned_pointer();
+  return reinterpret_cast<To>(from);
+}
 
 struct SharedArray {};                                 // `extern __shared__`: it has an address in the window and nothing else
 
@@ -124,8 +129,8 @@ struct Entry { const char* name; void (*thread)(const void* params); std::size_t
 extern const Entry entries[];                          // of the kernel's text; the last has no name
 
 template <class Kernel> struct ParamsOf;
-template <class Params> struct ParamsOf<void (*)(Params)> { using Type = std::remove_cv_t<Params>; };
-// A kernel takes one struct by value, from the launch's own copy of it.
+template <class Params> struct ParamsOf<void (*)(Params)> { using Type = std::remove_cvref_t<Params>; };
+// A kernel takes one struct, a copy that is aligned.
 template <auto kKernel> constexpr Entry entry(const char* name) {
   using Params = typename ParamsOf<decltype(kKernel)>::Type;
   return {name, [](const void* params) {

@@ -1,15 +1,16 @@
-// Fibers: one stack per CUDA thread, switched by hand on x86-64 and by ucontext elsewhere (-DFIBERS_BY_UCONTEXT forces it).
+// Fibers: one stack per CUDA thread, switched by hand on x86-64 and aarch64, by ucontext elsewhere (-DFIBERS_BY_UCONTEXT forces it).
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 
 #include "stack.hpp"
 
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) && !defined(__aarch64__)
 #define FIBERS_BY_UCONTEXT
 #endif
 #ifdef FIBERS_BY_UCONTEXT
@@ -36,8 +37,9 @@ inline void prepare_context(Context& context, char* bottom, char* top, void (*en
 
 struct Context { void* stack_pointer = nullptr; };
 
-// System V x86-64: a callee keeps rbx, rbp, r12-r15 and the stack pointer; everything else is the caller's to save.
 extern "C" void cuda_on_host_switch(void** save, void* load);
+#if defined(__x86_64__)
+// System V x86-64: a callee keeps rbx, rbp, r12-r15 and the stack pointer; everything else is the caller's to save.
 asm(R"(
   .pushsection .text
   .type cuda_on_host_switch, @function
@@ -60,15 +62,52 @@ cuda_on_host_switch:
   .size cuda_on_host_switch, .-cuda_on_host_switch
   .popsection
 )");
+constexpr int kSaved = 8, kReturn = 6;                 // words: the registers, where `ret` goes, and for alignment the return address of an entry, which never returns
+#else
+// AAPCS64: a callee keeps x19-x30, d8-d15 and the stack pointer.
+asm(R"(
+  .pushsection .text
+  .type cuda_on_host_switch, %function
+cuda_on_host_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+  .size cuda_on_host_switch, .-cuda_on_host_switch
+  .popsection
+)");
+constexpr int kSaved = 20, kReturn = 11;
+#endif
 
 inline void switch_context(Context& from, Context& to) { cuda_on_host_switch(&from.stack_pointer, to.stack_pointer); }
 
 inline void prepare_context(Context& context, char*, char* top, void (*entry)()) {
-  auto** at = reinterpret_cast<void**>(top);           // a multiple of 16
-  *--at = nullptr;                                     // the entry's return address: it never returns
-  *--at = reinterpret_cast<void*>(entry);              // where the first switch's `ret` goes, 16-byte aligned as the ABI wants
-  for (int i = 0; i < 6; ++i) *--at = nullptr;         // the six registers the first switch pops
-  context.stack_pointer = at;
+  auto** const saved = reinterpret_cast<void**>(top) - kSaved;   // what the first switch loads; the top is a multiple of 16
+  std::fill_n(saved, kSaved, nullptr);
+  saved[kReturn] = reinterpret_cast<void*>(entry);
+  context.stack_pointer = saved;
 }
 
 #endif

@@ -30,8 +30,8 @@ inline Fault trap_fault() {
   const bool thread = block && block->running();
   Fault fault{"", "", thread ? place_of(trap_at) + 1 : block->place(), 0, block->number(), thread ? block->thread().id : -1};
   if (trap_info.si_signo == SIGILL || trap_info.si_signo == SIGTRAP) {
-    fault.what = "an access through a misaligned pointer, or past the end of a local array";
-    fault.hint = "the width of the access against the strides, or the index against the array's size";
+    fault.what = "the compiler found that this cannot happen";
+    fault.hint = "what C++ leaves undefined: an end of a function without return, an access of another type";
   } else if (trap_info.si_signo == SIGFPE) {
     fault.what = "a division of integers by zero";
     fault.hint = "lengths, counts and params that can be zero";
