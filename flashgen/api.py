@@ -16,7 +16,7 @@ from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
-from flashgen.runtime.arrays import FAMILIES, Family
+from flashgen.runtime.arrays import FAMILIES, Family, liken
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
 from flashgen.runtime.tuned import planned
@@ -137,7 +137,7 @@ class Attention:
         spec = self.spec
         inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.tensors)), given, strict=True))
         outputs = dict(zip(spec.outputs, out, strict=True)) if out else {}
-        sizes = check_arrays(spec, {name: arrays.view(x, name).layout for name, x in (inputs | outputs).items()})
+        sizes = check_arrays(spec, {name: liken(x, name).layout for name, x in (inputs | outputs).items()})
         params = check_values(self.plan, given_params)
         family: Family = FAMILIES[type(given[0])]
         shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}

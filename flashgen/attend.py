@@ -9,9 +9,8 @@ import numpy as np
 from flashgen.api import Attention
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError
-from flashgen.runtime import arrays
 from flashgen.runtime.arguments import rows_first
-from flashgen.runtime.arrays import Layout
+from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.spec import Spec
 
 
@@ -37,26 +36,26 @@ def attention(
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
     float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
     """
-    like = tuple(arrays.view(arrays.adopt(x, name), name).layout for name, x in (("q", q), ("k", k), ("v", v)))
-    declared = tuple((name, _kind(name, value)) for name, value in sorted(values.items()))
-    attn = _for(like, mask, score, None if scale is None else str(scale), layout, ("o", "lse") if lse else ("o",), declared)
+    qkv = liken(adopt(q, "q"), "q"), liken(adopt(k, "k"), "k"), liken(adopt(v, "v"), "v")
+    kinds = tuple([(name, _kind(name, value)) for name, value in sorted(values.items())]) if values else ()
+    attn = _for(qkv, mask, score, None if scale is None else str(scale), layout, ("o", "lse") if lse else ("o",), kinds)
     return attn(q, k, v, out=out, **values)
 
 
-_Kind = tuple[int | float, str] | Layout
+_Kind = tuple[int | float, str] | Like
 
 
 def _kind(name: str, value: Any) -> _Kind:
-    """What a keyword declares: a default of the value's type and sign, and that type; or an array's layout."""
+    """What a keyword declares: a default of the value's type and sign, and that type; or what an array is like."""
     if isinstance(value, (int, float, np.number)):  # a union takes three times as long
         sign = int(value > 0) - int(value < 0)
         return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
-    return arrays.view(arrays.adopt(value, name), name).layout
+    return liken(adopt(value, name), name)
 
 
 @functools.lru_cache(1024)
 def _for(
-    like: tuple[Layout, ...],
+    qkv: tuple[Like, ...],
     mask: str,
     score: str,
     scale: str | None,
@@ -65,18 +64,19 @@ def _for(
     kinds: tuple[tuple[str, _Kind], ...],
 ) -> Attention:
     """What attends on q, k, v and keywords like these. Raises CallError."""
-    dtype = like[0].dtype
-    for name, found in zip("qkv", like, strict=True):
+    layouts = {like.name: like.layout for like in qkv}
+    dtype = layouts["q"].dtype
+    for name, found in layouts.items():
         if len(found.shape) != 4:
             raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
     if dtype not in ATTENTION_DTYPES:
         raise CallError(
             f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"
         )
-    b, q_len, heads, qk = rows_first(like[0], layout).shape
-    _, kv_len, kv_heads, v_columns = rows_first(like[2], layout).shape
+    b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
+    _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
     axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    declared = tuple((name, _tensor(kind, axes) if isinstance(kind, Layout) else kind) for name, kind in kinds)
+    declared = tuple((name, _tensor(kind.layout, axes) if isinstance(kind, Like) else kind) for name, kind in kinds)
     return _compiled(dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared)
 
 

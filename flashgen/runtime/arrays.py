@@ -46,14 +46,23 @@ class Layout(NamedTuple):
         return math.gcd(16, self.offset, *(s * size for n, s in zip(self.shape[:-1], self.strides[:-1], strict=True) if n > 1))
 
 
-class View(NamedTuple):
-    """An array in memory."""
-
-    pointer: int
-    layout: Layout
+Key = tuple[Any, ...]  # shape, strides, dtype as the library has them; device, offset as in Layout
 
 
-Key = tuple[Any, ...]  # shape, strides, dtype as the library has them; device, offset as in Layout: quick to make and to compare
+class Like(NamedTuple):
+    """Of an array what comes before its layout, quick to make and to compare."""
+
+    name: str
+    family: "Family"
+    key: Key
+
+    @property
+    def layout(self) -> Layout:
+        """Raises CallError."""
+        try:
+            return self.family.layout(self.key)
+        except CallError as error:
+            raise CallError(f"{self.name}: {error}") from None
 
 
 class Family(Protocol):
@@ -238,19 +247,13 @@ def _recognise(kind: type) -> Family | None:
     return None
 
 
-def view(x: Any, name: str) -> View:
-    """Where an array lies. Raises CallError for one that a call cannot take, by its name."""
+def liken(x: Any, name: str) -> Like:
+    """What an array is like. Raises CallError for one that a call cannot take, by its name."""
     family = FAMILIES[type(x)]
     try:
-        pointer, key = family.locate(x)
-        return View(pointer, _layout(family, key))
+        return Like(name, family, family.locate(x)[1])
     except CallError as error:
         raise CallError(f"{name}: {error}") from None
-
-
-@functools.lru_cache(1024)
-def _layout(family: Family, key: Key) -> Layout:
-    return family.layout(key)
 
 
 def adopt(x: Any, name: str) -> Any:

@@ -15,9 +15,9 @@ from flashgen.plan.model import Plan
 from flashgen.plan.params import shape as shape_of
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
-from flashgen.runtime import arrays, cache, tma
+from flashgen.runtime import cache, tma
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
-from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides
+from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides, liken
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
 from flashgen.runtime.tuned import length_class, planned
@@ -114,7 +114,7 @@ class Gpu:
     def _prepare(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> _Prepared:
         spec = self.spec
         names = ("q", "k", "v", *(t.name for t in spec.tensors), *(spec.outputs if out else ()))
-        layouts = {name: arrays.view(x, name).layout for name, x in zip(names, given + out, strict=True)}
+        layouts = {name: liken(x, name).layout for name, x in zip(names, given + out, strict=True)}
         sizes = check_arrays(spec, layouts)
         ordinal = layouts["q"].device
         assert ordinal is not None

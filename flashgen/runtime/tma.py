@@ -6,7 +6,7 @@ from typing import Any
 
 from flashgen.dtypes import by_name
 from flashgen.errors import BackendError
-from flashgen.runtime.arrays import Layout, View
+from flashgen.runtime.arrays import Layout
 
 ALIGNMENT = 16  # bytes, of the first element and of every stride; CUDA driver API, cuTensorMapEncodeTiled
 _STRIDE_LIMIT = 2**40  # bytes
@@ -32,17 +32,12 @@ def addressable(layout: Layout) -> str | None:
     return None
 
 
-def encode(view: View, box: tuple[int, int]) -> bytes:
-    """The 128 bytes of a map that moves boxes of (columns, rows), swizzled over the bytes of a box row.
-
-    `view`: [B, S, H, D], addressable. Coordinates are (column, row, head, batch); outside the array reads give zero and writes are dropped.
-    """
-    return encoder(view.layout, box)(view.pointer)
-
-
 @functools.lru_cache(_KEPT)
 def encoder(layout: Layout, box: tuple[int, int]) -> Callable[[int], bytes]:
-    """`encode` for arrays of one layout, by address."""
+    """By address, the 128 bytes of a map that moves boxes of (columns, rows), swizzled over the bytes of a box row.
+
+    `layout`: [B, S, H, D], addressable. Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped.
+    """
     assert addressable(layout) is None, addressable(layout)
     from cuda.bindings import driver
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from flashgen.render import Source
 from flashgen.render.source import OPTIONS
 from flashgen.runtime import nvrtc, tma
-from flashgen.runtime.arrays import view
+from flashgen.runtime.arrays import liken
 from tests.device.cases import Case, cases
 from tests.emulate.kernels import record
 
@@ -27,8 +27,8 @@ def on_device(case: Case) -> dict[str, np.ndarray]:
     members = [m.strip().split()[-1].lstrip("*") for m in case.params.replace(",", ";").split(";") if m.strip()]
     values = {name: int(x.data.ptr) for name, x in arrays.items() if name in members} | case.scalars
     for member, (name, box) in case.maps.items():
-        located = view(arrays[name].view(cupy.float16), name)
-        values[member] = np.frombuffer(tma.encode(located, box), np.uint8)
+        x = arrays[name].view(cupy.float16)
+        values[member] = np.frombuffer(tma.encoder(liken(x, name).layout, box)(x.data.ptr), np.uint8)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.cubin + b"\0")
         file.flush()

@@ -29,7 +29,7 @@ SPEC = Spec(
 def layouts(spec: Spec = SPEC, **shapes: tuple[int, ...]) -> dict[str, Layout]:
     usual = {"q": (2, 5, 6, 64), "k": (2, 7, 3, 64), "v": (2, 7, 3, 32), "bias": (6, 5)}
     needed = {name: shape for name, shape in usual.items() if name in "qkv" or spec.tensors}
-    return {name: arrays.view(np.zeros(shape, np.float32), name).layout for name, shape in {**needed, **shapes}.items()}
+    return {name: arrays.liken(np.zeros(shape, np.float32), name).layout for name, shape in {**needed, **shapes}.items()}
 
 
 def test_sizes() -> None:
