@@ -27,7 +27,7 @@ class Explanation:
 
     plan: Plan
     work: Work
-    counted: tuple[tuple[str, str, int], ...]  # what the kernel does: what, formula, number; nothing for float32 in pieces
+    counted: tuple[tuple[str, str, int], ...]  # what the kernels do: what, formula, number
 
     def to_json(self) -> dict[str, Any]:
         """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline, counts."""
@@ -48,8 +48,6 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
 def _counted(chosen: Plan, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     from flashgen.plan.counts import FORMULAS, counts  # sympy: as long to import as everything else
 
-    if chosen.tile.v_part:
-        return
     found = counts(chosen)
     numbers = found.at(chosen, sizes, values)
     for name, what in FORMULAS.items():

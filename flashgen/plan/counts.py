@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 
-from flashgen.errors import PlanError
+from flashgen.dtypes import by_name
 from flashgen.expr.ranges import EMPTY
-from flashgen.plan.model import Plan
+from flashgen.plan.model import Extent, Plan
 from flashgen.plan.params import Sizes
 
 Expr = Any  # of sympy
@@ -78,13 +78,11 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def counts(plan: Plan) -> Counts:
-    """The formulas of a plan. Raises PlanError for float32 on a GPU, which is multiplied in pieces of 16 bits.
+    """The formulas of a plan; of float32 on a GPU as if planes held everything.
 
     >>> print(counts(plan(Spec(head_dim=64, dtype="float16"), "sm_90a")).memory)
     0
     """
-    if plan.tile.v_part:
-        raise PlanError(f"{plan.skeleton} takes {plan.spec.dtype} in pieces: counted are float16, bfloat16, and plans for host")
     splits = plan.tile.v_splits  # blocks that compute the same scores, for their columns of v
     softmax, e, lse = plan.softmax, plan.dtype.bytes, FLOAT * len(plan.row_outputs)
     heads, rows, pairs = B * H, m * sympy.ceiling(S_q / m), W * m * n
@@ -98,6 +96,8 @@ def counts(plan: Plan) -> Counts:
         written = s * (FLOAT + e) + output
         dram = arrays + output + s * (3 * FLOAT + 2 * e)  # s is read for its maximum and sum, and again for p
         return Counts(passes, read, written, dram, flops, s * 5 / 2, s / 2, s * (FLOAT + e))
+    if plan.tile.v_part:
+        return _of_planes(plan, arrays, output, flops)
     if softmax.outer == "kv":
         state = FLOAT * (D_v + 2)
         read = heads * (G * n * e * (D + D_v) + W * m * (e * D + state) + rows * state)
@@ -110,6 +110,29 @@ def counts(plan: Plan) -> Counts:
         exponents = moved = followed = 0
     exponentials, rescales = heads * splits * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed)
     return Counts(passes, read, written, arrays + output, flops, exponentials, rescales, memory, at_most=softmax.rescale == "lazy")
+
+
+def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
+    """Kernels that write planes of q, k and v, one that multiplies them, one that looks for lost tiles. A tile's scale is read once."""
+    tile, split, heads, rows = plan.tile, plan.split, B * H, sympy.ceiling(S_q / m)
+    assert split
+    own = [s for s in plan.launch.scratch if s.name == "lost" or s.name.endswith(("_planes", "_scales"))]
+    words: dict[Extent, Expr] = {
+        "batch": B,
+        "heads": H,
+        "kv_heads": H_kv,
+        ("q_len", tile.block_m): rows,
+        ("kv_len", tile.block_n): sympy.ceiling(S_kv / n),
+    }
+    memory = sum(by_name(s.dtype).bytes * sympy.prod([words.get(size, size) for size in s.shape]) for s in own)
+    queries = m * (2 * split.planes * tile.qk_stored + FLOAT)
+    keys = 2 * split.planes * n * (tile.qk_stored + tile.v_stored) + 2 * FLOAT
+    read = arrays + heads * (rows * (queries + FLOAT) + W * keys)
+    normalized = int(plan.softmax.normalized)
+    exponentials, rescales = heads * W * m * n * normalized, heads * W * m * (D_v + normalized)
+    return Counts(
+        sympy.Integer(1), read, memory + output, arrays + 2 * memory + output, flops * len(split.products), exponentials, rescales, memory
+    )
 
 
 def _exponentials(plan: Plan) -> tuple[int, int]:
