@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flashgen.expr.pairings import PairingText
     from flashgen.spec import Tensor
 
-SYMBOLS = {"q_len": "p.q_len", "kv_len": "p.kv_len", "b": "batch", "h": "head", "hk": "kv_head"}
+SYMBOLS = {"BLOCK_M": "rows", "q_len": "p.q_len", "kv_len": "p.kv_len", "b": "batch", "h": "head", "hk": "kv_head"}
 AXES = {"b": named("p.batch"), "hq": named("p.heads"), "hk": named("p.heads") // named("p.group"), "q_len": Q_LEN, "kv_len": KV_LEN}
 AXES["q_words"] = (Q_LEN + 31) // Int(32)
 WHOLE = {"b": "b", "h": "hq", "hk": "hk"}  # names that run over an axis, so they need no clamp there

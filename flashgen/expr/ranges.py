@@ -57,6 +57,11 @@ class KeyRanges:
         """Whether all query tiles have the same number of key tiles, whatever their rows, head and batch."""
         return not self.pairings and _live(self.steps, self.loops).isdisjoint(("q_begin", "q_last", "b", "h", "hk"))
 
+    @property
+    def tail(self) -> bool:
+        """Whether only the last key tile is ever tested, alike for all query tiles: where the keys end inside it."""
+        return self.uniform and [loop.masked for loop in self.loops] == [False, True]
+
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Begin and end of every loop: [loops, q_tiles]. `values` holds b, h, hk, params and tensors by name, those that are read.
 
@@ -79,7 +84,7 @@ class KeyRanges:
         return bounds[0], bounds[1]
 
     def cuda(self) -> RangeText:
-        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, BLOCK_M, BLOCK_N, floor_div, floor_mod, min, max."""
+        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, rows, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
         of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
@@ -124,7 +129,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
 
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
     >>> print(*analyse(causal, 128, 64).cuda().lines, sep="\\n")
-    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    const int q_last = min(q_begin + rows, p.q_len) - 1;
     const int keys_end = min(p.kv_len, q_last + 1);
     const int full_end = min(p.kv_len, q_begin + 1);
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;

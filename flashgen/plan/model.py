@@ -46,6 +46,7 @@ class PipelinePlan:
     turns: bool = False  # warpgroups take turns at the tensor cores
     overlap: bool = False  # of float32: a tile's scores and the product of the one before are in flight at once; of 16 bits they always are
     separate_output: bool = False  # o is staged beside q, so the next query tile loads early
+    narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
     rows_together: bool = False  # what a score adds to a row is computed at the first of a thread's two rows for both

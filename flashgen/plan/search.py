@@ -39,6 +39,7 @@ class Problem:
     begin: NDArray[np.int64]  # of the keys that each STRIPE of query rows sees at that length, in GRAINs
     end: NDArray[np.int64]
     uniform: bool  # every query tile has the same number of key tiles
+    paired: bool  # kernels before the attention find the keys of each query tile
 
     def key_tiles(self, block_m: int, block_n: int) -> float:
         """Key tiles of a query tile, on average, at that length."""
@@ -178,7 +179,8 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
     length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
     found, spans = holes(expressions, spec, arch.tanh), _spans(spec, expressions, ranges, length)
-    return Problem(spec, arch, expressions, found, _softmax(spec, strategy), copy_bytes, length, *spans, ranges.uniform)
+    told = (ranges.uniform, bool(ranges.pairings))
+    return Problem(spec, arch, expressions, found, _softmax(spec, strategy), copy_bytes, length, *spans, *told)
 
 
 def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
@@ -243,6 +245,10 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     yield "order", _order_reason(problem)
     if draft.pipeline.separate_output:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
+    if draft.pipeline.narrow:
+        m, n = draft.tile.block_m, draft.tile.block_n
+        seen = f"{problem.key_tiles(STRIPE, n):.1f} of the {problem.key_tiles(m, n):.1f} key tiles of a query tile"
+        yield "narrow", f"each warpgroup takes what its own 64 rows see, on average {seen} at length {problem.length}"
     yield "rescale", _rescale_reason(problem.softmax)
     if problem.spec.element.bytes == 2 and problem.arch.name != "host":
         yield from instructions.reasons(draft.tile, draft.pipeline, problem.softmax, problem.holes)

@@ -33,6 +33,7 @@ EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what 
 QUERY_TILE = 2500  # start and end of 128 query rows
 SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
 COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
+NARROW = 0.97  # of the key tiles, above which finding out what a warpgroup sees costs as much as it saves
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 PRODUCTS = 9  # instructions more that an exponential by multiply-adds takes
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
@@ -70,9 +71,25 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: boo
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
     pipeline = PipelinePlan(
-        stages, 4 * groups, 4, compute, load, turns=groups > 1, separate_output=apart, rows_together=groups == 3, multiplied=multiplied
+        stages,
+        4 * groups,
+        4,
+        compute,
+        load,
+        turns=groups > 1,
+        separate_output=apart,
+        narrow=_narrow(problem, block_m, block_n),
+        rows_together=groups == 3,
+        multiplied=multiplied,
     )
     return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
+
+
+def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
+    """Where rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
+    if problem.paired or block_m == 64:
+        return False
+    return block_m > 128 or problem.key_tiles(64, block_n) < NARROW * problem.key_tiles(block_m, block_n)
 
 
 def _smem(problem: Problem, tile: TilePlan, stages: int, apart: bool) -> SmemPlan | str:
@@ -135,8 +152,10 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     }
     exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
     clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
-    total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)
-    return {**step, "exposed": exposed, "step": clocks, "total": total * tile.v_splits * up(problem.length, m) / problem.length / m}
+    rows = 64 if pipe.narrow else m  # that see key tiles together; whoever skips one still takes its turn, hence half of the gain
+    keys = (problem.key_tiles(rows, n) + problem.key_tiles(m, n)) / 2 * clocks * up(problem.length, rows)
+    around = (QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)) * up(problem.length, m)
+    return {**step, "exposed": exposed, "step": clocks, "total": (keys + around) * tile.v_splits / problem.length / m}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:

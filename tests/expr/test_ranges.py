@@ -150,7 +150,7 @@ def test_shares_json_and_text():
     assert found.to_json()["loops"] == [{"begin": "0", "end": "tail", "masked": False}, {"begin": "tail", "end": "last", "masked": True}]
     assert found.to_json()["steps"]["keys_end"] == "max(0, kv_len + q_last - q_len + 1)"
     assert found.cuda().lines == (
-        "const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;",
+        "const int q_last = min(q_begin + rows, p.q_len) - 1;",
         "const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);",
         "const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);",
         "const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;",

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 4f62e8b8 | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 149a23e7 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -34,9 +34,9 @@ template <class T, int RANK> struct Array {   // an array that the expressions r
     for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
     return strides[RANK - 1] == 1 && odd % 2 == 0;
   }
-  // The two elements from `column` on, counted from an address; one by one, nothing from `end` on.
+  // The two elements from `column` on, counted from an address; nothing from `end` on.
   template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
-    if (PAIRED) return *reinterpret_cast<const Two<T>*>(from + column);
+    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
     const T* const left = from + column * strides[RANK - 1];
     return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
@@ -92,7 +92,7 @@ constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -184,21 +184,24 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 struct Variant {                         // what score and mask need, folded once a query tile
   float slope;
   int offset;
+  float below;                           // what scores of a thread's second row have more, log2 units
   int offset_2;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
     slope = p.arg_slopes(head);
     offset = p.q_len - p.kv_len;
+    below = -8.0f * slope * 1.442695f;
     offset_2 = p.kv_len - p.q_len + 1;
   }
+  __device__ __forceinline__ float below_log2() const { return below; }   // more that every score of a thread's second row is, log2 units
   __device__ __forceinline__ float to_log2() const { return 1.442695f; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
     float bias;
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int first_row, int kv_begin) const {
     Row row;
-    row.bias = slope * float(kv_begin - q_idx + offset);
+    row.bias = slope * float(kv_begin - first_row + offset);
     row.end = min(q_idx + offset_2, p.kv_len) - kv_begin;
     return row;
   }
@@ -233,7 +236,7 @@ template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, q_idx, kv_begin + first_column());
     float top = rows.max[r];
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -271,9 +274,9 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  const float top = fmaf(rows.max[r], variant.to_log2(), r * variant.below_log2()), sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, fmaf(rows.max[r], variant.to_log2(), r * variant.below_log2()) * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -292,8 +295,12 @@ struct Work {                            // the t-th query tile and its key tile
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
-    const int q_begin = block * BLOCK_M;
-    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int q_last = min(q_begin + rows, p.q_len) - 1;
     const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
     const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
@@ -380,6 +387,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
 
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
@@ -451,7 +459,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
     if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -460,7 +468,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += 64)
         ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
@@ -474,7 +482,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, first = work.first(), last = work.last();
+      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const Work own = work;   // all warpgroups take all key tiles
+      const int first = own.first(), last = own.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
@@ -487,13 +497,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
+        meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
       write(o, rows, variant, work, q_idx);

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan c0138d4d | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan ca4158b3 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -227,8 +227,12 @@ struct Work {                            // the t-th query tile and its key tile
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
-    const int q_begin = block * BLOCK_M;
-    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int q_last = min(q_begin + rows, p.q_len) - 1;
     const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
     const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;

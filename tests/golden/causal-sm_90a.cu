@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 456582e3 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 91c311b4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -66,7 +66,7 @@ constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -257,8 +257,12 @@ struct Work {                            // the t-th query tile and its key tile
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
-    const int q_begin = block * BLOCK_M;
-    const int q_last = min(q_begin + BLOCK_M, p.q_len) - 1;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int q_last = min(q_begin + rows, p.q_len) - 1;
     const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
     const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
@@ -345,6 +349,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
 
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
@@ -416,7 +421,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
     if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -425,7 +430,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += 64)
         ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
@@ -439,7 +444,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, first = work.first(), last = work.last();
+      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const Work own = work;   // all warpgroups take all key tiles
+      const int first = own.first(), last = own.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
@@ -452,13 +459,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
+        meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
       write(o, rows, variant, work, q_idx);

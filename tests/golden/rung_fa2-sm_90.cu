@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa2 | arch sm_90 | plan caee0ca8 | generated, do not edit
+// flashgen 0.1.0 | spec fa2 | arch sm_90 | plan 86e3eddf | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -221,6 +221,11 @@ struct Work {                            // the t-th query tile and its key tile
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
     const int last = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
     const int tail = p.kv_len / BLOCK_N;
     begin[0] = 0, end[0] = tail;

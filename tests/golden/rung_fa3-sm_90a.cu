@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan a08b0e1d | generated, do not edit
+// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan 2da7cda4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -64,7 +64,7 @@ constexpr u32 TILE_EMPTY = 180640;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
-constexpr int OUTPUT = 4;                // + warpgroup: its rows of o are staged
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -246,12 +246,35 @@ struct Work {                            // the t-th query tile and its key tile
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
     const int last = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
     const int tail = p.kv_len / BLOCK_N;
     begin[0] = 0, end[0] = tail;
     begin[1] = tail, end[1] = last; // the mask is tested in these
   }
 
+  // Of these key tiles those between the first and the last of `rows` rows from q_begin on, none where there are no rows.
+  __device__ __forceinline__ Work narrowed(const Params& p, int q_begin, int rows) const {
+    Work theirs = *this, narrow = *this;
+    theirs.find_keys(p, q_begin, rows);
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) {
+      narrow.begin[run] = max(begin[run], theirs.first());
+      narrow.end[run] = q_begin < p.q_len ? min(end[run], theirs.last() + 1) : 0;
+    }
+    return narrow;
+  }
+
+  __device__ __forceinline__ int tiles(int from, int to) const {   // how many there are in [from, to)
+    int count = 0;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) count += max(0, min(end[run], to) - max(begin[run], from));
+    return count;
+  }
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
@@ -330,6 +353,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
 
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
@@ -361,6 +385,19 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, stage(at) * V_BYTES + k * 2048), 1);
     ptx::wgmma_commit();
+  }
+
+  // Key tiles of which only other warpgroups see some: turns and places go on.
+  __device__ __forceinline__ void pass(int tiles) {
+    for (; tiles > 0; --tiles, ++step) {
+      ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+      take_turn();
+      pass_turn();
+      release(shared + K_EMPTY + 8 * stage(step));
+      ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+      meet();                            // all four warps have seen it
+      release(shared + V_EMPTY + 8 * stage(step));
+    }
   }
 
   static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4]) {
@@ -400,7 +437,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
     if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
@@ -409,7 +446,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
                        ptx::f16x2(o[8 * k + 4], o[8 * k + 5]), ptx::f16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
-    ptx::bar_sync(OUTPUT + warpgroup, 128);
+    meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += 64)
         ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
@@ -423,28 +460,33 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4, first = work.first(), last = work.last();
+      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const Work own = work.narrowed(p, q_begin, 64);   // what this warpgroup's rows see
+      const int first = own.first(), last = own.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      pass(work.tiles(last + 1, work.last() + 1));
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
         ptx::wgmma_wait<0>();
         release(shared + K_EMPTY + 8 * stage(step));
         if (first == last) queries_read();
-        softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        if (last < own.begin[1]) softmax<false>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        else softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
       } else {
-        ptx::bar_sync(OUTPUT + warpgroup, 128);       // all four warps have seen q full; no product holds them together here
+        meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
+      pass(work.tiles(0, first));
       write(o, rows, variant, work, q_idx);
     }
     if (leader) ptx::tma_store_wait();

@@ -1,0 +1,510 @@
+// flashgen 0.1.0 | spec each_step | arch sm_90 | plan bf26c161 | generated, do not edit
+//
+//   o = softmax(score(softmax_scale * q k^T) where mask) v
+//
+//   arrays    q, o [B, Sq, Hq, 64] float16    k, v [B, Sk, Hq / group, 64]
+//   score     s
+//   mask      True
+//   tile      128 queries x 128 keys    8 warps compute 16 query rows each and share the loads
+//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   order     head by head, a block a query tile
+//   softmax   one pass, log2 units; o and l rescaled at every key tile, o divided by l after each; no key: o = 0, lse = -inf
+//   shared    Q 16384 | K 2 x 16384 | V 2 x 16384 | O 16384 | 2 stages    81920 of 232448 bytes
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+struct Strides { long long batch, head, row, column; };   // in elements
+
+struct Params {
+  const u16* q;
+  const u16* k;
+  const u16* v;
+  u16* o;
+  Strides q_strides;
+  Strides k_strides;
+  Strides v_strides;
+  Strides o_strides;
+  float softmax_scale;
+  int q_len;
+  int kv_len;
+  int heads;
+  int batch;
+  int group;                             // query heads a key/value head
+  int section;                           // heads whose keys and values stay in the L2 together
+};
+
+// ----------------------------------------------------------------------------------------------------------------- plan
+
+constexpr int BLOCK_M = 128;             // queries of a tile
+constexpr int BLOCK_N = 128;             // keys of a tile
+constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
+constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
+constexpr int STAGES = 2;                // key and value tiles in flight
+constexpr float LN_2 = 0.6931471805599453f;
+#define INF __int_as_float(0x7f800000)
+
+constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays
+constexpr int WARPS = 8, THREADS = 32 * WARPS;
+constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
+constexpr bool QUERY_IN_REGISTERS = true;
+constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
+constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+
+// Shared memory, bytes from its start.
+constexpr u32 Q = 0;                     // 1 x 16384
+constexpr u32 K = 16384;                 // 2 x 16384
+constexpr u32 V = 49152;                 // 2 x 16384
+constexpr u32 O = 0;                     // 1 x 16384
+
+// ---------------------------------------------------------------------------------------------------- device vocabulary
+
+namespace ptx {                          // one instruction a function
+
+__device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], u32 row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
+}
+__device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
+__device__ __forceinline__ void mma_f16(float* d, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void load_shared_x4(u32 (&r)[4], u32 at) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+}  // namespace ptx
+
+// ---------------------------------------------------------------------------------------------------------------- tiles
+
+// A row's 16-byte chunks change places within groups of up to eight, so that one chunk of 8 rows covers all banks.
+template <int COLUMNS> constexpr int GROUP = COLUMNS % 64 == 0 ? 8 : COLUMNS % 32 == 0 ? 4 : 2;
+template <int COLUMNS> __device__ __forceinline__ u32 place(u32 row, u32 chunk) {
+  return row * COLUMNS * 2 + ((chunk ^ row / (8 / GROUP<COLUMNS>) % GROUP<COLUMNS>) << 4);
+}
+
+// From where chunk 0 or 1 of a row lies: 16 columns number k, and `rows` further down, a multiple of 8.
+template <int COLUMNS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) {
+  return (at ^ 2 * k % GROUP<COLUMNS> * 16) + 2 * k / GROUP<COLUMNS> * GROUP<COLUMNS> * 16 + rows * COLUMNS * 2;
+}
+
+// 8 elements of a row, the last axis contiguous, to shared memory, or zeros.
+__device__ __forceinline__ void copy(u32 to, const u16* from, const Strides& strides, bool exists) {
+  #pragma unroll
+  for (int i = 0; i < 16; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / 2, exists);
+}
+
+// Copies the tile of ROWS rows that begins with row `first` of an array of `length` rows (WHOLE: the tile ends before) and DIM columns, zeros around it.
+template <int ROWS, int COLUMNS, int DIM, bool WHOLE> __device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, int length) {
+  constexpr int WIDTH = GROUP<COLUMNS>, PASS = THREADS / WIDTH;   // neighbouring threads take neighbouring chunks
+  const int row = threadIdx.x / WIDTH, chunk = threadIdx.x % WIDTH;
+  const long long column = COPY_BYTES == 2 ? strides.column : 1;
+  from += (first + row) * strides.row + chunk * 8 * column;
+  #pragma unroll
+  for (int i = 0; i < ROWS; i += PASS, from += PASS * strides.row)
+    if (ROWS % PASS == 0 || row + i < ROWS)
+      #pragma unroll
+      for (int c = 0; c < COLUMNS / 8; c += WIDTH)
+        copy(to + place<COLUMNS>(row + i, chunk) + c * 16, from + c * 8 * column, strides, (WHOLE || first + row + i < length) && (COLUMNS == DIM || (c + chunk) * 8 < DIM));
+}
+
+// ------------------------------------------------------------------------------------------------- holes, from the spec
+
+struct Variant {                         // what score and mask need, folded once a query tile
+  float factor;                          // log2 units of one unit of the score
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+    factor = p.softmax_scale * 1.442695f;
+  }
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
+
+  struct Row {                           // of one query row and one key tile
+    int end;                             // of the keys seen, from kv_begin
+  };
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+    Row row;
+    row.end = p.kv_len - kv_begin;
+    return row;
+  }
+
+  // True
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+    return column < row.end;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------------- softmax
+
+struct Rows {                            // the running state of a thread's two rows
+  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+};
+
+// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
+__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
+__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
+
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
+// Raw products become scores in place, -inf where the mask hides the key.
+template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N / 2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
+      #pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+      }
+  }
+}
+
+// The maximum takes in these scores, and l comes to it. Returns in `rescale` the factors that did.
+__device__ __forceinline__ void raise(const float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float before = rows.max[r];
+    float top = before;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    rows.max[r] = row_max(top);
+    rescale[r] = ptx::exp2((before - base_of(rows.max[r])) * variant.to_log2());   // exactly 1 where the maximum stays
+    rows.sum[r] *= rescale[r];
+  }
+}
+
+// Scores become exponentials in place.
+__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], const Rows& rows, const Variant& variant) {
+  const float reference[2] = {base_of(rows.max[0]) * variant.to_log2(), base_of(rows.max[1]) * variant.to_log2()};
+  #pragma unroll
+  for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference[i / 2 % 2]));
+}
+
+// l += the exponentials.
+__device__ __forceinline__ void add(const float (&s)[BLOCK_N / 2], Rows& rows) {
+  #pragma unroll
+  for (int i = 0; i < BLOCK_N / 2; ++i) rows.sum[i / 2 % 2] += s[i];
+}
+
+// o times the factors of its rows.
+template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
+  #pragma unroll
+  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+}
+
+// ----------------------------------------------------------------------------------------------------------------- work
+
+struct Work {                            // the t-th query tile and its key tiles
+  static constexpr int RUNS = 2;
+  int block, batch, head, kv_head;
+  int begin[RUNS], end[RUNS];            // of each run
+
+  Work() = default;
+  __device__ __forceinline__ Work(int t, const Params& p) {
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+    const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
+    block = blocks - 1 - within / width;
+    head = section * p.section + within % width;
+    batch = head / p.heads;
+    head -= batch * p.heads;
+    kv_head = head / p.group;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int last = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
+    const int tail = p.kv_len / BLOCK_N;
+    begin[0] = 0, end[0] = tail;
+    begin[1] = tail, end[1] = last; // the mask is tested in these
+  }
+
+  __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- attend
+
+struct Attend {                          // one block: a query tile against all its keys, pass by pass
+  const Params& p;
+  const u32 shared;
+  const Work work;
+  const Variant variant;
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
+  const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
+  const u16* const keys = p.k + work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head;
+  const u16* const values = p.v + work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head;
+  float o[ROW_TILES][V_COLUMNS / 2] = {};
+  Rows rows[ROW_TILES];
+  u32 queries[QUERY_IN_REGISTERS ? QK_COLUMNS / 16 : 1][ROW_TILES][4];
+  int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
+
+  __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
+
+  __device__ __forceinline__ void load_query_tile() const {
+    load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+  }
+
+  template <bool WHOLE> __device__ __forceinline__ void load_keys(int tile, int to) const {
+    load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
+  }
+
+  template <bool WHOLE> __device__ __forceinline__ void load_values(int tile, int to) const {
+    load_tile<BLOCK_N, V_COLUMNS, V_DIM, WHOLE>(shared + V + to * V_BYTES, values, p.v_strides, tile * BLOCK_N, p.kv_len);
+  }
+
+  // The warp's rows of q, 16 columns.
+  __device__ __forceinline__ void load_queries(u32 (&a)[ROW_TILES][4], int k) const {
+    const u32 row = shared + Q + place<QK_COLUMNS>(warp_row + lane % 16, lane / 16);
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(a[m], advance<QK_COLUMNS>(row, 16 * m, k));
+  }
+
+  // s = q k^T
+  __device__ __forceinline__ void scores(float (&s)[ROW_TILES][BLOCK_N / 2]) {
+    const u32 key = shared + K + stage * K_BYTES + place<QK_COLUMNS>(lane % 8 + lane / 16 * 8, lane / 8 % 2);   // an operand's halves in neighbouring registers
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
+    #pragma unroll
+    for (int k = 0; k < QK_COLUMNS / 16; ++k) {
+      u32 (&a)[ROW_TILES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
+      if (!QUERY_IN_REGISTERS) load_queries(a, k);
+      #pragma unroll
+      for (int n = 0; n < BLOCK_N / 16; ++n) {
+        u32 b[4];
+        ptx::ldmatrix_x4(b, advance<QK_COLUMNS>(key, 16 * n, k));
+        #pragma unroll
+        for (int m = 0; m < ROW_TILES; ++m) {
+          ptx::mma_f16(s[m] + 8 * n, a[m], b[0], b[1]);
+          ptx::mma_f16(s[m] + 8 * n + 4, a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // o += p v over 16 keys: number k of the tile whose values lie at `value`.
+  __device__ __forceinline__ void add_values(const u32 (&probabilities)[ROW_TILES][4], u32 value, int k) {
+    #pragma unroll
+    for (int n = 0; n < V_COLUMNS / 16; ++n) {
+      u32 b[4];
+      ptx::ldmatrix_x4_trans(b, advance<V_COLUMNS>(value, 16 * k, n));
+      #pragma unroll
+      for (int m = 0; m < ROW_TILES; ++m) {
+        ptx::mma_f16(o[m] + 8 * n, probabilities[m], b[0], b[1]);
+        ptx::mma_f16(o[m] + 8 * n + 4, probabilities[m], b[2], b[3]);
+      }
+    }
+  }
+  __device__ __forceinline__ u32 values_of_lane() const { return shared + V + stage * V_BYTES + place<V_COLUMNS>(lane % 16, lane / 16); }
+
+  // o += p v; two neighbouring products of p are one operand of the next.
+  __device__ __forceinline__ void output(const float (&s)[ROW_TILES][BLOCK_N / 2]) {
+    const u32 value = values_of_lane();
+    #pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) {
+      u32 probabilities[ROW_TILES][4];
+      #pragma unroll
+      for (int m = 0; m < ROW_TILES; ++m)
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) probabilities[m][i] = ptx::f16x2(s[m][8 * k + 2 * i], s[m][8 * k + 2 * i + 1]);
+      add_values(probabilities, value, k);
+    }
+  }
+
+  // The key tile below, or -1.
+  __device__ __forceinline__ int before(int tile) const {
+    int found = -1;
+    #pragma unroll
+    for (int run = 0; run < Work::RUNS; ++run)
+      if (work.begin[run] < min(tile, work.end[run])) found = min(tile, work.end[run]) - 1;
+    return found;
+  }
+
+  template <bool VALUES, bool WHOLE> __device__ __forceinline__ void load_next(int to) {
+    if (next >= 0) {
+      load_keys<WHOLE>(next, to);
+      if (VALUES) load_values<WHOLE>(next, to);
+      next = before(next);
+    }
+    ptx::copy_commit();
+  }
+
+  // A pass begins with the last key tile; it alone can reach beyond kv_len.
+  template <bool VALUES> __device__ __forceinline__ void begin_pass() {
+    __syncthreads();                                  // nobody reads a tile of the pass before any more
+    next = work.last();
+    stage = 0;
+    load_next<VALUES, false>(0);
+    #pragma unroll
+    for (int ahead = 1; ahead < STAGES - 1; ++ahead) load_next<VALUES, true>(ahead);
+  }
+
+  // The scores of the next tile; loads have the time of STAGES - 1 steps.
+  template <bool VALUES, bool MASKED> __device__ __forceinline__ void next_scores(float (&s)[ROW_TILES][BLOCK_N / 2], int tile) {
+    ptx::copy_wait<STAGES - 2>();
+    __syncthreads();                                  // the tile is here for every thread, and nobody reads the one before it any more
+    load_next<VALUES, true>(stage == 0 ? STAGES - 1 : stage - 1);
+    scores(s);
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) score<MASKED>(s[m], p, variant, q_idx + 16 * m, tile * BLOCK_N);
+  }
+  __device__ __forceinline__ void leave_tile() { stage = stage == STAGES - 1 ? 0 : stage + 1; }
+
+  // o times l, or divided by it.
+  __device__ __forceinline__ void multiply_by_sum() {
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      const float sum[2] = {row_sum(rows[m].sum[0]), row_sum(rows[m].sum[1])};
+      rescale_rows(o[m], sum);
+    }
+  }
+  __device__ __forceinline__ void divide_by_sum() {
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      float inverse[2];
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float sum = row_sum(rows[m].sum[r]);
+        inverse[r] = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
+      }
+      rescale_rows(o[m], inverse);
+    }
+  }
+
+  // A tile comes to m, l and o, which is divided by l before and after.
+  __device__ __forceinline__ void normalized_update(float (&s)[ROW_TILES][BLOCK_N / 2]) {
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      float factor[2];
+      const float before[2] = {row_sum(rows[m].sum[0]), row_sum(rows[m].sum[1])};
+      raise(s[m], rows[m], factor, variant);
+      exponentials(s[m], rows[m], variant);
+      add(s[m], rows[m]);
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) factor[r] *= before[r];
+      rescale_rows(o[m], factor);
+    }
+    output(s);
+    divide_by_sum();
+  }
+
+  // m, l and o at once, o divided by l after every tile
+  template <bool MASKED> __device__ __forceinline__ void normalized_step(int tile) {
+    float s[ROW_TILES][BLOCK_N / 2];
+    next_scores<true, MASKED>(s, tile);
+    normalized_update(s);
+    leave_tile();
+  }
+
+  __device__ __forceinline__ void run() {
+    if (work.last() >= 0) {
+      load_query_tile();
+      if (QUERY_IN_REGISTERS) {
+        ptx::copy_commit();
+        ptx::copy_wait<0>();
+        __syncthreads();
+        #pragma unroll
+        for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
+      }
+      begin_pass<true>();
+      for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) normalized_step<true>(tile);
+      for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) normalized_step<false>(tile);
+      multiply_by_sum();                                // write() divides
+    }
+    write();
+  }
+
+  // o as it is in the registers.
+  __device__ __forceinline__ void store() {
+    u16* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head;
+    struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
+    __syncthreads();                                  // nobody reads q any more: its place takes o, each warp its own rows
+    const u32 staged = shared + O + place<V_COLUMNS>(warp_row + lane / 4, 0) + lane % 4 * 4;
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m)
+      #pragma unroll
+      for (int i = 0; i < V_COLUMNS / 2; i += 2)
+        ptx::store_shared(advance<V_COLUMNS>(staged, 16 * m + i / 2 % 2 * 8, i / 8) ^ i / 4 % 2 * 16, ptx::f16x2(o[m][i], o[m][i + 1]));
+    __syncwarp();
+    constexpr int WIDTH = GROUP<V_COLUMNS>, PASS = 32 / WIDTH;
+    const int chunk = lane % WIDTH;
+    #pragma unroll
+    for (int row = warp_row + lane / WIDTH; row < warp_row + 16 * ROW_TILES; row += PASS)
+      #pragma unroll
+      for (int c = 0; c < V_COLUMNS / 8; c += WIDTH) {
+        u32 x[4];
+        ptx::load_shared_x4(x, shared + O + place<V_COLUMNS>(row, chunk) + c * 16);
+        const int q_row = work.block * BLOCK_M + row;
+        if (q_row < p.q_len && (V_COLUMNS == V_DIM || (c + chunk) * 8 < V_DIM)) {
+          Piece* const pieces = reinterpret_cast<Piece*>(to + q_row * p.o_strides.row + (c + chunk) * 8);
+          #pragma unroll
+          for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+            Piece piece;
+            #pragma unroll
+            for (int j = 0; j < COPY_BYTES / 4; ++j) piece.words[j] = x[i * COPY_BYTES / 4 + j];
+            pieces[i] = piece;
+          }
+        }
+      }
+
+  }
+
+  __device__ __forceinline__ void write() {
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      float inverse[2];
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = q_idx + 16 * m + 8 * r;
+        const End end = finalize(rows[m], r, variant);
+        inverse[r] = end.inverse;
+      }
+      #pragma unroll
+      for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] *= inverse[i / 2 % 2];
+    }
+    store();
+  }
+
+};
+
+// --------------------------------------------------------------------------------------------------------------- kernel
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  Attend(p, (u32)__cvta_generic_to_shared(memory)).run();
+}

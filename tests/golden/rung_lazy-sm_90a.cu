@@ -1,0 +1,529 @@
+// flashgen 0.1.0 | spec lazy | arch sm_90a | plan 167196fc | generated, do not edit
+//
+//   o = softmax(score(softmax_scale * q k^T) where mask) v
+//
+//   arrays    q, o [B, Sq, Hq, 64] float16    k, v [B, Sk, Hq / group, 64]
+//   score     s
+//   mask      True
+//   tile      192 queries x 128 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
+//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   order     head by head, dealt by a counter
+//   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
+//   shared    Q 24576 | K 4 x 16384 | V 4 x 16384 | O 24576 | tile 2 x 128 | 4 stages    180656 of 232448 bytes
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+struct __align__(64) TensorMap { unsigned char bytes[128]; };
+
+struct Params {
+  TensorMap q;
+  TensorMap k;
+  TensorMap v;
+  TensorMap o;
+  int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
+  float softmax_scale;
+  int q_len;
+  int kv_len;
+  int heads;
+  int batch;
+  int group;                             // query heads a key/value head
+  int section;                           // heads whose keys and values stay in the L2 together
+};
+
+// ----------------------------------------------------------------------------------------------------------------- plan
+
+constexpr int BLOCK_M = 192;             // queries of a tile
+constexpr int BLOCK_N = 128;             // keys of a tile
+constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
+constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
+constexpr int STAGES = 4;                // key and value tiles in flight
+constexpr float LN_2 = 0.6931471805599453f;
+#define INF __int_as_float(0x7f800000)
+constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
+
+constexpr int WARPGROUPS = 3;            // that compute, 64 query rows each
+constexpr int LOAD_REGISTERS = 32, COMPUTE_REGISTERS = 160;   // a thread
+constexpr int TILE_BYTES = 128;
+constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+
+// Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
+constexpr u32 Q = 0;                     // 1 x 24576
+constexpr u32 K = 24576;                 // 4 x 16384
+constexpr u32 V = 90112;                 // 4 x 16384
+constexpr u32 O = 155648;                // 1 x 24576
+constexpr u32 TILE = 180224;             // 2 x 128
+constexpr u32 Q_FULL = 180480;           // 1 x 8
+constexpr u32 Q_EMPTY = 180488;          // 1 x 8
+constexpr u32 K_FULL = 180496;           // 4 x 8
+constexpr u32 K_EMPTY = 180528;          // 4 x 8
+constexpr u32 V_FULL = 180560;           // 4 x 8
+constexpr u32 V_EMPTY = 180592;          // 4 x 8
+constexpr u32 TILE_FULL = 180624;        // 2 x 8
+constexpr u32 TILE_EMPTY = 180640;       // 2 x 8
+
+// Named barriers.
+constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
+
+// ---------------------------------------------------------------------------------------------------- device vocabulary
+
+namespace ptx {                          // one instruction a function
+
+__device__ __forceinline__ void mbarrier_init(u32 bar, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count)); }
+__device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+__device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
+__device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
+__device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
+__device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void stmatrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+}
+__device__ __forceinline__ void tma_store(const TensorMap& map, u32 from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
+template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
+template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
+
+// d[64 x 128] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+__device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, %64, %65, p, 1, 1, 0, 0; }"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+    : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// d[64 x 64] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
+__device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1; }"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+}  // namespace ptx
+
+// Shared-memory descriptors of wgmma, 128-byte swizzle: rows contiguous along k, or along n with 64-column blocks `block_bytes` apart.
+__device__ __forceinline__ u64 k_major(u32 at) { return (at & 0x3FFFF) >> 4 | 1ull << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return (at & 0x3FFFF) >> 4 | u64(block_bytes >> 4) << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (descriptor & ~0xFFFFFFFFull) | u32(u32(descriptor) + (bytes >> 4)); }
+
+// ------------------------------------------------------------------------------------------------- holes, from the spec
+
+struct Variant {                         // what score and mask need, folded once a query tile
+  float factor;                          // log2 units of one unit of the score
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+    factor = p.softmax_scale * 1.442695f;
+  }
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
+
+  struct Row {                           // of one query row and one key tile
+    int end;                             // of the keys seen, from kv_begin
+  };
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+    Row row;
+    row.end = p.kv_len - kv_begin;
+    return row;
+  }
+
+  // True
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+    return column < row.end;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------------- softmax
+
+struct Rows {                            // the running state of a thread's two rows
+  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+};
+
+// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
+__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
+__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
+
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
+// Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
+template <bool MASKED>
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    float top = rows.max[r];
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      #pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+      }
+      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    }
+    top = row_max(top);
+    if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
+    const float base = base_of(top);
+    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
+    rows.max[r] = top;
+    const float reference = base * variant.to_log2();
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
+      s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
+      sum += s[i] + s[i + 1];
+    }
+    rows.sum[r] = rows.sum[r] * rescale[r] + sum;
+  }
+}
+
+// o times the factors of its rows.
+template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
+  if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+  #pragma unroll
+  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+}
+
+// ----------------------------------------------------------------------------------------------------------------- work
+
+struct Work {                            // the t-th query tile and its key tiles
+  static constexpr int RUNS = 2;
+  int block, batch, head, kv_head;
+  int begin[RUNS], end[RUNS];            // of each run
+
+  Work() = default;
+  __device__ __forceinline__ Work(int t, const Params& p) {
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+    const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
+    block = blocks - 1 - within / width;
+    head = section * p.section + within % width;
+    batch = head / p.heads;
+    head -= batch * p.heads;
+    kv_head = head / p.group;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int last = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
+    const int tail = p.kv_len / BLOCK_N;
+    begin[0] = 0, end[0] = tail;
+    begin[1] = tail, end[1] = last; // the mask is tested in these
+  }
+
+  // Of these key tiles those between the first and the last of `rows` rows from q_begin on, none where there are no rows.
+  __device__ __forceinline__ Work narrowed(const Params& p, int q_begin, int rows) const {
+    Work theirs = *this, narrow = *this;
+    theirs.find_keys(p, q_begin, rows);
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) {
+      narrow.begin[run] = max(begin[run], theirs.first());
+      narrow.end[run] = q_begin < p.q_len ? min(end[run], theirs.last() + 1) : 0;
+    }
+    return narrow;
+  }
+
+  __device__ __forceinline__ int tiles(int from, int to) const {   // how many there are in [from, to)
+    int count = 0;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) count += max(0, min(end[run], to) - max(begin[run], from));
+    return count;
+  }
+  __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or -1
+    int tile = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------- roles
+
+// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+__device__ __forceinline__ void post(u32 at, const Work& work) {
+  #pragma unroll
+  for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
+}
+__device__ __forceinline__ Work fetch(u32 at) {
+  Work work;
+  work.block = ptx::load_shared(at);
+  if (work.block >= 0)                   // else there is no tile, and nothing more was written
+    #pragma unroll
+    for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
+  return work;
+}
+static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+
+// One thread: deals query tiles to the warpgroups and fills their buffers.
+__device__ __forceinline__ void load(const Params& p, u32 shared) {
+  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
+  for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
+    const u32 slot = dealt & 1;
+    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
+    if (t >= count) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+      break;
+    }
+    next = gridDim.x + atomicAdd(p.counter, 1);
+    const Work work(t, p);
+    post(shared + TILE + TILE_BYTES * slot, work);
+    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
+    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
+    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
+    #pragma unroll 1
+    for (int run = Work::RUNS - 1; run >= 0; --run)
+      for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
+        ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
+        for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+        ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
+        for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+  }
+  __threadfence();
+  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+}
+
+struct Attend {                          // one warpgroup: 64 query rows against all their keys
+  const Params& p;
+  const u32 shared;
+  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
+  const bool leader = (threadIdx.x & 127) == 0;
+  const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
+  int step = 0;                          // key tiles taken so far, over all query tiles
+
+  __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
+  __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
+  __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
+
+  // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
+  __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
+  __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
+  __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
+
+  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
+    const u32 slot = dealt & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    return work;
+  }
+
+  // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
+  __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
+    ptx::mbarrier_wait(shared + K_FULL + 8 * stage(at), parity(at));
+    take_turn();
+    ptx::wgmma_fence();
+    #pragma unroll
+    for (int k = 0; k < QK_COLUMNS / 16; ++k)
+      ptx::product_qk(s, advance(q_rows, k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), k > 0);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
+    ptx::mbarrier_wait(shared + V_FULL + 8 * stage(at), parity(at));
+    ptx::wgmma_fence();
+    #pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, stage(at) * V_BYTES + k * 2048), 1);
+    ptx::wgmma_commit();
+  }
+
+  // Key tiles of which only other warpgroups see some: turns and places go on.
+  __device__ __forceinline__ void pass(int tiles) {
+    for (; tiles > 0; --tiles, ++step) {
+      ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+      take_turn();
+      pass_turn();
+      release(shared + K_EMPTY + 8 * stage(step));
+      ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+      meet();                            // all four warps have seen it
+      release(shared + V_EMPTY + 8 * stage(step));
+    }
+  }
+
+  static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4]) {
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 4; ++i) probabilities[i] = ptx::f16x2(s[2 * i], s[2 * i + 1]);
+  }
+
+  // One key tile: its scores and the previous tile's output run on the tensor cores while another warpgroup computes exponentials.
+  template <bool MASKED>
+  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile, bool final) {
+    float rescale[2];
+    start_scores(s, step + 1);
+    start_output(o, probabilities, step);
+    pass_turn();
+    ptx::wgmma_wait<1>();
+    release(shared + K_EMPTY + 8 * stage(step + 1));
+    if (final) queries_read();
+    softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N);
+    ptx::wgmma_wait<0>();
+    release(shared + V_EMPTY + 8 * stage(step));
+    pack(s, probabilities);
+    rescale_rows(o, rescale);
+    ++step;
+  }
+
+  // The last product with q is done; q's place is free.
+  __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
+
+  // o / l through shared memory to o.
+  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
+    float inverse[2];
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const End end = finalize(rows, r, variant);
+      inverse[r] = end.inverse;
+    }
+    #pragma unroll
+    for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
+    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
+    meet();
+    const int row = warp * 16 + lane % 16;
+    #pragma unroll
+    for (int k = 0; k < V_COLUMNS / 16; ++k) {
+      const u32 at = shared + O + k / 4 * BLOCK_M * 128 + (warpgroup * 64 + row) * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      ptx::stmatrix_x4(at, ptx::f16x2(o[8 * k], o[8 * k + 1]), ptx::f16x2(o[8 * k + 2], o[8 * k + 3]),
+                       ptx::f16x2(o[8 * k + 4], o[8 * k + 5]), ptx::f16x2(o[8 * k + 6], o[8 * k + 7]));
+    }
+    ptx::async_proxy_fence();
+    meet();
+    if (leader) {
+      for (int c = 0; c < V_STORED; c += 64)
+        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      ptx::tma_store_commit();
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    first_turn();
+    for (int dealt = 0;; ++dealt) {
+      const Work work = next_tile(dealt);
+      if (work.block < 0) break;
+      const Variant variant(p, work.batch, work.head, work.kv_head);
+      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const Work own = work.narrowed(p, q_begin, 64);   // what this warpgroup's rows see
+      const int first = own.first(), last = own.last();
+      float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
+      u32 probabilities[BLOCK_N / 4];
+      Rows rows;
+      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      pass(work.tiles(last + 1, work.last() + 1));
+      if (last >= 0) {
+        start_scores(s, step);
+        pass_turn();
+        ptx::wgmma_wait<0>();
+        release(shared + K_EMPTY + 8 * stage(step));
+        if (first == last) queries_read();
+        if (last < own.begin[1]) softmax<false>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        else softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        pack(s, probabilities);
+        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        start_output(o, probabilities, step);
+        ptx::wgmma_wait<0>();
+        release(shared + V_EMPTY + 8 * stage(step++));
+      } else {
+        meet();                          // all four warps have seen q full; no product holds them together here
+        queries_read();
+      }
+      pass(work.tiles(0, first));
+      write(o, rows, variant, work, q_idx);
+    }
+    if (leader) ptx::tma_store_wait();
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- kernel
+
+extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const u32 shared = (u32)__cvta_generic_to_shared(memory);
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
+  ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(shared + Q_FULL, 1);
+    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
+    for (int i = 0; i < STAGES; ++i) {
+      ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
+      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
+      ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
+      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
+    }
+    for (int i = 0; i < 2; ++i) {
+      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
+      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    ptx::fewer_registers<LOAD_REGISTERS>();
+    if (threadIdx.x == 0) load(p, shared);
+  } else {
+    ptx::more_registers<COMPUTE_REGISTERS>();
+    Attend{p, shared, warpgroup - 1}.run();
+  }
+}
