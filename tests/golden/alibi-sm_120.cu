@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_120 | plan ec32ace6 | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_120 | plan fedf8705 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -34,9 +34,9 @@ template <class T, int RANK> struct Array {   // an array that the expressions r
     for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
     return strides[RANK - 1] == 1 && odd % 2 == 0;
   }
-  // The two elements from `column` on, counted from an address; nothing from `end` on.
+  // The two elements from `column` on, counted from an address; one by one, nothing from `end` on.
   template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
-    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
+    if (PAIRED) return *reinterpret_cast<const Two<T>*>(from + column);
     const T* const left = from + column * strides[RANK - 1];
     return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
@@ -154,24 +154,21 @@ template <int ROWS, int COLUMNS, int DIM, bool WHOLE> __device__ __forceinline__
 struct Variant {                         // what score and mask need, folded once a query tile
   float slope;
   int offset;
-  float below;                           // what scores of a thread's second row have more, log2 units
   int offset_2;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
     slope = p.arg_slopes(head);
     offset = p.q_len - p.kv_len;
-    below = -8.0f * slope * 1.442695f;
     offset_2 = p.kv_len - p.q_len + 1;
   }
-  __device__ __forceinline__ float below_log2() const { return below; }   // more that every score of a thread's second row is, log2 units
   __device__ __forceinline__ float to_log2() const { return 1.442695f; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
     float bias;
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int first_row, int kv_begin) const {
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
     Row row;
-    row.bias = slope * float(kv_begin - first_row + offset);
+    row.bias = slope * float(kv_begin - q_idx + offset);
     row.end = min(q_idx + offset_2, p.kv_len) - kv_begin;
     return row;
   }
@@ -206,7 +203,7 @@ template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, q_idx, kv_begin + first_column());
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
     float top = rows.max[r];
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -244,9 +241,9 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = fmaf(rows.max[r], variant.to_log2(), r * variant.below_log2()), sum = row_sum(rows.sum[r]);
+  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, fmaf(rows.max[r], variant.to_log2(), r * variant.below_log2()) * LN_2};
+  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

@@ -1,15 +1,15 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan 641a5ff7 | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan f90094e4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
 //   arrays    q, o [B, Sq, Hq, 128] bfloat16    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     s
 //   mask      (kv_idx <= q_idx + kv_len - q_len) & (ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len])
-//   tile      128 queries x 96 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
+//   tile      128 queries x 128 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 3 runs of tiles by extents of ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len] (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 3 x 24576 | V 3 x 24576 | O 32768 | tile 2 x 128 | 3 stages    213392 of 232448 bytes
+//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 128 | 2 stages    196976 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -34,9 +34,9 @@ template <class T, int RANK> struct Array {   // an array that the expressions r
     for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
     return strides[RANK - 1] == 1 && odd % 2 == 0;
   }
-  // The two elements from `column` on, counted from an address; nothing from `end` on.
+  // The two elements from `column` on, counted from an address; one by one, nothing from `end` on.
   template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
-    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
+    if (PAIRED) return *reinterpret_cast<const Two<T>*>(from + column);
     const T* const left = from + column * strides[RANK - 1];
     return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
@@ -64,10 +64,10 @@ struct Params {
 // ----------------------------------------------------------------------------------------------------------------- plan
 
 constexpr int BLOCK_M = 128;             // queries of a tile
-constexpr int BLOCK_N = 96;              // keys of a tile
+constexpr int BLOCK_N = 128;             // keys of a tile
 constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
 constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
-constexpr int STAGES = 3;                // key and value tiles in flight
+constexpr int STAGES = 2;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
 constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
@@ -79,18 +79,18 @@ constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED *
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 32768
-constexpr u32 K = 32768;                 // 3 x 24576
-constexpr u32 V = 106496;                // 3 x 24576
-constexpr u32 O = 180224;                // 1 x 32768
-constexpr u32 TILE = 212992;             // 2 x 128
-constexpr u32 Q_FULL = 213248;           // 1 x 8
-constexpr u32 Q_EMPTY = 213256;          // 1 x 8
-constexpr u32 K_FULL = 213264;           // 3 x 8
-constexpr u32 K_EMPTY = 213288;          // 3 x 8
-constexpr u32 V_FULL = 213312;           // 3 x 8
-constexpr u32 V_EMPTY = 213336;          // 3 x 8
-constexpr u32 TILE_FULL = 213360;        // 2 x 8
-constexpr u32 TILE_EMPTY = 213376;       // 2 x 8
+constexpr u32 K = 32768;                 // 2 x 32768
+constexpr u32 V = 98304;                 // 2 x 32768
+constexpr u32 O = 163840;                // 1 x 32768
+constexpr u32 TILE = 196608;             // 2 x 128
+constexpr u32 Q_FULL = 196864;           // 1 x 8
+constexpr u32 Q_EMPTY = 196872;          // 1 x 8
+constexpr u32 K_FULL = 196880;           // 2 x 8
+constexpr u32 K_EMPTY = 196896;          // 2 x 8
+constexpr u32 V_FULL = 196912;           // 2 x 8
+constexpr u32 V_EMPTY = 196928;          // 2 x 8
+constexpr u32 TILE_FULL = 196944;        // 2 x 8
+constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -140,18 +140,20 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volati
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 
-// d[64 x 96] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+// d[64 x 128] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-    "}, %48, %49, p, 1, 1, 0, 0; }"
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, %64, %65, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
     : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -249,7 +251,7 @@ template <bool MASKED> __device__ __forceinline__ void read(Elements& elements, 
   #pragma unroll
   for (int r = 0; r < 2; ++r) elements.row[r] = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
   const int end = MASKED ? variant.keys(elements.row[0]) : BLOCK_N;   // a tile without mask lies below kv_len
-  if (variant.paired)
+  if (variant.paired && (!MASKED || end + first_column() >= BLOCK_N))   // so does all of this one
     #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; i += 4) variant.read<true>(p, elements.row, column(i), end, elements.at + i);
   else
@@ -567,28 +569,43 @@ __device__ __forceinline__ longlong2 nothing() { return {0x7FFFFFFFFFFFFFFF, -0x
 
 // ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len]: the least and the greatest left side over each key tile.
 extern "C" __global__ void __launch_bounds__(32) key_extents_seen_0(const __grid_constant__ Params p) {
+  ptx::next_kernel_start();
+  ptx::previous_kernel_wait();           // nobody reads the ranges of the call before any more; what this kernel reads is there
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int tile = blockIdx.x % tiles, lane = threadIdx.x;
   const int batch = blockIdx.x / tiles;
 
+  const int last = min((tile + 1) * BLOCK_N, p.kv_len) - 1;
   longlong2 extent = nothing();
-  for (int kv_idx = tile * BLOCK_N + lane; kv_idx < min((tile + 1) * BLOCK_N, p.kv_len); kv_idx += 32) widen(extent, p.arg_ids(batch, kv_idx));
+  #pragma unroll
+  for (int i = 0; i < BLOCK_N; i += 32) {
+    const int kv_idx = min(tile * BLOCK_N + i + lane, last);   // the last one again changes nothing
+    widen(extent, p.arg_ids(batch, kv_idx));
+  }
   extent = over_warp(extent);
   if (lane == 0) p.extents_seen_0[batch * tiles + tile] = extent;
 }
 
 // Of each query tile: begin and end of the keys for which that may hold, and of the first for which it must hold for every row.
 extern "C" __global__ void __launch_bounds__(32) key_ranges_seen_0(const __grid_constant__ Params p) {
+  ptx::next_kernel_start();
+  ptx::previous_kernel_wait();           // nobody reads the ranges of the call before any more; what this kernel reads is there
   const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
   const int tile = blockIdx.x % blocks, lane = threadIdx.x;
   const int batch = blockIdx.x / blocks;
 
   longlong2 rows = nothing();
-  const int rows_end = tiles ? min((tile + 1) * BLOCK_M, p.q_len) : 0;   // without keys a tensor may be empty
-  for (int q_idx = tile * BLOCK_M + lane; q_idx < rows_end; q_idx += 32) widen(rows, p.arg_ids(batch, max(0, int(min((long long)p.kv_len + q_idx - p.q_len, (long long)(p.kv_len - 1))))));
+  const int last = min((tile + 1) * BLOCK_M, p.q_len) - 1;
+  if (tiles)                             // without keys a tensor may be empty
+    #pragma unroll
+    for (int i = 0; i < BLOCK_M; i += 32) {
+      const int q_idx = min(tile * BLOCK_M + i + lane, last);
+      widen(rows, p.arg_ids(batch, max(0, int(min((long long)p.kv_len + q_idx - p.q_len, (long long)(p.kv_len - 1))))));
+    }
   rows = over_warp(rows);
   const long long low = rows.x, high = rows.y;
   int begin = -1, end = 0, full_begin = -1, full_end = -1;   // in tiles; -1: not found yet
+  #pragma unroll 4
   for (int first = 0; first < tiles; first += 32) {
     const bool exists = first + lane < tiles;
     const longlong2 key = exists ? p.extents_seen_0[batch * tiles + first + lane] : nothing();

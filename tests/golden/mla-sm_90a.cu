@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan 1665582c | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan f8e18cdb | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan dc9b9664 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 3bb58735 | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 37eea61d | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 89f2023f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -34,9 +34,9 @@ template <class T, int RANK> struct Array {   // an array that the expressions r
     for (int axis = 0; axis < RANK - 1; ++axis) odd |= strides[axis];
     return strides[RANK - 1] == 1 && odd % 2 == 0;
   }
-  // The two elements from `column` on, counted from an address; nothing from `end` on.
+  // The two elements from `column` on, counted from an address; one by one, nothing from `end` on.
   template <bool PAIRED> __device__ __forceinline__ Two<T> two(const T* from, int column, int end) const {
-    if (PAIRED) return column < end ? *reinterpret_cast<const Two<T>*>(from + column) : Two<T>();
+    if (PAIRED) return *reinterpret_cast<const Two<T>*>(from + column);
     const T* const left = from + column * strides[RANK - 1];
     return {column < end ? *left : T(), column + 1 < end ? left[strides[RANK - 1]] : T()};
   }
