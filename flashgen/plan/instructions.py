@@ -26,8 +26,8 @@ def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes
 def reasons(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Holes) -> Iterator[tuple[str, str]]:
     """For people: all, what the score has in it, and what its functions are off by."""
     whole, score = instructions(tile, pipe, softmax, holes), holes.instructions
-    thread = f"a thread takes {whole.special} special functions and {whole.multiply} multiplies and adds for a key tile without mask"
-    part = f"; of each of its {tile.block_n // 2} elements, the score takes {score.special} and {score.multiply}"
+    thread = f"a thread takes {whole.special:g} special functions and {whole.multiply:g} multiplies and adds for a key tile without mask"
+    part = f"; of each of its {tile.block_n // 2} elements, the score takes {score.special:g} and {score.multiply:g}"
     yield "instructions", thread + (part if score.special or score.multiply else "")
     if holes.form:
         yield "functions", _of_form(holes.form)
