@@ -60,7 +60,7 @@ constexpr int PLANES = 2;                // of an operand, high first
 constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
 constexpr int Q_BYTES = PLANES * Q_PLANE, K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
-constexpr int Q_SCALE_BYTES = BLOCK_M * 4, SCALE_BYTES = 16;   // of the scales of a query tile, one a row; of keys or values, one and nothing: the least that a copy moves
+constexpr int Q_SCALE_BYTES = BLOCK_M * 4, SCALE_BYTES = 16;   // of the scales of a query tile, one a row; of keys or values, one so often that a copy moves it
 
 // Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 65536
@@ -206,7 +206,7 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
     for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
   const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
-  if (threadIdx.x == 0 && (lost || !BY_ROW)) *scales = lost ? NOT_HELD : power_of_two(-exponent(whole));
+  if (BY_ROW ? lost && threadIdx.x == 0 : threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_queries(const __grid_constant__ Params p) {   // a block a tile
