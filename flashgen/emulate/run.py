@@ -13,6 +13,7 @@ from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.memory import Watched, fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
+from flashgen.plan.memory_map import memory_map
 from flashgen.plan.model import Argument, Plan
 from flashgen.plan.params import Sizes, grid, record_dtype, scalars, shape
 from flashgen.render import Source
@@ -85,8 +86,7 @@ def launch(
         if not (size := grid(part, sizes, blocks)):
             continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu", plain=bool(plan.launch.scratch))
-        regions = plan.smem.regions if part.shared_bytes == plan.smem.bytes else ()
-        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, regions, watched, number)
+        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, memory_map(plan, part), watched, number)
 
 
 @functools.lru_cache(64)

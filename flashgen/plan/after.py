@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Region, Scratch
 from flashgen.spec import Spec
 
 _THREADS = 512  # of the block that reads the rows of a head
+REGION = Region("maximum of a warp", "", 0, 4, _THREADS // 32)  # all of its shared memory
 
 
 def with_head_maximum(launch: LaunchPlan, spec: Spec) -> LaunchPlan:
@@ -15,7 +16,7 @@ def with_head_maximum(launch: LaunchPlan, spec: Spec) -> LaunchPlan:
     maxima = () if "max" in spec.outputs else (Scratch("max", "float32", ("batch", "heads", "q_len")),)
     return replace(
         launch,
-        kernels=(*launch.kernels, KernelPlan("head_maximum", _THREADS, _THREADS // 32 * 4, ("heads",))),
+        kernels=(*launch.kernels, KernelPlan("head_maximum", _THREADS, REGION.bytes * REGION.count, ("heads",))),
         arguments=(
             *launch.arguments,
             Argument("max_logit", "float*", "pointer", "max_logit", comment="[Hq], the greatest score of a head"),

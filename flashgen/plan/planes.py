@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from flashgen.errors import PlanError
 from flashgen.plan import limits
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
-from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SoftmaxPlan, TilePlan
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Region, Scratch, SoftmaxPlan, TilePlan
 from flashgen.plan.search import Problem
 from flashgen.plan.split import SPLITS
 from flashgen.spec import Spec
 
 SPLIT_THREADS = 256
-SPLIT_BYTES = 8 * SPLIT_THREADS // 32  # of shared memory: two numbers a warp
+SPLIT_REGION = Region("extremes of a warp", "", 0, 8, SPLIT_THREADS // 32)  # all of its shared memory: two numbers a warp
+SPLIT_BYTES = SPLIT_REGION.bytes * SPLIT_REGION.count
 SCALE_FLOATS = 4  # that a scale of keys or values takes: 16 bytes, the least that a copy moves
 
 
@@ -25,9 +26,15 @@ def check(problem: Problem) -> None:
 
 
 def plain_bytes(spec: Spec, tile: TilePlan) -> int:
-    """Shared memory of the plain kernel: query rows and one tile of keys or values, float32, four columns apart."""
+    """Shared memory of the plain kernel."""
+    return sum(region.bytes for region in plain_regions(spec, tile))
+
+
+def plain_regions(spec: Spec, tile: TilePlan) -> tuple[Region, Region]:
+    """Query rows and one tile of keys or values, float32, four columns apart."""
     qk, v = spec.head_dim.qk + 4, spec.head_dim.v + 4
-    return 4 * (tile.block_m * qk + tile.block_n * max(qk, v))
+    q_bytes = 4 * tile.block_m * qk
+    return Region("Q", "", 0, q_bytes), Region("K or V", "", q_bytes, 4 * tile.block_n * max(qk, v))
 
 
 def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...] = ()) -> LaunchPlan:

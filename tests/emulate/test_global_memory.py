@@ -54,7 +54,7 @@ PIECES = kernel_text(
     PIECES_PARAMS,
     """  float* mine = p.x + p.first + blockIdx.x * p.stride;
   if (p.fill) mine[threadIdx.x] = 1;
-  else atomicAdd(mine + threadIdx.x, mine[(threadIdx.x + 32) % 64]);""",
+  else atomicAdd(mine + threadIdx.x, p.stride ? mine[(threadIdx.x + 32) % 64] : 1.0f);""",
 )
 
 
@@ -75,6 +75,14 @@ def test_atomics_only_on_what_an_earlier_kernel_wrote():
     pieces(x, stride=64)
     with pytest.raises(EmulationFault, match=r"`x`.* is changed by an atomic, and nobody has written it"):
         pieces(x, 2, stride=0, first=32, fill=0)
+
+
+def test_reads_only_of_what_somebody_wrote():
+    x = Watched(np.zeros(192, np.float32), "fill")
+    pieces(x, stride=64)
+    with pytest.raises(EmulationFault, match=r"`x`\+0x80 is read, and nobody has written it"):
+        pieces(x, 2, stride=64, fill=0)
+    pieces(Watched(np.zeros(192, np.float32)), stride=64, fill=0)
 
 
 def test_warps_of_a_block_need_a_barrier():

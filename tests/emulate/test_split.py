@@ -1,5 +1,6 @@
 """float32 through planes of float16, as emitted, under the race checker: as exact as sums of float32 numbers, whatever the numbers."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgen.emulate import emulate
+from flashgen.emulate import EmulationFault, emulate
 from flashgen.expr.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
@@ -84,3 +85,22 @@ def test_any_strides():
     found = emulate(chosen, source, q, k, v)["o"]
     want = reference(chosen.spec, q, k, v)[0]
     assert (row_norms(found - want) <= ERROR["ieee"] * row_norms(want)).all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "begin", "barrier", "name"),
+    [
+        ("split", "void extremes(", "  __syncthreads();\n", "race: warp . reads `extremes of a warp"),
+        ("plain", "struct AttendPlain", "    __syncthreads();\n    scores(s);", "race: warp . reads `K or V"),
+    ],
+)
+def test_reports_name_the_memory_of_kernels_before_and_after(kernel, begin, barrier, name):
+    chosen, source = planned(0)
+    head, tail = source.text[: source.text.index(begin)], source.text[source.text.index(begin) :]
+    faulty = dataclasses.replace(source, text=head + tail.replace(barrier, barrier.replace("__syncthreads();", ""), 1))
+    assert faulty.text != source.text
+    q, k, v = (np.random.default_rng(0).standard_normal((1, 140, 1, 64)).astype(np.float32) for _ in range(3))
+    if kernel == "plain":
+        k[0, 100, 0, 5] = np.inf
+    with pytest.raises(EmulationFault, match=name):
+        emulate(chosen, faulty, q, k, v)

@@ -21,7 +21,7 @@ class AsyncCopies : public Engine {
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block->clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
-    if (array) GlobalUse(Access::copy, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
+    if (array) GlobalUse(Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
     std::memset(shared->write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
     __builtin_prefetch(source);
     flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});

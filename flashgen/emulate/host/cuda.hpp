@@ -32,7 +32,7 @@ int lane();
 void begin_turn();
 void end_turn();
 struct Turn { INLINED Turn() { begin_turn(); } INLINED ~Turn() { end_turn(); } };
-enum class Access { copy, read, write, atomic };       // of global memory; a copy reads what nobody need look at
+enum class Access { copy, read, write, atomic };       // of global memory; a bulk copy reads what nobody need look at
 void check_global(const void* address, std::size_t bytes, std::size_t alignment, Access access);
 void hand_on(const void* address);                     // an atomic there: what other blocks may learn by it
 void copy(void* to, const void* from, std::size_t bytes);   // which the checker does not take for a plain access

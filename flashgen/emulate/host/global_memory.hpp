@@ -75,8 +75,9 @@ class GlobalUse {
   }
 
   void note(const Array& array, std::uintptr_t at, GlobalGranule& granule, std::uint8_t bytes, Fault& found) const {
-    if (access_ == Access::atomic && !array.defined && (bytes & ~granule.written))
-      found = {name(array, at) + " is changed by an atomic, and nobody has written it", "the kernel that fills it: which part it writes, and whether it runs before"};
+    if ((access_ == Access::atomic || access_ == Access::read) && !array.defined && (bytes & ~granule.written))
+      found = {name(array, at) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
+               "the kernel that fills it: which part it writes, and whether it runs before"};
     if ((access_ != Access::atomic || !granule.atomic) && unordered(granule.write, bytes))
       found = race(array, at, granule.write, granule.atomic ? "changed by an atomic of" : "written by");
     if (!reads_ && unordered(granule.read, bytes)) found = race(array, at, granule.read, "read by");

@@ -1,0 +1,20 @@
+"""What lies where in the shared memory of each kernel of a plan."""
+
+from flashgen.plan import after, planes
+from flashgen.plan.model import KernelPlan, Plan, Region
+
+
+def memory_map(plan: Plan, kernel: KernelPlan) -> tuple[Region, ...]:
+    """The named pieces of a kernel's shared memory: the plan's own map is the attention's, kernels before and after have theirs.
+
+    >>> [region.name for region in memory_map(plan, plan.launch.kernels[0])]
+    ['Q', 'K', 'V']
+    """
+    match kernel.entry:
+        case "split_queries" | "split_keys" | "split_values":
+            return (planes.SPLIT_REGION,)
+        case "forward_plain":
+            return planes.plain_regions(plan.spec, plan.tile)
+        case "head_maximum":
+            return (after.REGION,)
+    return plan.smem.regions if kernel.shared_bytes else ()
