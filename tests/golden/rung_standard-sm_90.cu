@@ -430,7 +430,7 @@ struct Output {                          // one block: a tile of o
   __device__ __forceinline__ void load(int tile, int to) const {
     if (tile < key_tiles(p)) {
       const int width = key_tiles(p) * BLOCK_N;
-      load_tile<BLOCK_M, BLOCK_N, BLOCK_N, true>(shared + P + to * P_BYTES, p.p + row_of(work, work.block * BLOCK_M, p) + tile * BLOCK_N, Strides{0, 0, width, 1}, 0, BLOCK_M);
+      load_tile<BLOCK_M, BLOCK_N, BLOCK_N, false>(shared + P + to * P_BYTES, p.p + row_of(work, 0, p) + tile * BLOCK_N, Strides{0, 0, width, 1}, work.block * BLOCK_M, p.q_len);
       load_values<false>(tile, to);
     }
     ptx::copy_commit();
