@@ -2,7 +2,7 @@
 
     python benchmarks/variants.py                         # written to benchmarks/results/variants_<card>.json
 
-`predicted_ms`: the plain causal kernel's time, times the keys that the variant's query tiles visit over those that causal's visit. A first
+`predicted_ms`: the plain causal kernel's time, times the keys that the variant's rows take over those that causal's take. A first
 call's time (`compile_s`, on whatever cache there is) and the time to build a mask (`mask_ms`) are apart. Needs a GPU.
 """
 
@@ -25,11 +25,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def key_tiles(one: Case) -> float:
-    """Keys that a query tile visits, on average."""
+    """Keys that rows which compute together take, on average."""
     chosen = plan(one.spec, device.current().arch)
     values = {t.name: draw_tensor(t, one.sizes, np) for t in one.spec.tensors if t.dtype == "int32"}  # that masks read
     known = {**values, **{p.name: p.default for p in one.spec.params}, "b": 0, "h": 0, "hk": 0}
-    begin, end = chosen.ranges.evaluate(LENGTH, LENGTH, known)
+    begin, end = chosen.computed.evaluate(LENGTH, LENGTH, known)
     return float(np.maximum(end - begin, 0).sum(0).mean()) * chosen.tile.block_n
 
 

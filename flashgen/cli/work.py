@@ -28,7 +28,7 @@ class Work:
     tiles: Mapping[str, int]  # empty, partial, full
     visible: float  # share of the pairs of a query and a key
     flops: int  # of the products of visible pairs
-    executed_flops: int  # of the products of loaded tiles
+    executed_flops: int  # of the products of tiles that rows take
     bytes: int  # of q, k, v, o, and what is written of each row, each once
     loaded_bytes: int  # of key and value tiles into shared memory
     classes: NDArray[np.int8] = field(compare=False, repr=False)  # [q_tiles, kv_tiles]
@@ -45,6 +45,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
     classes = plan.ranges.classes(q_len, kv_len, values)
     counts = {name: int((classes == kind).sum()) for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))}
     pairs, loaded = _pairs(plan, classes, q_len, kv_len, values), counts["partial"] + counts["full"]
+    computed = int((plan.computed.classes(q_len, kv_len, values) != EMPTY).sum()) * plan.computed.block_m * tile.block_n
     by_row = heads * q_len * (spec.head_dim.v * plan.out_dtype.bytes + 4 * len(plan.row_outputs))
     return Work(
         q_len=q_len,
@@ -53,7 +54,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
         tiles=counts,
         visible=pairs / (q_len * kv_len),
         flops=2 * heads * pairs * columns,
-        executed_flops=2 * heads * loaded * tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) * tile.v_splits,
+        executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_splits,
         bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * plan.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
         classes=classes,

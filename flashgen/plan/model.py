@@ -217,6 +217,11 @@ class Plan:
         return split(self.spec)
 
     @property
+    def computed(self) -> KeyRanges:
+        """The key tiles of rows that compute together: of a query tile, or of 64 rows where each warpgroup narrows them."""
+        return dataclasses.replace(self.ranges, block_m=64) if self.pipeline.narrow else self.ranges
+
+    @property
     def row_outputs(self) -> tuple[str, ...]:
         """What the attention writes of each query row: float32 [B, Hq, Sq]."""
         return row_outputs(self.spec)
