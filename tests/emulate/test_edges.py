@@ -56,7 +56,7 @@ def test_rows_whose_bias_is_minus_infinity(arch):
     assert np.isneginf(found["lse"][0, :, [0, 31, 64, 69]]).all()
 
 
-@pytest.mark.parametrize("mask", ["kv_idx // 64 == q_idx // 64", "causal & window(50, 0)", "(prefix(30) | window(20, 20)) & q_idx >= 70"])
+@pytest.mark.parametrize("mask", ["kv_idx // 64 == q_idx // 64", "causal & window(50, 0)", "(prefix(30) | window(20, 20)) & (q_idx >= 70)"])
 def test_warpgroups_that_see_other_keys_than_their_neighbours(mask):
     """Three to a query tile; of the last one, two have no rows."""
     spec = Spec(head_dim=64, dtype="float16", mask=mask)
