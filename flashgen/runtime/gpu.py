@@ -70,7 +70,9 @@ class Gpu:
         asked = arch.name, copy_bytes, length_class(keys), card
         if asked not in self._serving:
             chosen = self._plan(arch, copy_bytes, length_class(keys), card)
-            self._serving[asked] = self.kernels.setdefault(chosen.digest, _kernel(chosen))
+            if chosen.digest not in self.kernels:
+                self.kernels[chosen.digest] = _kernel(chosen)
+            self._serving[asked] = self.kernels[chosen.digest]
         return self._serving[asked]
 
     def _plan(self, arch: Arch, copy_bytes: int, length: int, card: str | None) -> Plan:
