@@ -4,7 +4,7 @@
     python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
 
 A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two
-operands swapped.
+operands swapped; and every fence of a kernel dropped in turn, every atomic replaced by what is none.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import numpy as np
 
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import CompileError
-from flashgen.expr.reference import reference
+from flashgen.expr.reference import reference, row_maximum
 from flashgen.plan import Plan, plan
 from flashgen.render import Source, render
 from flashgen.spec import Spec
@@ -38,6 +38,7 @@ KERNELS = {  # small tiles, so that short sequences have several
     "three passes": ("sm_80", {"mask": "causal", "schedule": "three_pass"}),
     "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
+    "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], "block": {"m": 64, "n": 64}}),
 }
 SHAPES = [
     (1, 300, 420, 2, 1),
@@ -61,6 +62,9 @@ OFF_BY_ONE = [
     (" % 8", " % 4"),
 ]
 OPERANDS = re.compile(r'("[rlf]")(\([^()]*\)), \1(\([^()]*\))')
+FENCE = re.compile(r"\b(ptx::\w*fence\w*|__threadfence)\(\);")
+ATOMIC = re.compile(r"\batomicAdd\(([^()]+), (\w+)\)")
+ALL = ("fence", "atomic")  # kinds of which there are few
 ARGUMENTS = re.compile(r"\b(\w+\()([\w.]+), ([\w.]+)(?=[,)])")
 
 
@@ -105,7 +109,12 @@ def mutants(text: str) -> Iterator[Mutant]:
                 yield Mutant("swap", i, (line,), (new,))
         if "asm" in code or "__launch_bounds__" in code:
             continue
-        if CALL.match(code.strip()):
+        for m in FENCE.finditer(code):
+            yield Mutant("fence", i, (line,), (code[: m.start()] + ";" + code[m.end() :],))
+        for m in ATOMIC.finditer(code):
+            yield Mutant("atomic", i, (line,), (f"{code[: m.start()]}((*({m[1]}) += {m[2]}) - {m[2]}){code[m.end() :]}",))
+            yield Mutant("atomic", i, (line,), (f"{code[: m.start()]}0{code[m.end() :]}",))
+        if CALL.match(code.strip()) and not FENCE.search(code):
             yield Mutant("drop", i, (line,), ("",))
             after = lines[i + 1] if i + 1 < len(lines) else ""
             if CALL.match(after.partition("//")[0].strip()) and indentation(after) == indentation(line) and callee(after) != callee(line):
@@ -124,11 +133,15 @@ def indentation(line: str) -> int:
 
 
 def chosen(text: str, each: int, first: int) -> list[Mutant]:
-    """So many of each kind, drawn without looking."""
+    """So many of each kind, drawn without looking; all fences and atomics."""
     draw, by_kind = random.Random(first), {}
     for mutant in mutants(text):
         by_kind.setdefault(mutant.kind, []).append(mutant)
-    return [m for kind in sorted(by_kind) for m in draw.sample(by_kind[kind], min(each, len(by_kind[kind])))]
+    return [
+        m
+        for kind in sorted(by_kind)
+        for m in draw.sample(by_kind[kind], len(by_kind[kind]) if kind in ALL else min(each, len(by_kind[kind])))
+    ]
 
 
 def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
@@ -140,7 +153,9 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
         q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
         k[:, 400::7] *= 1e-8  # more than float16 planes hold: float32's last query tile goes another way
         values = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in a_plan.spec.tensors}
-        calls.append((q, k, v, values, reference(a_plan.spec, q, k, v, **values)))
+        o, lse = reference(a_plan.spec, q, k, v, **values)
+        heads = row_maximum(a_plan.spec, q, k, v, **values).max((0, 2))
+        calls.append((q, k, v, values, o, {"lse": lse, "max_logit": heads}))
     for seed in range(SEEDS):
         try:
             pipe.send(next(filter(None, (finding(a_plan, source, call, seed) for call in calls)), ""))
@@ -150,15 +165,16 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
 
 
 def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
-    q, k, v, values, (o, lse) = call
+    q, k, v, values, o, numbers = call
     rounding = max(ROUNDING, a_plan.dtype.rounding)
     try:
         got = emulate(a_plan, source, q, k, v, values, seed=seed, blocks=2)
     except EmulationFault as fault:
         return fault.what.splitlines()[0]
     off = np.linalg.norm(got["o"].astype(np.float64) - o, axis=-1) - 3 * rounding * np.linalg.norm(o, axis=-1) - 1e-6
-    same = np.isclose(got["lse"], lse, rtol=2e-4, atol=2e-4)
-    return "" if (off <= 0).all() and same.all() else f"wrong values: {int((~(off <= 0)).sum())} rows of o, {int((~same).sum())} of lse"
+    wrong = {"rows of o": (~(off <= 0)).sum()}
+    wrong |= {name: (~np.isclose(got[name], want, rtol=2e-4, atol=2e-4)).sum() for name, want in numbers.items() if name in got}
+    return "wrong values: " + ", ".join(f"{count} {name}" for name, count in wrong.items()) if any(wrong.values()) else ""
 
 
 def outcome(a_plan: Plan, source: Source) -> tuple[int, str] | None:
