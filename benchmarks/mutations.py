@@ -4,7 +4,7 @@
     python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
 
 A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two
-operands swapped; and every fence of a kernel dropped in turn, every atomic replaced by what is none.
+operands swapped; and every fence dropped, every atomic replaced by what is none, in the first kernel that has it.
 """
 
 import argparse
@@ -132,11 +132,13 @@ def indentation(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def chosen(text: str, each: int, first: int) -> list[Mutant]:
-    """So many of each kind, drawn without looking; all fences and atomics."""
+def chosen(text: str, each: int, first: int, planted: set[str]) -> list[Mutant]:
+    """So many of each kind, drawn without looking; all fences and atomics that were not planted yet."""
     draw, by_kind = random.Random(first), {}
     for mutant in mutants(text):
-        by_kind.setdefault(mutant.kind, []).append(mutant)
+        if mutant.kind not in ALL or str(mutant) not in planted:
+            by_kind.setdefault(mutant.kind, []).append(mutant)
+    planted.update(str(mutant) for kind in ALL for mutant in by_kind.get(kind, []))
     return [
         m
         for kind in sorted(by_kind)
@@ -144,8 +146,8 @@ def chosen(text: str, each: int, first: int) -> list[Mutant]:
     ]
 
 
-def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
-    """Sends what is found under each seed, or why there is nothing to run."""
+def calls_of(a_plan: Plan) -> list[tuple]:
+    """Arguments of each shape, and what they should give."""
     rng, d = np.random.default_rng(0), a_plan.spec.head_dim
     calls = []
     for b, sq, sk, h, hk in SHAPES:
@@ -156,6 +158,11 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source) -> None:
         o, lse = reference(a_plan.spec, q, k, v, **values)
         heads = row_maximum(a_plan.spec, q, k, v, **values).max((0, 2))
         calls.append((q, k, v, values, o, {"lse": lse, "max_logit": heads}))
+    return calls
+
+
+def attempt(pipe: Connection, a_plan: Plan, source: Source, calls: list[tuple]) -> None:
+    """Sends what is found under each seed, or why there is nothing to run."""
     for seed in range(SEEDS):
         try:
             pipe.send(next(filter(None, (finding(a_plan, source, call, seed) for call in calls)), ""))
@@ -177,10 +184,10 @@ def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
     return "wrong values: " + ", ".join(f"{count} {name}" for name, count in wrong.items()) if any(wrong.values()) else ""
 
 
-def outcome(a_plan: Plan, source: Source) -> tuple[int, str] | None:
+def outcome(a_plan: Plan, source: Source, calls: list[tuple]) -> tuple[int, str] | None:
     """How many seeds see it, and the first finding; None when the change does not compile. In a process of its own, as a fault may spin."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source))
+    process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source, calls))
     process.start()
     theirs.close()
     found = []
@@ -204,13 +211,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="which ones")
     arguments = parser.parse_args()
     total = seen = 0
+    planted: set[str] = set()
     for name, (arch, options) in KERNELS.items():
         a_plan = plan(Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options}), arch)
-        source = render(a_plan)
-        assert outcome(a_plan, source) == (0, ""), "the kernel itself is not right"
+        source, calls = render(a_plan), calls_of(a_plan)
+        assert outcome(a_plan, source, calls) == (0, ""), "the kernel itself is not right"
         print(f"\n{name}\n\n| kind | change | seeds of {SEEDS} | found |\n|---|---|---|---|", flush=True)
-        for mutant in chosen(source.text, arguments.each, arguments.first):
-            result = outcome(a_plan, dataclasses.replace(source, text=mutant.apply(source.text)))
+        for mutant in chosen(source.text, arguments.each, arguments.first, planted):
+            result = outcome(a_plan, dataclasses.replace(source, text=mutant.apply(source.text)), calls)
             if result is not None:
                 total, seen = total + 1, seen + (result[0] > 0)
                 change = str(mutant).replace("|", "\\|")

@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def plans(draw):
     spec = Spec(
         **optional,
         dtype=draw(st.sampled_from(["float16", "bfloat16"])),
-        head_dim={"qk": qk, "v": draw(st.just(qk) | columns)},
+        head_dim={"qk": qk, "v": draw(st.just(qk) | columns | st.sampled_from([160, 256, 272]))},
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
         score=draw(SCORES),
         mask=draw(MASKS),
@@ -102,9 +103,11 @@ def test_any_spec(kernels, data):
     assert error(found["lse"], lse) <= 1e-3
 
 
-@given(any_spec.specs(["float16", "bfloat16"], step=8), st.sampled_from(["sm_80", "sm_90a"]), st.data())
+@pytest.mark.parametrize("dtypes", [["float16", "bfloat16"], ["float32"]], ids="-".join)
+@given(arch=st.sampled_from(["sm_80", "sm_90a"]), data=st.data())
 @settings(max_examples=4)
-def test_any_composition(spec, arch, data):
+def test_any_composition(dtypes, arch, data):
+    spec = data.draw(any_spec.specs(dtypes, step=8))
     chosen, source = planned(spec, arch)
     (q, k, v), values = data.draw(any_spec.calls(spec, 150))
     any_spec.judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, values)
