@@ -78,10 +78,11 @@ class Binder:
                 return self._machine(op, tuple(map(self, args)), node.type)
         return node
 
-    def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Name:
+    def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
         address = Load(f"p.arg_{tensor}.address", (*indices, KV_BEGIN), POINTERS[type])
         count = sum(known.tensor == address.tensor for known in self.reads)
-        return self.reads.setdefault(address, Name(f"at.arg_{tensor}" + (f"_{count + 1}" if count else ""), type))
+        read = self.reads.setdefault(address, Name(f"at.arg_{tensor}" + (f"_{count + 1}" if count else ""), type))
+        return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 
     def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
         x = args[0]

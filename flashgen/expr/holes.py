@@ -34,9 +34,23 @@ class Read:
     by_row: bool  # whether it differs from query to query
 
     @property
-    def second(self) -> str:
-        """The elements of the second row of two: those of the first, unless rows differ."""
-        return f"{self.tensor}.template two<PAIRED>(row[1].{self.address}, column, end)" if self.by_row else self.name
+    def flags(self) -> bool:
+        """Whether they are bools, of which two share a word."""
+        return self.type == "u32"
+
+    @property
+    def pair(self) -> str:
+        """The type of two beside each other."""
+        return self.type if self.flags else f"Two<{self.type}>"
+
+    def of_row(self, r: int) -> str:
+        """The elements of a row of two: those of the first, unless rows differ."""
+        function = "flags" if self.flags else "two"
+        return f"{self.tensor}.template {function}<PAIRED>(row[{r}].{self.address}, column, end)" if self.by_row or r == 0 else self.name
+
+    def halves(self, name: str) -> tuple[str, str]:
+        """Its left and its right element."""
+        return (name, name) if self.flags else (f"{name}.left", f"{name}.right")
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class Holes:
 
     def read_registers(self, block_n: int) -> int:
         """Registers a thread for what is read ahead of `block_n` keys."""
-        return sum(block_n // 2 if read.by_row else block_n // 4 for read in self.reads)
+        return sum(block_n // (2 if read.by_row else 4) // (2 if read.flags else 1) for read in self.reads)
 
 
 def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, together: bool = False) -> Holes:
@@ -150,7 +164,7 @@ def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     _, _, called = name.name.partition(".")
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
     _, _, member = hoist.member(address, called.removeprefix("arg_") + "_row").partition(".")
-    return Read(name.type, called, address.tensor.removesuffix(".address"), member, by_row)
+    return Read("u32" if address.type == "const bool*" else name.type, called, address.tensor.removesuffix(".address"), member, by_row)
 
 
 def _log2(node: Node) -> Node:

@@ -24,5 +24,8 @@ struct Divisor {
   __device__ __forceinline__ int floor_mod(int a) const { return a - floor_div(a) * n; }
 };
 
+// Of two bools in one word that of a column.
+__device__ __forceinline__ bool flag_at(u32 both, int column) { return both & 0xFF << column % 2 * 8; }
+
 // Bit i of x; none outside 0 to 31.
 __device__ __forceinline__ bool bit(int x, int i) { return u32(i) < 32 && (x >> i & 1); }

@@ -50,6 +50,10 @@ template <class T, int RANK> struct Array {
   template <bool PAIRED> Two<T> two(const T* from, int column, int end) const {
     return {column < end ? from[column] : T(), column + 1 < end ? from[column + 1] : T()};
   }
+  template <bool PAIRED> u32 flags(const T* from, int column, int end) const {
+    const Two<T> each = two<PAIRED>(from, column, end);
+    return each.left | each.right << 8;
+  }
 };
 """
 
@@ -105,8 +109,8 @@ def text(holes):
         "outer": holes.outer,
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
-            f"const auto {r.name} = {r.tensor}.template two<false>(row.{r.address}, column, {holes.keys}); "
-            f"at[0].{r.name} = {r.name}.left, at[1].{r.name} = {r.name}.right;"
+            f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "
+            f"at[0].{r.name} = {r.halves(r.name)[0]}, at[1].{r.name} = {r.halves(r.name)[1]};"
             for r in holes.reads
         ),
         "score": " ".join(holes.score or ["return s;"]),
