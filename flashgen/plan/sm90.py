@@ -25,7 +25,7 @@ GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
-KEYS = (32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
+KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
 STEP = 100  # start of the two products of a key step
@@ -123,7 +123,7 @@ def objection(problem: Problem, draft: Draft) -> str | None:
     extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
     gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
     needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
-    if needed > ACCUMULATORS[groups]:
+    if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
     return None
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashgen.bench.cases import VARIANTS
 from flashgen.expr.ranges import EMPTY
 from flashgen.plan import plan
 from flashgen.spec import Spec
@@ -40,3 +41,28 @@ def test_what_is_computed_is_loaded(q_len, kv_len, mask):
 
 def test_a_mask_that_only_ends_the_keys_is_not_tested_before():
     assert [planned(64, mask=mask).ranges.tail for mask in ("full", "causal", "prefix(900)")] == [True, False, True]
+
+
+@pytest.mark.parametrize(("variant", "head_dim", "tile", "multiplied", "together"), [
+    ("softcap", 64, "192x128", 8, True),
+    ("softcap", 128, "128x128", 0, False),
+    ("alibi", 64, "192x128", 0, True),
+    ("alibi", 128, "128x128", 0, False),
+    ("document", 64, "128x128", 0, False),
+    ("document", 128, "128x128", 0, False),
+])  # fmt: skip
+def test_what_a_score_costs_decides(variant, head_dim, tile, multiplied, together):
+    p = planned(head_dim, length=8192, **VARIANTS[variant])
+    assert (p.tile.text, p.pipeline.multiplied, p.pipeline.rows_together) == (tile, multiplied, together)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256, 320, 512])
+def test_scores_that_read_tables_have_a_plan(head_dim):
+    assert planned(head_dim, **VARIANTS["t5"]).tile.block_n >= 16
+
+
+def test_reasons_tell_the_form_and_the_instructions():
+    reasons = dict(planned(64, **VARIANTS["softcap"]).reasons)
+    assert "tanh.approx, one special function, off by 2^-16 of tanh" in reasons["functions"]
+    assert "of each of its 64 elements, the score takes 1 and 1" in reasons["instructions"]
+    assert "two special functions" in dict(planned(64, **VARIANTS["sigmoid"]).reasons)["functions"]
