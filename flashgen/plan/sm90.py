@@ -32,6 +32,7 @@ STEP = 100  # start of the two products of a key step
 EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
 QUERY_TILE = 2500  # start and end of 128 query rows
 SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
+QUEUED = 0.8  # of that, where two more warpgroups wait for special functions while one multiplies
 COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
 NARROW = 0.97  # of the key tiles, above which finding out what a warpgroup sees costs as much as it saves
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
@@ -151,6 +152,8 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
     }
     exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
+    if groups == 3 and step["special functions"] > step["tensor cores"]:
+        exposed *= QUEUED
     clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
     rows = 64 if pipe.narrow else m  # that see key tiles together; whoever skips one still takes its turn, hence half of the gain
     keys = (problem.key_tiles(rows, n) + problem.key_tiles(m, n)) / 2 * clocks * up(problem.length, rows)
