@@ -1,15 +1,15 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 3bb58735 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 387094ff | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //
 //   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]
 //   score     sigmoid(s - log(kv_len))
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      128 queries x 128 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
+//   tile      192 queries x 96 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   none: the scores are the weights; no maximum, no sum, nothing rescaled; no key: o = 0
-//   shared    Q 16384 | K 4 x 16384 | V 4 x 16384 | O 16384 | tile 2 x 128 | 4 stages    164272 of 232448 bytes
+//   shared    Q 24576 | K 4 x 12288 | V 4 x 12288 | O 24576 | tile 2 x 128 | 4 stages    147888 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -34,31 +34,31 @@ struct Params {
 
 // ----------------------------------------------------------------------------------------------------------------- plan
 
-constexpr int BLOCK_M = 128;             // queries of a tile
-constexpr int BLOCK_N = 128;             // keys of a tile
+constexpr int BLOCK_M = 192;             // queries of a tile
+constexpr int BLOCK_N = 96;              // keys of a tile
 constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
 constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
 constexpr int STAGES = 4;                // key and value tiles in flight
 
-constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
-constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
+constexpr int WARPGROUPS = 3;            // that compute, 64 query rows each
+constexpr int LOAD_REGISTERS = 32, COMPUTE_REGISTERS = 160;   // a thread
 constexpr int TILE_BYTES = 128;
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
-constexpr u32 Q = 0;                     // 1 x 16384
-constexpr u32 K = 16384;                 // 4 x 16384
-constexpr u32 V = 81920;                 // 4 x 16384
-constexpr u32 O = 147456;                // 1 x 16384
-constexpr u32 TILE = 163840;             // 2 x 128
-constexpr u32 Q_FULL = 164096;           // 1 x 8
-constexpr u32 Q_EMPTY = 164104;          // 1 x 8
-constexpr u32 K_FULL = 164112;           // 4 x 8
-constexpr u32 K_EMPTY = 164144;          // 4 x 8
-constexpr u32 V_FULL = 164176;           // 4 x 8
-constexpr u32 V_EMPTY = 164208;          // 4 x 8
-constexpr u32 TILE_FULL = 164240;        // 2 x 8
-constexpr u32 TILE_EMPTY = 164256;       // 2 x 8
+constexpr u32 Q = 0;                     // 1 x 24576
+constexpr u32 K = 24576;                 // 4 x 12288
+constexpr u32 V = 73728;                 // 4 x 12288
+constexpr u32 O = 122880;                // 1 x 24576
+constexpr u32 TILE = 147456;             // 2 x 128
+constexpr u32 Q_FULL = 147712;           // 1 x 8
+constexpr u32 Q_EMPTY = 147720;          // 1 x 8
+constexpr u32 K_FULL = 147728;           // 4 x 8
+constexpr u32 K_EMPTY = 147760;          // 4 x 8
+constexpr u32 V_FULL = 147792;           // 4 x 8
+constexpr u32 V_EMPTY = 147824;          // 4 x 8
+constexpr u32 TILE_FULL = 147856;        // 2 x 8
+constexpr u32 TILE_EMPTY = 147872;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -107,20 +107,18 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volati
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 
-// d[64 x 128] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+// d[64 x 96] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, %64, %65, p, 1, 1, 0, 0; }"
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+    "}, %48, %49, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
     : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -234,6 +232,24 @@ struct Work {                            // the t-th query tile and its key tile
     begin[1] = tail, end[1] = last; // the mask is tested in these
   }
 
+  // Of these key tiles those between the first and the last of `rows` rows from q_begin on, none where there are no rows.
+  __device__ __forceinline__ Work narrowed(const Params& p, int q_begin, int rows) const {
+    Work theirs = *this, narrow = *this;
+    theirs.find_keys(p, q_begin, rows);
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) {
+      narrow.begin[run] = max(begin[run], theirs.first());
+      narrow.end[run] = q_begin < p.q_len ? min(end[run], theirs.last() + 1) : 0;
+    }
+    return narrow;
+  }
+
+  __device__ __forceinline__ int tiles(int from, int to) const {   // how many there are in [from, to)
+    int count = 0;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) count += max(0, min(end[run], to) - max(begin[run], from));
+    return count;
+  }
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
@@ -346,6 +362,19 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::wgmma_commit();
   }
 
+  // Key tiles of which only other warpgroups see some: turns and places go on.
+  __device__ __forceinline__ void pass(int tiles) {
+    for (; tiles > 0; --tiles, ++step) {
+      ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+      take_turn();
+      pass_turn();
+      release(shared + K_EMPTY + 8 * stage(step));
+      ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+      meet();                            // all four warps have seen it
+      release(shared + V_EMPTY + 8 * stage(step));
+    }
+  }
+
   static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4]) {
     #pragma unroll
     for (int i = 0; i < BLOCK_N / 4; ++i) probabilities[i] = ptx::bf16x2(s[2 * i], s[2 * i + 1]);
@@ -407,12 +436,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
       const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
-      const Work own = work;   // all warpgroups take all key tiles
+      const Work own = work.narrowed(p, q_begin, 64);   // what this warpgroup's rows see
       const int first = own.first(), last = own.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      pass(work.tiles(last + 1, work.last() + 1));
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
@@ -430,6 +460,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
+      pass(work.tiles(0, first));
       write(o, rows, variant, work, q_idx);
     }
     if (leader) ptx::tma_store_wait();
