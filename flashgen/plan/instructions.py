@@ -29,12 +29,16 @@ def reasons(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Hol
     thread = f"a thread takes {whole.special:g} special functions and {whole.multiply:g} multiplies and adds for a key tile without mask"
     part = f"; of each of its {tile.block_n // 2} elements, the score takes {score.special:g} and {score.multiply:g}"
     yield "instructions", thread + (part if score.special or score.multiply else "")
+    if pipe.multiplied:
+        yield "multiplied", f"one exponential in {pipe.multiplied} by multiply-adds, off by 2^-13: the score keeps special functions busy"
+    if holes.below:
+        yield "rows_together", "what grows evenly from row to row is taken at the first of a thread's two: columns add to it once"
     if holes.form:
         yield "functions", _of_form(holes.form)
 
 
 def _of_form(form: Form) -> str:
-    least = f"{form.error:.1e} of a weight" if form.error < 1 else "more than a weight"
+    least = f"{form.error:.1e} of a weight" if form.error < 1 else "all of a weight"
     off = f"off by 2^{math.log2(form.tanh):g} of tanh: up to {least} where scores stay within {SCORES:g}, as of standard normal q and k"
     allowed = f"allowed is {form.allowed:.1e}, what the dtype rounds weights by"
     if form.short:

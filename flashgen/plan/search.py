@@ -272,6 +272,8 @@ def _order_reason(problem: Problem) -> str:
 
 
 def _rescale_reason(softmax: SoftmaxPlan) -> str:
+    if not softmax.normalized:
+        return "nothing is rescaled: the scores are the weights"
     if softmax.materialize or softmax.passes == 3:
         return "nothing is rescaled: the maximum of a row is known before its sum"
     if softmax.rescale == "lazy":
