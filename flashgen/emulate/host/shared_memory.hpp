@@ -29,7 +29,7 @@ class SharedMemory {
   static constexpr std::uint32_t kBase = 1024;         // sm_90 keeps the first KiB of the window for itself
   static constexpr std::uint32_t kGranule = 16;        // bytes, the unit of the shadow
 
-  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())) {}   // NaN, whatever the type
+  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())), unfenced_(static_cast<std::size_t>(block.size())) {}   // NaN, whatever the type
 
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
@@ -81,14 +81,15 @@ class SharedMemory {
     granule.unfenced &= static_cast<std::uint8_t>(~words);
     if (proxy == Proxy::generic) {
       granule.unfenced |= words;
-      unfenced_[block_.thread().id].emplace_back(g, words);
+      unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
     }
     return data;
   }
 
   void fence_async_proxy() {                           // by the running thread, for its own stores
-    for (const auto& [g, words] : unfenced_[block_.thread().id]) shadow_[g].unfenced &= static_cast<std::uint8_t>(~words);
-    unfenced_[block_.thread().id].clear();
+    auto& mine = unfenced_[static_cast<std::size_t>(block_.thread().id)];
+    for (const auto& [g, words] : mine) shadow_[g].unfenced &= static_cast<std::uint8_t>(~words);
+    mine.clear();
   }
 
   std::string name(int agent) const {
@@ -182,7 +183,7 @@ class SharedMemory {
   std::vector<Granule> shadow_;
   std::unique_ptr<Rest[]> rest_;
   std::vector<std::string> mbarriers_;                 // names, by index
-  std::map<int, std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
+  std::vector<std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
 };
 
 inline thread_local constinit SharedMemory* shared = nullptr;
