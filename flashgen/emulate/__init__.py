@@ -13,8 +13,8 @@ Debian's cross g++ 12 and runs kernels of each kind under qemu-user, where those
 Judged: races in shared memory, and in global memory between blocks as between warps of one, where a fence and an atomic hand on what a
 block knows; reads and atomics of outputs and scratch memory before they are written, in bulk copies excepted; proxy fences, mbarriers and
 named barriers, registers that a wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global
-memory and local arrays, outputs that are not written or written around. In calls without scratch memory, races of plain loads and stores
-show only in what they lead to.
+memory and local arrays, outputs that are not written or written around. In calls without scratch memory whose
+blocks deal out no work, races of plain loads and stores show only in what they lead to.
 
 Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes of shared memory, proxy fences
 in global memory, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,

@@ -24,14 +24,21 @@ OPTIONS = (
 )
 MACHINE_OPTIONS = ("-O3", "-c")
 KERNEL_OPTIONS = (
-    *("-O2", "-shared", "-Wl,-Bsymbolic", "-Wl,--as-needed"),
+    *("-O2", "-shared", "-Wl,-Bsymbolic"),
     "-fsanitize=alignment,bounds",  # calls machine.cpp in the sanitizer's place
     *(
         "-gdwarf-4",
         "-fno-optimize-sibling-calls",
     ),  # reports name lines of the kernel, from return addresses; addr2line misreads clang's version 5
 )
-ADDRESS_SANITIZER = "asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0"
+LIBRARIES = "-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc"  # without those of the sanitizers
+TELL_OF_ACCESSES = {  # in a sanitizer's place; each compiler's other one leaves some out
+    "g++": ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"),
+    "clang++": (
+        "-fsanitize=kernel-address",
+        *(word for name in ("instrumentation-with-call-threshold", "stack", "globals", "opt") for word in ("-mllvm", f"-asan-{name}=0")),
+    ),
+}
 KEPT = 256 << 20  # bytes of outputs in the cache; beyond that the ones go that were used longest ago
 
 
@@ -71,10 +78,8 @@ def identity() -> str:
 
 
 def plain_accesses() -> list[str]:
-    """Options with which a kernel calls the machine, in AddressSanitizer's place, before each load and store through a pointer."""
-    prefix = ["-mllvm", "-"] if "__clang__" in macros() else ["", "--param="]
-    settings = [[*prefix[:-1], prefix[-1] + setting] for setting in ADDRESS_SANITIZER]
-    return ["-fsanitize=kernel-address", *(word for setting in settings for word in setting if word)]
+    """Options with which a kernel calls the machine before each load and store through a pointer."""
+    return list(TELL_OF_ACCESSES["clang++" if "__clang__" in macros() else "g++"])
 
 
 @functools.cache
@@ -118,14 +123,14 @@ def library(kernel: HostText, name: str, plain: bool = True) -> Path:
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             source = Path(folder) / name  # the name that line tables give
             source.write_text(kernel.text)
-            compile_to(output, source, *options, f"-I{HOST}", str(machine()))
+            compile_to(output, source, *options, f"-I{HOST}", str(machine()), libraries=LIBRARIES)
         forget_the_oldest(output.parent)
     return output
 
 
-def compile_to(output: Path, text: Path, *arguments: str) -> None:
+def compile_to(output: Path, text: Path, *arguments: str, libraries: tuple[str, ...] = ()) -> None:
     unfinished = f"{output}.{os.getpid()}"
-    run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", "c++", str(text))
+    run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", "c++", str(text), *libraries)
     Path(unfinished).replace(output)
 
 

@@ -81,11 +81,12 @@ def emulate(
 def launch(
     plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
 ) -> None:
-    """Runs the kernels one after another."""
+    """Runs the kernels one after another. Plain accesses are watched where blocks or kernels hand something to each other."""
+    plain = plan.launch.dealt or bool(plan.launch.scratch)
     for number, part in enumerate(plan.launch.kernels, 1):
         if not (size := grid(part, sizes, blocks)):
             continue
-        kernel = compiled(source.text, part.entry, f"{source.name}.cu", plain=bool(plan.launch.scratch))
+        kernel = compiled(source.text, part.entry, f"{source.name}.cu", plain)
         kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, memory_map(plan, part), watched, number)
 
 

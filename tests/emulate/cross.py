@@ -37,7 +37,14 @@ class CrossKernel:
         if not self.program.exists():
             source = self.program.with_suffix(".cpp")
             source.write_text(translate(text, name).text)
-            compile_to(self.program, source, *KERNEL_OPTIONS, *(build.plain_accesses() if plain else []), str(self.folder / "machine.o"))
+            compile_to(
+                self.program,
+                source,
+                *KERNEL_OPTIONS,
+                *(build.plain_accesses() if plain else []),
+                str(self.folder / "machine.o"),
+                *build.LIBRARIES,
+            )
 
     def launch(self, grid, block, shared_bytes, params, seed, _checks, _regions, arrays, number):
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]

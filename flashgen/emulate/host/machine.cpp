@@ -154,18 +154,32 @@ struct Report {                                        // machine.py reads it
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-// Plain accesses, which the compiler tells of: kernels are built as for its AddressSanitizer, with these in place of that library.
-#define PLAIN(BYTES)                                                                                                                                          \
-  extern "C" void __asan_load##BYTES##_noabort(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::read, __builtin_return_address(0)); }  \
-  extern "C" void __asan_store##BYTES##_noabort(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::write, __builtin_return_address(0)); }
+// Plain accesses, which the compiler tells of: kernels are built as for a sanitizer, with these in place of its library. g++ for the one of
+// threads, clang++ for the one of addresses: each is the one that leaves none out.
+#define TELLS_OF(NAME, BYTES, ACCESS) \
+  extern "C" void NAME(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); }
+#define PLAIN(BYTES)                                  \
+  TELLS_OF(__tsan_read##BYTES, BYTES, read)           \
+  TELLS_OF(__tsan_write##BYTES, BYTES, write)         \
+  TELLS_OF(__tsan_unaligned_read##BYTES, BYTES, read) \
+  TELLS_OF(__tsan_unaligned_write##BYTES, BYTES, write) \
+  TELLS_OF(__asan_load##BYTES##_noabort, BYTES, read) \
+  TELLS_OF(__asan_store##BYTES##_noabort, BYTES, write)
 PLAIN(1)
 PLAIN(2)
 PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 #undef PLAIN
-extern "C" void __asan_loadN_noabort(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::read, __builtin_return_address(0)); }
-extern "C" void __asan_storeN_noabort(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::write, __builtin_return_address(0)); }
+#undef TELLS_OF
+#define PLAIN(NAME, ACCESS) \
+  extern "C" void NAME(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); }
+PLAIN(__tsan_read_range, read)
+PLAIN(__tsan_write_range, write)
+PLAIN(__asan_loadN_noabort, read)
+PLAIN(__asan_storeN_noabort, write)
+#undef PLAIN
+extern "C" void __tsan_init() {}
 extern "C" void __asan_handle_no_return() {}
 
 // What the compiler's tests of alignment and of bounds call, likewise.
