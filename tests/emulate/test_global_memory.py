@@ -93,3 +93,11 @@ def test_warps_of_a_block_need_a_barrier():
 def test_what_is_only_read_is_not_written():
     with pytest.raises(EmulationFault, match="`x` is written, which the kernels only read"):
         pieces(Watched(np.zeros(96, np.float32), "read"))
+
+
+def test_a_sum_is_a_read_and_a_write():
+    x = Watched(np.zeros(32, np.float32))
+    kernel = HostKernel(kernel_text("float* x;", "  p.x[threadIdx.x] += 1.0f;"))
+    kernel.launch(1, 32, 0, record("float* x;", x=x.array), arrays={"x": x})
+    with pytest.raises(EmulationFault, match=r"race: block . (reads|writes) `x`.*, written by block ., nothing orders the two"):
+        kernel.launch(2, 32, 0, record("float* x;", x=x.array), arrays={"x": x}, number=2)
