@@ -25,7 +25,7 @@ def table(results: dict[str, Any]) -> str:
         texts = [_cell(cells[head_dim, causal, length]) for length in lengths]
         lines.append(f"| {head_dim} | {'causal' if causal else 'full'} | " + " | ".join(texts) + " |")
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    others = ", ".join(sorted({r["implementation"] for r in rows} - {OURS}))
+    others = ", ".join(sorted(set.intersection(*map(set, cells.values())) - {OURS}))
     lines += ["", f"{results['gpu']}, driver {results['driver']}, beside {others}; {versions}, commit {results['commit']}."]
     return "\n".join(lines)
 
