@@ -3,6 +3,7 @@
 // Each lane leaves its operands and goes on. The lanes meet where a run of products ends (runs.py finds those), or at the next ldmatrix;
 // the last one to come multiplies for all, in order. Outside of runs they meet at every product.
 #pragma once
+#include "meetings.hpp"
 #include "tensor_core.hpp"
 
 namespace cuda_on_host {
