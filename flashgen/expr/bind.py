@@ -58,9 +58,8 @@ class Binder:
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
         positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
-        self.reads: dict[
-            Load, Name
-        ] = {}  # of elements beside each other along the keys: from where they are read, and what they are called
+        # Of elements beside each other along the keys: from where they are read, and what they are called.
+        self.reads: dict[Load, Name] = {}
         self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
 
     def __call__(self, node: Node) -> Node:

@@ -43,10 +43,14 @@ class Read:
         """The type of two beside each other."""
         return self.type if self.flags else f"Two<{self.type}>"
 
+    @property
+    def rows(self) -> tuple[str, str]:
+        """What two elements of each row of two are called: the same unless rows differ."""
+        return self.name, f"below_{self.name}" if self.by_row else self.name
+
     def of_row(self, r: int) -> str:
-        """The elements of a row of two: those of the first, unless rows differ."""
-        function = "flags" if self.flags else "two"
-        return f"{self.tensor}.template {function}<PAIRED>(row[{r}].{self.address}, column, end)" if self.by_row or r == 0 else self.name
+        """Two elements of a row of two."""
+        return f"{self.tensor}.template {'flags' if self.flags else 'two'}<PAIRED>(row[{r}].{self.address}, column, end)"
 
     def halves(self, name: str) -> tuple[str, str]:
         """Its left and its right element."""

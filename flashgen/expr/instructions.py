@@ -27,6 +27,10 @@ class Instructions:
     def floats(self) -> float:
         return self.special + self.multiply
 
+    @property
+    def all(self) -> float:
+        return self.floats + self.other
+
 
 def instructions(nodes: Iterable[Node], shared: Callable[[Node], bool] = lambda _: False) -> Instructions:
     """Of bound nodes in which everything that is computed outside, or before, is a name. `shared`: the same in both rows of a thread.

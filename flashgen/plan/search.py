@@ -243,7 +243,7 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         columns = f"each with {draft.tile.v_columns} columns of v: no thread holds o of more than 256"
         yield "v_splits", f"{draft.tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
     yield "order", _order_reason(problem)
-    if draft.pipeline.separate_output:
+    if draft.pipeline.separate_output and problem.spec.out_element.bytes == 2:
         yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
     if draft.pipeline.narrow:
         m, n = draft.tile.block_m, draft.tile.block_n

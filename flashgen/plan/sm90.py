@@ -6,6 +6,7 @@ from itertools import product
 from flashgen.expr import Holes
 from flashgen.plan import limits
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
+from flashgen.plan.instructions import PRODUCTS
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import Draft, Problem
@@ -34,9 +35,8 @@ QUERY_TILE = 2500  # start and end of 128 query rows
 SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
 QUEUED = 0.8  # of that, where two more warpgroups wait for special functions while one multiplies
 COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
-NARROW = 0.97  # of the key tiles, above which finding out what a warpgroup sees costs as much as it saves
+NARROW = 0.97  # of the key tiles of a query tile: a warpgroup that sees more of them had better take them all
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
-PRODUCTS = 9  # instructions more that an exponential by multiply-adds takes
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
@@ -142,7 +142,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     softmax, rescale = 2.2, 0.0  # of an element, of a key tile
     if problem.softmax.normalized:
         softmax, rescale = 4.2, tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
-    instructions = n / 2 * (softmax + score.floats + PRODUCTS * multiplied) + n / 4 + rescale + 100  # of a warp
+    instructions = n / 2 * (softmax + score.floats + PRODUCTS.all * multiplied) + n / 4 + rescale + 100  # of a warp
     products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
     step = {
         "tensor cores": products * (1 if groups == 2 else COLLISIONS),

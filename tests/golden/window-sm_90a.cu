@@ -454,8 +454,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
       const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
-      const Work own = work;   // all warpgroups take all key tiles
-      const int first = own.first(), last = own.last();
+      const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
@@ -468,9 +467,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(own.end[2], last) - 1; tile >= own.begin[2]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[2], last) - 1; tile >= work.begin[2]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));

@@ -66,3 +66,11 @@ def test_reasons_tell_the_form_and_the_instructions():
     assert "tanh.approx, one special function, off by 2^-16 of tanh" in reasons["functions"]
     assert "of each of its 64 elements, the score takes 1 and 1" in reasons["instructions"]
     assert "two special functions" in dict(planned(64, **VARIANTS["sigmoid"]).reasons)["functions"]
+
+
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_o_of_float32_is_not_staged(out_dtype):
+    p = planned(128, out_dtype=out_dtype)
+    staged = out_dtype == "bfloat16"
+    assert ("separate_output" in dict(p.reasons)) is staged
+    assert ("O" in {region.symbol for region in p.smem.regions}) is staged
