@@ -45,7 +45,7 @@ def emulate(
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
     spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
-    races and is a third faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
+    races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
     rows_first = (0, 1, 2, 3) if plan.spec.layout == "bshd" else (0, 2, 1, 3)

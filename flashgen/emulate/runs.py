@@ -1,33 +1,58 @@
-"""Where the products of mma.sync may be done later than they are called: runs of them, at whose end the lanes of a warp meet once."""
+"""Where a warp's ldmatrix and mma.sync may be done later than they are called: runs of them, at whose end its lanes meet once."""
 
 import re
 from collections.abc import Iterator
 
 from flashgen.errors import BackendError
 
-PRODUCT = re.compile(r"\bvoid (\w+)\([^{}]*\{\s*asm(?: volatile)?\(\s*\"mma\.sync")
+DEFINITION = r"\bvoid (\w+)(\([^{}]*\)) \{\s*asm(?: volatile)?\(\s*\"%s"
+PRODUCT, LOAD = (re.compile(DEFINITION % name) for name in (r"mma\.sync", "ldmatrix"))
+REGISTERS = re.compile(r"\bu32 (\w+)\[\d\];")
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 BEGIN = " const ::cuda_on_host::ptx::Run run_of_products;"  # and by its destructor the end
+LATER = "::cuda_on_host::ptx::Later"  # in place of u32
 
 
 def with_runs(cuda: str) -> str:
     """The text with every run of products begun after the brace that opens it; lines stay where they are.
 
     A run is a block, as large as can be, that names the accumulators of its products nowhere but as their first argument, so that nobody
-    can tell when they are added.
+    can tell when they are added. What ldmatrix loads in there for products alone may come as late, and has a type of its own.
 
     >>> mma = '__device__ void mma(float* d) { asm("mma.sync"); } '
     >>> with_runs(mma + "__device__ void f(float* d) { { ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }").removeprefix(mma)
     '__device__ void f(float* d) { { const ::cuda_on_host::ptx::Run run_of_products; ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }'
     """
-    names = PRODUCT.findall(cuda)
-    if not names:
+    products, loads = ("|".join(match[1] for match in kind.finditer(cuda)) for kind in (PRODUCT, LOAD))
+    if not products:
         return cuda
     code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), cuda)
-    call = re.compile(rf"\bptx::(?:{'|'.join(names)})\((\w+)")
+    call = re.compile(rf"\bptx::(?:{products})\((\w+)")
     begins = {begin for match in call.finditer(code) if (begin := run_around(code, match.start(), call))}
-    ends = sorted(begins)
-    return BEGIN.join(cuda[i:j] for i, j in zip([0, *ends], [*ends, len(cuda)], strict=True))
+    runs = [(begin, brace_around(code, begin - 1, 1)) for begin in begins]
+    edits = [(begin, begin, BEGIN) for begin in begins]
+    for registers in REGISTERS.finditer(code) if loads else ():
+        scope = code[registers.end() : brace_around(code, registers.start(), 1)]
+        if any(begin <= registers.start() < end for begin, end in runs) and for_products_alone(scope, registers[1], loads, products):
+            edits.append((registers.start(), registers.start() + len("u32"), LATER))
+    if len(edits) > len(begins):
+        wrappers = (*PRODUCT.finditer(cuda), *LOAD.finditer(cuda))
+        edits += [(*match.span(2), re.sub(r"\bu32\b", "auto", match[2])) for match in wrappers]  # of either type
+    return edited(cuda, edits)
+
+
+def for_products_alone(scope: str, name: str, loads: str, products: str) -> bool:
+    """Whether all that a scope does with registers is to load them by ldmatrix and to multiply by them, as b."""
+    rest = re.sub(rf"\bptx::(?:{loads})\({name}, ", "(", scope)
+    rest = re.sub(rf"(\bptx::(?:{products})\([^;]*), {name}\[\d\], {name}\[\d\]\);", r"\1);", rest)
+    return not re.search(rf"\b{name}\b", rest)
+
+
+def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """The text with other words from one index to another."""
+    for begin, end, words in sorted(edits, reverse=True):
+        text = text[:begin] + words + text[end:]
+    return text
 
 
 def run_around(code: str, at: int, call: re.Pattern[str]) -> int:

@@ -10,55 +10,47 @@ namespace cuda_on_host {
 // that one lane has waited says nothing about a copy of a later group, but of the same group's it does, whichever lane issued them.
 class AsyncCopies : public Engine {
  public:
+  AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.size())) {}
+
   void issue(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-    const Thread& t = block->thread();
+    const Thread& t = block_.thread();
     const auto size = static_cast<std::uint32_t>(bytes);
-    if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block->fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
-    if (source_bytes < 0 || source_bytes > bytes) block->fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
-    if (destination % size) block->fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
+    if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
+    if (source_bytes < 0 || source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
+    if (destination % size) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
     const Array* array = inside(source, static_cast<std::size_t>(source_bytes), size);
     Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
-    Clock& clock = block->clock();
+    Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     if (array) GlobalUse(Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
-    std::memset(shared->write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
+    std::memset(memory_.write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
     __builtin_prefetch(source);
     flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});
     queue.flying.resize(static_cast<std::size_t>(queue.groups + 1));
     queue.first = std::min(queue.first, queue.groups);
     ++queue.flying.back();
     queue.last = queue.groups;
-    queue.place = block->place();
-    block->tick();
+    queue.place = t.place;
+    block_.tick();
   }
-  void commit() { ++queue_of(block->thread().id).groups; }
+  void commit() { ++queue_of(block_.thread().id).groups; }
   // Until at most `newest` groups of this thread are pending.
   void wait(int newest) {
-    Thread& t = block->thread();
+    Thread& t = block_.thread();
     Queue& queue = queue_of(t.id);
     queue.awaited = std::max(queue.awaited, queue.groups - newest);
-    while (!queue.landed()) block->block_on({"cp.async.wait_group", 0, newest});
+    while (!queue.landed()) block_.block_on({"cp.async.wait_group", 0, newest});
     t.copies_seen = std::max(t.copies_seen, static_cast<std::uint32_t>(std::max(0, queue.awaited)));
   }
   void wait_all() { commit(), wait(0); }
 
   int ready() const override { return static_cast<int>(flying_.size()); }
-  void complete(int which) override {
-    const Copy copy = flying_[static_cast<std::size_t>(which)];
-    flying_[static_cast<std::size_t>(which)] = flying_.back();
-    flying_.pop_back();
-    unsigned char* to = shared->poke(copy.destination);
-    if (copy.source_bytes == 16) {
-      std::memcpy(to, copy.source, 16);
-    } else {
-      std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
-      if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
-    }
-    Queue& queue = queue_of(copy.thread);
-    const bool waited = !queue.landed();
-    --queue.flying[static_cast<std::size_t>(copy.group)];
-    if (waited && queue.landed()) block->wake(copy.thread);
+  void complete(int which) override {                  // and its neighbours, most likely of the same thread: as lines come from memory
+    const auto first = flying_.begin() + which / kAtOnce * kAtOnce, last = flying_.end() - first > kAtOnce ? first + kAtOnce : flying_.end();
+    std::for_each(first, last, [this](const Copy& copy) { land(copy); });
+    std::copy(std::max(last, flying_.end() - (last - first)), flying_.end(), first);
+    flying_.erase(flying_.end() - (last - first), flying_.end());
   }
   Fault unfinished() const override {
     for (const Queue& queue : queues_)
@@ -84,11 +76,25 @@ class AsyncCopies : public Engine {
       return first >= std::min(awaited, static_cast<int>(flying.size()));
     }
   };
-  Queue& queue_of(int thread) {
-    if (queues_.empty()) queues_.resize(static_cast<std::size_t>(block->size()));
-    return queues_[static_cast<std::size_t>(thread)];
-  }
+  static constexpr int kAtOnce = 8;
 
+  void land(const Copy& copy) {
+    unsigned char* to = memory_.poke(copy.destination);
+    if (copy.source_bytes == 16) {
+      std::memcpy(to, copy.source, 16);
+    } else {
+      std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
+      if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
+    }
+    Queue& queue = queue_of(copy.thread);
+    const bool waited = !queue.landed();
+    --queue.flying[static_cast<std::size_t>(copy.group)];
+    if (waited && queue.landed()) block_.wake(copy.thread);
+  }
+  Queue& queue_of(int thread) { return queues_[static_cast<std::size_t>(thread)]; }
+
+  Block& block_;
+  SharedMemory& memory_;
   std::vector<Copy> flying_;
   std::vector<Queue> queues_;                          // by thread
 };

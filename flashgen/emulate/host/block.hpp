@@ -24,7 +24,7 @@ struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; }
 
 class Block;
 struct Warp;
-struct Products;
+struct Deferred;
 class SharedMemory;
 
 struct alignas(64) Thread {
@@ -32,7 +32,7 @@ struct alignas(64) Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
   SharedMemory* memory = nullptr;
-  Products* left = nullptr;                            // of mma.sync: what it leaves for its warp
+  StackTop* top = nullptr;
   int id = 0, lane = 0;
   Place place = 0;                                     // the last twin it called
   unsigned exchanges = 0;
@@ -50,6 +50,7 @@ struct Warp {
   std::uint32_t gone = 0;                              // lanes that have returned, or never were: no rendezvous waits for them
   std::uint32_t priority = 0;
   Thread* threads = nullptr;                           // by lane
+  Deferred* deferred = nullptr;
   Clock clock;
   std::array<Exchange, 2> exchanges;                   // two: a lane may be one rendezvous ahead of the slowest
 };
@@ -155,7 +156,7 @@ inline Block::Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stac
     Thread& t = threads_[i];
     t.id = static_cast<int>(i), t.lane = t.id % 32;
     t.block = this, t.warp = &warps_[i / 32];
-    stacks.prepare(i, t.context, {&t, {n % size.x, n / size.x % size.y, n / size.x / size.y}}, &Block::enter);
+    t.top = &stacks.prepare(i, t.context, {&t, {n % size.x, n / size.x % size.y, n / size.x / size.y}}, &Block::enter);
     wake(t.id);
   }
   if (const std::size_t lanes = threads_.size() % 32) warps_.back().gone = ~0u << lanes;

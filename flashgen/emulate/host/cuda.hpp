@@ -109,8 +109,8 @@ template <class T, class U> INLINED std::common_type_t<T, U> min(T a, U b) { usi
 template <class T, class U> INLINED std::common_type_t<T, U> max(T a, U b) { using C = std::common_type_t<T, U>; return C(a) < C(b) ? C(b) : C(a); }
 template <class T> INLINED T abs(T a) { return a < T(0) ? -a : a; }
 // As IEEE 754 and CUDA have it, a number wins over NaN. libm's are calls; these are an instruction or two.
-INLINED float fmaxf(float a, float b) { return a > b || b != b ? a : b; }
-INLINED float fminf(float a, float b) { return a < b || b != b ? a : b; }
+INLINED float fmaxf(float a, float b) { const float greater = a > b ? a : b; return b != b ? a : greater; }
+INLINED float fminf(float a, float b) { const float less = a < b ? a : b; return b != b ? a : less; }
 INLINED int __ffs(int x) { return __builtin_ffs(x); }
 INLINED float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINED float fabsf(float x) { return __builtin_fabsf(x); }

@@ -10,6 +10,8 @@ namespace cuda_on_host {
 // A place in the kernel: the return address of a twin, from the start of the loaded file. report.py turns it into lines. 0: none.
 using Place = std::uint32_t;
 
+inline std::uintptr_t loaded_at;                       // where this library lies in memory
+inline Place place_of(const void* return_address) { return static_cast<Place>(reinterpret_cast<std::uintptr_t>(return_address) - loaded_at); }
 void here(const void* caller);                         // notes where the running thread calls from
 
 struct Fault {

@@ -124,7 +124,7 @@ class Stacks {
     if (mapped_) munmap(mapped_, kMapped);
   }
 
-  void prepare(std::size_t number, Context& context, const StackTop& top, void (*entry)()) {
+  StackTop& prepare(std::size_t number, Context& context, const StackTop& top, void (*entry)()) {
     if (!mapped_) {
       mapped_ = mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (mapped_ == MAP_FAILED) throw std::runtime_error("no memory for fiber stacks");
@@ -132,8 +132,8 @@ class Stacks {
     }
     for (; guarded_ <= number; ++guarded_) mprotect(first_ + guarded_ * StackTop::kBytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE);
     char* const bottom = first_ + number * StackTop::kBytes;
-    top_of(bottom) = top;
     prepare_context(context, bottom, reinterpret_cast<char*>(&top_of(bottom)), entry);
+    return top_of(bottom) = top;
   }
 
  private:

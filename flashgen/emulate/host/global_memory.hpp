@@ -128,11 +128,15 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
     GlobalUse(access, agent::warp(block->warp_index()), block->clock()).note(*array, reinterpret_cast<std::uintptr_t>(address), bytes);
 }
 
-// By a plain load or store of C++, which may as well concern the thread's own stack.
-inline void note_plain(const void* address, std::size_t bytes, Access access, const void* caller) {
+// Most plain loads and stores of C++ concern the thread's own stack, above where it stands.
+INLINED bool on_this_stack(const void* address) {
+  const char here = 0;
+  return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(&here) < StackTop::kBytes;
+}
+// The others.
+[[gnu::noinline]] inline void note_plain(const void* address, std::size_t bytes, Access access, const void* caller) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  if (at - reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) < StackTop::kBytes || !block->checks()) return;   // the stack, mostly
-  const Array* array = array_at(at, bytes);
+  const Array* array = block->checks() ? array_at(at, bytes) : nullptr;
   if (!array) return;
   here(caller);
   GlobalUse(access, agent::warp(block->warp_index()), block->clock()).note(*array, at, bytes);

@@ -8,7 +8,11 @@ namespace cuda_on_host {
 thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
-void here(const void* caller) { this_thread().place = place_of(reinterpret_cast<std::uintptr_t>(caller)); }
+void here(const void* caller) {
+  StackTop& top = THIS_STACK;
+  if (top.loads) Deferred::meet();
+  top.thread->place = place_of(caller);
+}
 #define HERE here(__builtin_return_address(0))
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
@@ -133,14 +137,21 @@ template void load_matrices<4>(References<std::uint32_t, 4>, std::uint32_t, bool
 template void store_matrices<1>(std::uint32_t, Values<std::uint32_t, 1>, bool);
 template void store_matrices<2>(std::uint32_t, Values<std::uint32_t, 2>, bool);
 template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
-void mma_sync(Operation::Element element, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, const float* c) {
-  HERE;
-  if (c != d) not_modelled("mma.sync with its result apart from what it adds to");
-  const Thread& t = this_thread();
-  t.left->add(element, d, a, b0, b1, t.place);
+std::uint32_t load_later(StackTop& top, std::uint32_t row_address, int matrices, bool transposed) {
+  const std::uint32_t first = std::exchange(top.matrices, top.matrices + static_cast<std::uint32_t>(matrices));
+  *top.load++ = {row_address, place_of(__builtin_return_address(0)), first, static_cast<std::uint16_t>(matrices), transposed};
+  if (++top.loads == Deferred::kLoads) Deferred::meet();
+  return first;
 }
-void begin_run() { this_thread().left->begin_run(); }
-void end_run() { HERE, this_thread().left->end_run(); }
+void multiply_later(StackTop& top, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Kind kind) {
+  Product& product = *top.product++;
+  product.call = {{b0, b1}, place_of(__builtin_return_address(0)), kind};
+  std::memcpy(product.a, a, sizeof product.a);
+  product.d = d;
+  if (top.product == top.full) Deferred::meet();
+}
+void begin_run() { this_thread().warp->deferred->begin_run(this_thread()); }
+void end_run() { this_thread().warp->deferred->end_run(this_thread()); }
 
 }  // namespace ptx
 
@@ -157,7 +168,9 @@ struct Report {                                        // machine.py reads it
 // Plain accesses, which the compiler tells of: kernels are built as for a sanitizer, with these in place of its library. g++ for the one of
 // threads, clang++ for the one of addresses: each is the one that leaves none out.
 #define TELLS_OF(NAME, BYTES, ACCESS) \
-  extern "C" void NAME(const void* at) { cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); }
+  extern "C" void NAME(const void* at) {             \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); \
+  }
 #define PLAIN(BYTES)                                  \
   TELLS_OF(__tsan_read##BYTES, BYTES, read)           \
   TELLS_OF(__tsan_write##BYTES, BYTES, write)         \
@@ -173,7 +186,9 @@ PLAIN(16)
 #undef PLAIN
 #undef TELLS_OF
 #define PLAIN(NAME, ACCESS) \
-  extern "C" void NAME(const void* at, std::size_t bytes) { cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); }
+  extern "C" void NAME(const void* at, std::size_t bytes) {  \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); \
+  }
 PLAIN(__tsan_read_range, read)
 PLAIN(__tsan_write_range, write)
 PLAIN(__asan_loadN_noabort, read)

@@ -110,20 +110,44 @@ void cp_async_wait_group(int newest);
 void cp_async_wait_all();
 
 // --- matrices of a warp
+// A register that ldmatrix has yet to load, for products alone (runs.py): which matrix it is of, among those of the run.
+class Later {
+ public:
+  INLINED explicit Later(std::uint32_t matrix = ~0u) : matrix_(matrix) {}
+  INLINED explicit operator std::uint32_t() const { return matrix_; }   // not to compute with
+
+ private:
+  std::uint32_t matrix_;
+};
+std::uint32_t load_later(StackTop& top, std::uint32_t row_address, int matrices, bool transposed);   // the number of the first
+template <int N> INLINED void load_matrices(Registers<Later, N> to, std::uint32_t row_address, bool transposed) {
+  const std::uint32_t first = load_later(THIS_STACK, row_address, N, transposed);
+  to.first[0] = Later(first);                          // no loop, so that compilers keep them in registers
+  if constexpr (N > 1) to.first[1] = Later(first + 1);
+  if constexpr (N > 2) to.first[2] = Later(first + 2), to.first[3] = Later(first + 3);
+}
 template <int N> void load_matrices(References<std::uint32_t, N> to, std::uint32_t row_address, bool transposed);
 template <int N> void store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> matrices, bool transposed);
 #define MATRICES(N)                                                                                                                                     \
   INLINED void ldmatrix_sync_aligned_m8n8_x##N##_shared_b16(References<std::uint32_t, N> to, std::uint32_t at) { load_matrices(to, at, false); }         \
   INLINED void ldmatrix_sync_aligned_m8n8_x##N##_trans_shared_b16(References<std::uint32_t, N> to, std::uint32_t at) { load_matrices(to, at, true); }    \
+  INLINED void ldmatrix_sync_aligned_m8n8_x##N##_shared_b16(Registers<Later, N> to, std::uint32_t at) { load_matrices(to, at, false); }                   \
+  INLINED void ldmatrix_sync_aligned_m8n8_x##N##_trans_shared_b16(Registers<Later, N> to, std::uint32_t at) { load_matrices(to, at, true); }              \
   INLINED void stmatrix_sync_aligned_m8n8_x##N##_shared_b16(std::uint32_t at, Values<std::uint32_t, N> from) { store_matrices(at, from, false); }        \
   INLINED void stmatrix_sync_aligned_m8n8_x##N##_trans_shared_b16(std::uint32_t at, Values<std::uint32_t, N> from) { store_matrices(at, from, true); }
 MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatrix_...
 MATRICES(2)
 MATRICES(4)
 #undef MATRICES
-void mma_sync(Operation::Element element, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, const float* c);
+struct Kind { std::uint16_t float16, loaded; };        // of a product: is b what was loaded Later
+void multiply_later(StackTop& top, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Kind kind);
+template <class B> INLINED void mma_sync(Operation::Element element, Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<B, 2> b, Registers<float, 4> c) {
+  if (c.first != d.first) not_modelled("mma.sync with its result apart from what it adds to");
+  multiply_later(THIS_STACK, d.first, a.first, std::uint32_t(b.v[0]), std::uint32_t(b.v[1]), {element == Operation::Element::f16, std::is_same_v<B, Later>});
+}
 #define MMA(NAME, ELEMENT) \
-  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d.first, a.first, b.v[0], b.v[1], c.first); }
+  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); } \
+  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<Later, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); }
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, Operation::Element::bf16)
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, Operation::Element::f16)
 #undef MMA

@@ -53,7 +53,7 @@ class SharedMemory {
         if (w.time > clock.time[w.agent]) race(agent, "reads", g, "written by " + name(w.agent) + " with no wait in between", w);
         if (proxy == Proxy::async && (granule.unfenced & words)) unfenced(agent, g, w);
       }
-    note_read(g, {clock.time[agent], static_cast<std::int16_t>(agent), words, block_.place()});
+    note_read(g, clock.time[agent], static_cast<std::int16_t>(agent), words);
     return data;
   }
 
@@ -62,7 +62,8 @@ class SharedMemory {
     if (!block_.checks()) return data;
     const auto [g, words] = place(address, bytes);
     Granule& granule = shadow_[g];
-    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, block_.place()};
+    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, static_cast<std::uint8_t>(proxy == Proxy::generic ? block_.lane() : 0), block_.place()};
+    const bool again = granule.uniform && words == kWhole && granule.write.agent == agent && granule.write.lane == now.lane;
     for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
       if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1))
         if (w.agent >= 0 && w.time > clock.time[w.agent]) race(agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
@@ -78,8 +79,9 @@ class SharedMemory {
       if (r.words &= static_cast<std::uint8_t>(~words)) read_of(g, kept++) = r;
     }
     granule.readers = kept;
-    granule.unfenced &= static_cast<std::uint8_t>(~words);
-    if (proxy == Proxy::generic) {
+    if (proxy == Proxy::async) {
+      granule.unfenced &= static_cast<std::uint8_t>(~words);
+    } else if (!again || granule.unfenced != kWhole) {   // else the thread remembers it already
       granule.unfenced |= words;
       unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
     }
@@ -106,14 +108,15 @@ class SharedMemory {
   struct Access {
     std::uint32_t time;
     std::int16_t agent;                                // -1: nobody yet
-    std::uint16_t words;                               // a bit for each 4 bytes of the granule
+    std::uint8_t words;                                // a bit for each 4 bytes of the granule
+    std::uint8_t lane;                                 // of a warp's, that wrote
     Place place;
   };
   struct alignas(64) Granule {                         // a cache line
     std::int8_t readers = 0;
     bool uniform = true;                               // one write covered all words
     std::uint8_t unfenced = 0;                         // words stored by generic code with no proxy fence since
-    Access write{0, -1, 0, 0};                         // the last one to the first word; to all if uniform
+    Access write{0, -1, 0, 0, 0};                        // the last one to the first word; to all if uniform
     std::array<Access, 4> reads;                       // since then
   };
   static_assert(sizeof(Granule) == 64);
@@ -139,14 +142,17 @@ class SharedMemory {
   }
 
   // One entry for an agent and its words. When a granule has more than eight the oldest is forgotten: a race may be missed, none invented.
-  void note_read(std::uint32_t g, const Access& access) {
+  void note_read(std::uint32_t g, std::uint32_t time, std::int16_t agent, std::uint8_t words) {
     Granule& granule = shadow_[g];
     for (int i = 0; i < granule.readers; ++i)
-      if (Access& r = read_of(g, i); r.agent == access.agent && r.words == access.words) { r = access; return; }
+      if (Access& r = read_of(g, i); r.agent == agent && r.words == words) {
+        r.time = time, r.place = block_.place();
+        return;
+      }
     if (granule.readers == kReads)
       for (int i = 1; i < kReads; ++i) read_of(g, i - 1) = read_of(g, i);
     else ++granule.readers;
-    read_of(g, granule.readers - 1) = access;
+    read_of(g, granule.readers - 1) = {time, agent, words, 0, block_.place()};
   }
 
 #define COLD [[noreturn, gnu::cold, gnu::noinline]]

@@ -8,9 +8,6 @@
 
 namespace cuda_on_host {
 
-inline std::uintptr_t loaded_at;                       // where this library lies in memory
-inline Place place_of(std::uintptr_t return_address) { return static_cast<Place>(return_address - loaded_at); }
-
 inline thread_local constinit sigjmp_buf* trapped = nullptr;   // back to the core's own stack; what the block owns is lost
 inline thread_local constinit siginfo_t trap_info{};
 inline thread_local constinit std::uintptr_t trap_at = 0;      // the instruction
@@ -28,7 +25,7 @@ inline void on_trap(int, siginfo_t* info, void* context) {
 
 inline Fault trap_fault() {
   const bool thread = block && block->running();
-  Fault fault{"", "", thread ? place_of(trap_at) + 1 : block->place(), 0, block->number(), thread ? block->thread().id : -1};
+  Fault fault{"", "", thread ? place_of(reinterpret_cast<const void*>(trap_at)) + 1 : block->place(), 0, block->number(), thread ? block->thread().id : -1};
   if (trap_info.si_signo == SIGILL || trap_info.si_signo == SIGTRAP) {
     fault.what = "the compiler found that this cannot happen";
     fault.hint = "what C++ leaves undefined: an end of a function without return, an access of another type";

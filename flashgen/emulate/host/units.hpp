@@ -45,12 +45,17 @@ struct Units {
   BulkLoads loads{mbarriers};
   BulkStores stores;
   AsyncCopies copies;
-  std::vector<Products> products;                      // by thread
+  std::unique_ptr<Deferred[]> deferred;                // by warp
   RegisterFile registers;
   std::vector<std::unique_ptr<TensorCore>> tensor_cores;
 
-  Units(Block& owner, SharedMemory& memory) : products(static_cast<std::size_t>(owner.size())) {
-    for (int i = 0; i < owner.size(); ++i) owner.thread(i).left = &products[static_cast<std::size_t>(i)], owner.thread(i).memory = &memory;
+  Units(Block& owner, SharedMemory& memory) : copies(owner, memory), deferred(std::make_unique_for_overwrite<Deferred[]>(static_cast<std::size_t>(owner.size() + 31) / 32)) {
+    for (int i = 0; i < owner.size(); ++i) {
+      Thread& t = owner.thread(i);
+      t.warp->deferred = &deferred[static_cast<std::size_t>(i / 32)];
+      t.warp->deferred->add(t);
+      t.memory = &memory;
+    }
     owner.add(&loads);
     owner.add(&stores);
     owner.add(&copies);
