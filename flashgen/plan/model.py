@@ -34,6 +34,9 @@ class TilePlan:
         return f"{self.block_m}x{self.block_n}"
 
 
+OutputPlace = Literal["registers", "own", "keys", "queries"]  # none in shared memory, one of its own, that of a key tile, that of q
+
+
 @dataclass(frozen=True)
 class PipelinePlan:
     """Who works, and what is in flight."""
@@ -45,7 +48,8 @@ class PipelinePlan:
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
     overlap: bool = False  # of float32: a tile's scores and the product of the one before are in flight at once; of 16 bits they always are
-    separate_output: bool = False  # o is staged beside q, so the next query tile loads early
+    output_place: OutputPlace = "registers"  # that o leaves from
+    query_stages: int = 1  # q of so many query tiles in shared memory
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
@@ -60,7 +64,13 @@ class PipelinePlan:
     @property
     def extras(self) -> list[str]:
         """What else a candidate is told by."""
-        extras = {"o apart": self.separate_output, "q in registers": self.query_in_registers, "overlapped": self.overlap}
+        extras = {
+            "o apart": self.output_place == "own",
+            "o in place of keys": self.output_place == "keys",
+            "q in registers": self.query_in_registers,
+            "overlapped": self.overlap,
+        }
+        extras[f"{self.query_stages} q tiles"] = self.query_stages > 1
         extras[f"an exponential in {self.multiplied} by multiply-adds"] = self.multiplied > 0
         return [text for text, holds in extras.items() if holds]
 

@@ -22,6 +22,10 @@ from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+_OUTPUT_REASONS = {
+    "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
+    "keys": "o leaves through the place of a key tile, so the next query tile loads while this one is written",
+}
 STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
 
 
@@ -243,8 +247,8 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         columns = f"each with {draft.tile.v_columns} columns of v: no thread holds o of more than 256"
         yield "v_splits", f"{draft.tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
     yield "order", _order_reason(problem)
-    if draft.pipeline.separate_output and problem.spec.out_element.bytes == 2:
-        yield "separate_output", "there is room to stage o beside q, so the next query tile loads while this one is written"
+    if draft.pipeline.output_place in _OUTPUT_REASONS:
+        yield "output_place", _OUTPUT_REASONS[draft.pipeline.output_place]
     if draft.pipeline.narrow:
         m, n = draft.tile.block_m, draft.tile.block_n
         seen = f"{problem.key_tiles(STRIPE, n):.1f} of the {problem.key_tiles(m, n):.1f} key tiles of a query tile"

@@ -8,7 +8,7 @@ from flashgen.plan import limits
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.instructions import PRODUCTS
 from flashgen.plan.limits import up, v_splits
-from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, OutputPlace, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
@@ -22,6 +22,7 @@ ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which pro
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
 COLUMN_REGISTERS = 16  # where all rows read the same,
+SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
@@ -29,10 +30,11 @@ MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgro
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
-STEP = 100  # start of the two products of a key step
+STEP = {1: 100, 2: 100, 3: 196}  # start of the two products of a key step, and their turn, by computing warpgroups
 EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
 QUERY_TILE = 2500  # start and end of 128 query rows
-SHARED_OUTPUT = 2500  # more, when q's place cannot be loaded before o has left it
+OUTPUT = {"registers": 0, "own": 0, "keys": 300, "queries": 2500}  # more, by the place that cannot be loaded before o has left it
+AHEAD = 700  # less, where the next q is there already
 QUEUED = 0.8  # of that, where two more warpgroups wait for special functions while one multiplies
 COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
 NARROW = 0.97  # of the key tiles of a query tile: a warpgroup that sees more of them had better take them all
@@ -58,13 +60,19 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     keys = KEYS if spec.block.n is None else [spec.block.n]
     stages = [2, 3, 4] if spec.stages is None else [spec.stages]
     busy = spec.softmax.normalized and problem.holes.instructions.special > 0
-    placed = (True, False) if spec.out_element.bytes == 2 else (True,)  # float32 goes to memory from the registers
-    for block_m, block_n, n, apart, multiplied in product(rows, keys, stages, placed, MULTIPLIED):
+    for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
         if not multiplied or (busy and block_m == 192):
-            yield _draft(problem, block_m, block_n, n, apart, multiplied)
+            yield _draft(problem, block_m, block_n, n, place, ahead, multiplied)
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: bool, multiplied: int) -> Draft:
+def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
+    """What o leaves from, with q of how many query tiles; float32 goes to memory from the registers."""
+    if problem.spec.out_element.bytes == 4:
+        return [("registers", 1)]
+    return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
+
+
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     splits = v_splits(problem.spec)
     columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
@@ -78,12 +86,13 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, apart: boo
         compute,
         load,
         turns=groups > 1,
-        separate_output=apart,
+        output_place=place,
+        query_stages=ahead,
         narrow=_narrow(problem, block_m, block_n),
         rows_together=groups == 3,
         multiplied=multiplied,
     )
-    return Draft(tile, pipeline, _smem(problem, tile, stages, apart))
+    return Draft(tile, pipeline, _smem(problem, tile, pipeline))
 
 
 def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
@@ -93,18 +102,19 @@ def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
     return block_m > 128 or problem.key_tiles(64, block_n) < NARROW * problem.key_tiles(block_m, block_n)
 
 
-def _smem(problem: Problem, tile: TilePlan, stages: int, apart: bool) -> SmemPlan | str:
+def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
+    stages, shares = pipe.stages, pipe.output_place == "queries"
     q, o = tile.block_m * tile.qk_stored * 2, tile.block_m * tile.v_stored * 2
     pieces = [
-        ("Q", "Q", q if apart else max(q, o), 1, 1024),
+        ("Q", "Q", max(q, o) if shares else q, pipe.query_stages, 1024),
         ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
-        *([("O", "O", o, 1, 1024)] if apart and problem.spec.out_element.bytes == 2 else []),
+        *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
     ]
-    barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
+    barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
-    return lay_out([*pieces, ("tile", "TILE", TILE_BYTES, 2, 8)], barriers, problem.arch.shared_bytes, [] if apart else [("O", "O", "Q")])
+    return lay_out([*pieces, ("tile", "TILE", TILE_BYTES, 2, 8)], barriers, problem.arch.shared_bytes, [("O", "O", "Q")] if shares else [])
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:
@@ -119,10 +129,15 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"stages is {pipe.stages}: 1 to 8"
     if spec.warps is not None and spec.warps * 16 != tile.block_m:
         return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
+    if pipe.output_place == "keys" and (groups == 3 or 64 * tile.v_stored > tile.block_n * min(tile.qk_stored, tile.v_stored)):
+        return f"o of {groups} times 64 rows, {128 * tile.v_stored} bytes each, does not fit k's and v's place of {tile.block_n} keys"
+    if pipe.query_stages > 1 and groups < 3:
+        return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
     holes = problem.holes
     by_row = holes.gathers or any(read.by_row for read in holes.reads)
     extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
     gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
+    extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.instructions.special else 0
     needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
     if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
         return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
@@ -154,10 +169,10 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
     exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
     if groups == 3 and step["special functions"] > step["tensor cores"]:
         exposed *= QUEUED
-    clocks = max(step.values()) + exposed + STEP * (1 if pipe.stages > 1 else 3) - pipe.stages
+    clocks = max(step.values()) + exposed + STEP[groups] * (1 if pipe.stages > 1 else 3) - pipe.stages
     rows = 64 if pipe.narrow else m  # that see key tiles together; whoever skips one still takes its turn, hence half of the gain
     keys = (problem.key_tiles(rows, n) + problem.key_tiles(m, n)) / 2 * clocks * up(problem.length, rows)
-    around = (QUERY_TILE * m / 128 + (0 if pipe.separate_output else SHARED_OUTPUT)) * up(problem.length, m)
+    around = (QUERY_TILE * m / 128 + OUTPUT[pipe.output_place] - (AHEAD if pipe.query_stages > 1 else 0)) * up(problem.length, m)
     return {**step, "exposed": exposed, "step": clocks, "total": (keys + around) * tile.v_splits / problem.length / m}
 
 

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_86 | plan 59402461 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_86 | plan 5f3713eb | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 6e840451 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 1683cf15 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -529,9 +529,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const {}
   __device__ __forceinline__ void pass_turn() const {}
 
-  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
+  __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
+    const u32 slot = nth & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
     const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);

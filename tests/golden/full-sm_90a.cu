@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec full | arch sm_90a | plan 515c1d0b | generated, do not edit
+// flashgen 0.1.0 | spec full | arch sm_90a | plan 4f6a38df | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -340,6 +340,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   const bool leader = (threadIdx.x & 127) == 0;
   const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
   int step = 0;                          // key tiles taken so far, over all query tiles
+  int dealt = 0;                         // query tiles taken so far
 
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
@@ -351,9 +352,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
-  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
+  __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
+    const u32 slot = nth & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
     const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
@@ -405,7 +406,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
   // o / l through shared memory to o; lse straight from the registers.
-  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
+  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) {
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -415,27 +416,27 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
+    const u32 place = shared + O + warpgroup * 64 * 128;
+    if (leader) ptx::tma_store_wait_read();           // the previous tile has left it
     meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
-      const u32 at = shared + O + k / 4 * BLOCK_M * 128 + (warpgroup * 64 + row) * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      const u32 at = place + k / 4 * BLOCK_M * 128 + row * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
       ptx::stmatrix_x4(at, ptx::bf16x2(o[8 * k], o[8 * k + 1]), ptx::bf16x2(o[8 * k + 2], o[8 * k + 3]),
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64)
-        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
 
   __device__ __forceinline__ void run() {
     first_turn();
-    for (int dealt = 0;; ++dealt) {
+    for (;; ++dealt) {
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan f8e18cdb | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan 6c2695ca | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 49152 | K 2 x 49152 | V 2 x 32768 | tile 2 x 128 | O 49152 | 2 stages    213360 of 232448 bytes
+//   shared    Q 49152 | K 2 x 49152 | V 2 x 32768 | tile 2 x 128 | 2 stages    213360 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -54,7 +54,6 @@ constexpr u32 Q = 0;                     // 1 x 49152
 constexpr u32 K = 49152;                 // 2 x 49152
 constexpr u32 V = 147456;                // 2 x 32768
 constexpr u32 TILE = 212992;             // 2 x 128
-constexpr u32 O = 0;                     // 1 x 49152
 constexpr u32 Q_FULL = 213248;           // 1 x 8
 constexpr u32 Q_EMPTY = 213256;          // 1 x 8
 constexpr u32 K_FULL = 213264;           // 2 x 8
@@ -333,6 +332,11 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
         for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
+    ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);   // one more place of keys and values, through which o leaves
+    ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+    ptx::mbarrier_arrive(shared + K_FULL + 8 * stage);
+    ptx::mbarrier_arrive(shared + V_FULL + 8 * stage);
+    if (++stage == STAGES) stage = 0, parity ^= 1;
   }
   __threadfence();
   if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
@@ -344,7 +348,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
   const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
   const bool leader = (threadIdx.x & 127) == 0;
   const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
-  int step = 0;                          // key tiles taken so far, over all query tiles
+  int step = 0;                          // key tiles taken so far, and places that o left through, over all query tiles
+  int dealt = 0;                         // query tiles taken so far
 
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
@@ -356,9 +361,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
-  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
+  __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
+    const u32 slot = nth & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
     const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
@@ -406,11 +411,11 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ++step;
   }
 
-  // The last product with q is done, but o leaves through q's place.
-  __device__ __forceinline__ void queries_read() const {}
+  // The last product with q is done; q's place is free.
+  __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
 
   // o / l through shared memory to o; lse straight from the registers.
-  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
+  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) {
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -420,28 +425,31 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    meet();
+    // The place of a key tile that the loading thread left out: k's for the first warpgroup, v's for the second.
+    const u32 place = shared + (warpgroup ? V + stage(step) * V_BYTES : K + stage(step) * K_BYTES);
+    ptx::mbarrier_wait(shared + (warpgroup ? V_FULL : K_FULL) + 8 * stage(step), parity(step));
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
-      const u32 at = shared + O + k / 4 * BLOCK_M * 128 + (warpgroup * 64 + row) * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      const u32 at = place + k / 4 * 64 * 128 + row * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
       ptx::stmatrix_x4(at, ptx::bf16x2(o[8 * k], o[8 * k + 1]), ptx::bf16x2(o[8 * k + 2], o[8 * k + 3]),
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64)
-        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * 64 * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
+      ptx::mbarrier_arrive(shared + (warpgroup ? K_EMPTY : V_EMPTY) + 8 * stage(step));
       ptx::tma_store_wait_read();
-      ptx::mbarrier_arrive(shared + Q_EMPTY);
+      ptx::mbarrier_arrive(shared + (warpgroup ? V_EMPTY : K_EMPTY) + 8 * stage(step));
     }
+    ++step;
   }
 
   __device__ __forceinline__ void run() {
     first_turn();
-    for (int dealt = 0;; ++dealt) {
+    for (;; ++dealt) {
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 89f2023f | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan ce0a44a4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 3 runs of tiles in closed form (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
-//   shared    Q 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 2 x 128 | 4 stages    115120 of 232448 bytes
+//   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 2 x 128 | 4 stages    139712 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -75,19 +75,19 @@ constexpr int TILE_BYTES = 128;
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
 // Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
-constexpr u32 Q = 0;                     // 1 x 24576
-constexpr u32 K = 24576;                 // 4 x 8192
-constexpr u32 V = 57344;                 // 4 x 8192
-constexpr u32 O = 90112;                 // 1 x 24576
-constexpr u32 TILE = 114688;             // 2 x 128
-constexpr u32 Q_FULL = 114944;           // 1 x 8
-constexpr u32 Q_EMPTY = 114952;          // 1 x 8
-constexpr u32 K_FULL = 114960;           // 4 x 8
-constexpr u32 K_EMPTY = 114992;          // 4 x 8
-constexpr u32 V_FULL = 115024;           // 4 x 8
-constexpr u32 V_EMPTY = 115056;          // 4 x 8
-constexpr u32 TILE_FULL = 115088;        // 2 x 8
-constexpr u32 TILE_EMPTY = 115104;       // 2 x 8
+constexpr u32 Q = 0;                     // 2 x 24576
+constexpr u32 K = 49152;                 // 4 x 8192
+constexpr u32 V = 81920;                 // 4 x 8192
+constexpr u32 O = 114688;                // 1 x 24576
+constexpr u32 TILE = 139264;             // 2 x 128
+constexpr u32 Q_FULL = 139520;           // 2 x 8
+constexpr u32 Q_EMPTY = 139536;          // 2 x 8
+constexpr u32 K_FULL = 139552;           // 4 x 8
+constexpr u32 K_EMPTY = 139584;          // 4 x 8
+constexpr u32 V_FULL = 139616;           // 4 x 8
+constexpr u32 V_EMPTY = 139648;          // 4 x 8
+constexpr u32 TILE_FULL = 139680;        // 2 x 8
+constexpr u32 TILE_EMPTY = 139696;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -363,9 +363,9 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work(t, p);
     post(shared + TILE + TILE_BYTES * slot, work);
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-    ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
-    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
+    ptx::mbarrier_wait(shared + Q_EMPTY + 8 * (dealt & 1), (dealt >> 1 & 1) ^ 1);
+    ptx::mbarrier_expect(shared + Q_FULL + 8 * (dealt & 1), Q_BYTES);
+    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
     #pragma unroll 1
     for (int run = Work::RUNS - 1; run >= 0; --run)
       for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
@@ -389,6 +389,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   const bool leader = (threadIdx.x & 127) == 0;
   const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
   int step = 0;                          // key tiles taken so far, over all query tiles
+  int dealt = 0;                         // query tiles taken so far
 
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
@@ -400,9 +401,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
-  __device__ __forceinline__ Work next_tile(int dealt) const {   // block -1: there are no more
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, dealt >> 1 & 1);
+  __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
+    const u32 slot = nth & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
     const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
@@ -416,7 +417,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k)
-      ptx::product_qk(s, advance(q_rows, k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), k > 0);
+      ptx::product_qk(s, advance(q_rows, (dealt & 1) * Q_BYTES + k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
@@ -464,10 +465,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   }
 
   // The last product with q is done; q's place is free.
-  __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
+  __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY + 8 * (dealt & 1)); }
 
   // o / l through shared memory to o; lse straight from the registers.
-  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) const {
+  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) {
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -477,27 +478,27 @@ struct Attend {                          // one warpgroup: 64 query rows against
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    if (leader) ptx::tma_store_wait_read();           // the previous tile has left the staging rows
+    const u32 place = shared + O + warpgroup * 64 * 128;
+    if (leader) ptx::tma_store_wait_read();           // the previous tile has left it
     meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
-      const u32 at = shared + O + k / 4 * BLOCK_M * 128 + (warpgroup * 64 + row) * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      const u32 at = place + k / 4 * BLOCK_M * 128 + row * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
       ptx::stmatrix_x4(at, ptx::bf16x2(o[8 * k], o[8 * k + 1]), ptx::bf16x2(o[8 * k + 2], o[8 * k + 3]),
                        ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
     }
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64)
-        ptx::tma_store(p.o, shared + O + c * BLOCK_M * 2 + warpgroup * 64 * 128, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
 
   __device__ __forceinline__ void run() {
     first_turn();
-    for (int dealt = 0;; ++dealt) {
+    for (;; ++dealt) {
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
@@ -507,7 +508,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
-      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      ptx::mbarrier_wait(shared + Q_FULL + 8 * (dealt & 1), dealt >> 1 & 1);
       pass(work.tiles(last + 1, work.last() + 1));
       if (last >= 0) {
         start_scores(s, step);
@@ -542,8 +543,6 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
@@ -551,6 +550,8 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
     }
     for (int i = 0; i < 2; ++i) {
+      ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
+      ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
       ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
     }

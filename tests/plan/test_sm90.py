@@ -72,5 +72,13 @@ def test_reasons_tell_the_form_and_the_instructions():
 def test_o_of_float32_is_not_staged(out_dtype):
     p = planned(128, out_dtype=out_dtype)
     staged = out_dtype == "bfloat16"
-    assert ("separate_output" in dict(p.reasons)) is staged
+    assert ("output_place" in dict(p.reasons)) is staged
     assert ("O" in {region.symbol for region in p.smem.regions}) is staged
+
+
+@pytest.mark.parametrize(("head_dim", "place", "ahead"), [(64, "own", 2), (128, "own", 1), (256, "keys", 1)])
+def test_places_of_o_and_q(head_dim, place, ahead):
+    p = planned(head_dim, mask="causal")
+    assert (p.pipeline.output_place, p.pipeline.query_stages) == (place, ahead)
+    assert [region.count for region in p.smem.regions if region.symbol in ("Q", "Q_FULL", "Q_EMPTY")] == [ahead] * 3
+    assert ("place of a key tile" in dict(p.reasons).get("output_place", "")) is (place == "keys")
