@@ -113,7 +113,7 @@ def counts(plan: Plan) -> Counts:
 
 
 def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
-    """Kernels that write planes of q, k and v, one that multiplies them, one that looks for lost tiles. A tile's scale is read once."""
+    """Kernels that write planes of k and v, the attention, which splits q, one that looks for lost tiles. A tile's scale is read once."""
     tile, split, heads, rows = plan.tile, plan.split, B * H, sympy.ceiling(S_q / m)
     assert split
     own = [s for s in plan.launch.scratch if s.name == "lost" or s.name.endswith(("_planes", "_scales"))]
@@ -125,9 +125,8 @@ def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
         ("kv_len", tile.block_n): sympy.ceiling(S_kv / n),
     }
     memory = sum(by_name(s.dtype).bytes * sympy.prod([words.get(size, size) for size in s.shape]) for s in own)
-    queries = m * (2 * split.planes * tile.qk_stored + FLOAT)
     keys = 2 * split.planes * n * (tile.qk_stored + tile.v_stored) + 2 * FLOAT
-    read = arrays + heads * (rows * (queries + FLOAT) + W * keys)
+    read = arrays + heads * (rows * m / 16 * FLOAT + W * keys)
     normalized = int(plan.softmax.normalized)
     exponentials, rescales = heads * W * m * n * normalized, heads * W * m * (D_v + normalized)
     return Counts(

@@ -1,4 +1,4 @@
-"""What surrounds an attention of planes: the kernels that split q, k and v before it, plain float32 after it, the memory between them."""
+"""What surrounds an attention of planes: the kernels that split k and v before it, plain float32 after it, the memory between them."""
 
 from collections.abc import Iterator
 
@@ -38,11 +38,10 @@ def plain_regions(spec: Spec, tile: TilePlan) -> tuple[Region, Region]:
 
 
 def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...] = ()) -> LaunchPlan:
-    """The planes of q, k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
+    """The planes of k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
     spec = problem.spec
     keys = (("kv_len", tile.block_n), "kv_heads", "batch")
     kernels = (
-        KernelPlan("split_queries", SPLIT_THREADS, SPLIT_BYTES, query_tiles(tile)),
         KernelPlan("split_keys", SPLIT_THREADS, SPLIT_BYTES, keys),
         KernelPlan("split_values", SPLIT_THREADS, SPLIT_BYTES, keys),
         attention,
@@ -59,22 +58,19 @@ def _arguments(spec: Spec) -> Iterator[Argument]:
     for x in "qkvo":
         yield Argument(f"{x}_strides", "Strides", "strides", x)
     yield from row_arguments(spec)
-    for x in "qkv":
+    for x in "kv":
         yield Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them")
-    yield Argument("q_scales", "float*", "pointer", "q_scales", comment="of a query row, or NaN: planes cannot hold its tile")
     for x in "kv":
         yield Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, 16 bytes apart, or NaN")
-    yield Argument("lost", "int*", "pointer", "lost", comment="of a query tile: whether it has seen a NaN for a scale")
+    yield Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
 
 
 def _scratch(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
     queries, keys = ("batch", "heads", ("q_len", tile.block_m)), ("batch", "kv_heads", ("kv_len", tile.block_n))
     return (
-        Scratch("q_planes", "float16", (*queries, planes * tile.block_m * tile.qk_stored)),
         Scratch("k_planes", "float16", (*keys, planes * tile.block_n * tile.qk_stored)),
         Scratch("v_planes", "float16", (*keys, planes * tile.block_n * tile.v_stored)),
-        Scratch("q_scales", "float32", (*queries, tile.block_m)),
         Scratch("k_scales", "float32", (*keys, SCALE_FLOATS)),
         Scratch("v_scales", "float32", (*keys, SCALE_FLOATS)),
-        Scratch("lost", "int32", queries),
+        Scratch("lost", "int32", (*queries, tile.block_m // 16)),
     )

@@ -64,13 +64,11 @@ def _smem(problem: Problem, tile: TilePlan, stages: int) -> SmemPlan | str:
         ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
         ("K", "K", count * tile.block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", count * tile.block_n * tile.v_stored * 2, stages, 1024),
-        ("q scales", "Q_SCALES", 4 * tile.block_m, 1, 16),
         ("k scales", "K_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
         ("v scales", "V_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
         ("tile", "TILE", TILE_BYTES, 2, 8),
     ]
-    barriers = [("Q full", "Q_FULL", 1), ("Q empty", "Q_EMPTY", 1)]
-    barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
+    barriers = [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
     return lay_out(pieces, barriers, problem.arch.shared_bytes)
 

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 1683cf15 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan e3725bfa | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -10,7 +10,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | q scales 512 | k scales 2 x 16 | v scales 2 x 16 | tile 2 x 128 | 2 stages    230320 of 232448 bytes
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 16 | v scales 2 x 16 | tile 2 x 128 | 2 stages    229792 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -28,13 +28,11 @@ struct Params {
   Strides v_strides;
   Strides o_strides;
   float* lse;                            // [B, Hq, Sq], natural log
-  u16* q_planes;                         // of q, tiles as shared memory holds them
   u16* k_planes;                         // of k, tiles as shared memory holds them
   u16* v_planes;                         // of v, tiles as shared memory holds them
-  float* q_scales;                       // of a query row, or NaN: planes cannot hold its tile
   float* k_scales;                       // of a tile, 16 bytes apart, or NaN
   float* v_scales;                       // of a tile, 16 bytes apart, or NaN
-  int* lost;                             // of a query tile: whether it has seen a NaN for a scale
+  int* lost;                             // of 16 query rows: whether they have seen what planes cannot hold
   int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
   float softmax_scale;
   int q_len;
@@ -60,31 +58,29 @@ constexpr int QK_PART = 64, V_PART = 128;   // columns that one sum of a score c
 constexpr int PLANES = 2;                // of an operand, high first
 constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
-constexpr int Q_BYTES = PLANES * Q_PLANE, K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
-constexpr int Q_SCALE_BYTES = BLOCK_M * 4, SCALE_BYTES = 16;   // of the scales of a query tile, one a row; of keys or values, one so often that a copy moves it
+constexpr int K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
+constexpr int SCALE_BYTES = 16;          // of the scale of a tile of keys or values, so often that a copy moves it
 
 // Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
 constexpr u32 Q = 0;                     // 1 x 65536
 constexpr u32 K = 65536;                 // 2 x 40960
 constexpr u32 V = 147456;                // 2 x 40960
-constexpr u32 Q_SCALES = 229376;         // 1 x 512
-constexpr u32 K_SCALES = 229888;         // 2 x 16
-constexpr u32 V_SCALES = 229920;         // 2 x 16
-constexpr u32 TILE = 229952;             // 2 x 128
-constexpr u32 Q_FULL = 230208;           // 1 x 8
-constexpr u32 Q_EMPTY = 230216;          // 1 x 8
-constexpr u32 K_FULL = 230224;           // 2 x 8
-constexpr u32 K_EMPTY = 230240;          // 2 x 8
-constexpr u32 V_FULL = 230256;           // 2 x 8
-constexpr u32 V_EMPTY = 230272;          // 2 x 8
-constexpr u32 TILE_FULL = 230288;        // 2 x 8
-constexpr u32 TILE_EMPTY = 230304;       // 2 x 8
+constexpr u32 K_SCALES = 229376;         // 2 x 16
+constexpr u32 V_SCALES = 229408;         // 2 x 16
+constexpr u32 TILE = 229440;             // 2 x 128
+constexpr u32 K_FULL = 229696;           // 2 x 8
+constexpr u32 K_EMPTY = 229712;          // 2 x 8
+constexpr u32 V_FULL = 229728;           // 2 x 8
+constexpr u32 V_EMPTY = 229744;          // 2 x 8
+constexpr u32 TILE_FULL = 229760;        // 2 x 8
+constexpr u32 TILE_EMPTY = 229776;       // 2 x 8
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
 constexpr int TILE_BYTES = 128;
 
 // Named barriers.
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -99,6 +95,7 @@ __device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrie
 __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
   asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
 }
+__device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
   asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
 }
@@ -109,10 +106,15 @@ __device__ __forceinline__ void store_global_x2(float* to, float x, float y) { a
 __device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float maximum(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
 __device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 __device__ __forceinline__ float f32(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
 __device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
 __device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" :: "r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
@@ -181,7 +183,7 @@ __device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
 }
 
 // 8 columns of a row.
-__device__ __forceinline__ void load_columns(float (&x)[8], const float* from, const Strides& strides) {
+__device__ __forceinline__ void load_columns(float* x, const float* from, const Strides& strides) {
   ptx::load_global_x4(x, from);
   ptx::load_global_x4(x + 4, from + 4);
 }
@@ -205,14 +207,14 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   }
 }
 
-// One tile: of an array's ROWS rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
-// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. A scale BY_ROW or one for the tile; the first is NaN where a
-// row, or a column of a warp's rows, lies so far below its scale that its planes lose bits, or where a number is not finite.
-template <int ROWS, int DIM, int STORED, bool BY_ROW>
+// One tile: of an array's BLOCK_N rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
+// shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. Its scale is NaN where a row, or a column of a warp's
+// rows, lies so far below it that its planes lose bits, or where a number is not finite.
+template <int DIM, int STORED>
 __device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words) {
-  constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (ROWS + PASS - 1) / PASS;
+  constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (BLOCK_N + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
-  const int last = min(ROWS, length - first) - 1;
+  const int last = min(BLOCK_N, length - first) - 1;
   float x[PASSES][8];
   from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
@@ -225,21 +227,16 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
   u32 whole = 0, least = 0x7f800000, columns[8] = {};   // the largest number; the largest of the row or column where that is least
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
-    const int row = i * PASS + top_row;
     u32 largest = 0;
     #pragma unroll
-    for (int c = 0; c < 8; ++c) largest = max(largest, magnitude(x[i][c]));
+    for (int c = 0; c < 8; ++c) {
+      largest = max(largest, magnitude(x[i][c]));
+      columns[c] = max(columns[c], magnitude(x[i][c]));
+    }
     #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
     whole = max(whole, largest);
-    const float factor = BY_ROW ? power_of_two(exponent(largest)) : 1.0f;
-    if (largest > 0) least = min(least, magnitude(__uint_as_float(largest) * factor));
-    #pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      x[i][c] *= factor;
-      columns[c] = max(columns[c], magnitude(x[i][c]));
-    }
-    if (BY_ROW && chunk == 0 && row < ROWS) scales[row] = power_of_two(-exponent(largest));
+    if (largest > 0) least = min(least, largest);
   }
   #pragma unroll
   for (int c = 0; c < 8; ++c) {
@@ -248,44 +245,36 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
     if (columns[c] > 0) least = min(least, columns[c]);
   }
   extremes(whole, least, words);
-  const float factor = BY_ROW ? 1.0f : power_of_two(exponent(whole));
+  const float factor = power_of_two(exponent(whole));
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
     const int row = i * PASS + top_row;
-    if (row >= ROWS || chunk * 8 >= STORED) continue;
+    if (row >= BLOCK_N || chunk * 8 >= STORED) continue;
     u32 planes[4][PLANES];
     #pragma unroll
     for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
-    u16* const at = to + chunk / 8 * ROWS * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    u16* const at = to + chunk / 8 * BLOCK_N * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
     #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * ROWS * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
   const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
-  if (BY_ROW ? lost && threadIdx.x == 0 : threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
-}
-
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_queries(const __grid_constant__ Params p) {   // a block a tile
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const int tiles = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
-  const float* const from = p.q + batch * p.q_strides.batch + head * p.q_strides.head;
-  split_tile<BLOCK_M, QK_DIM, QK_STORED, true>(from, p.q_strides, tile * BLOCK_M, p.q_len,
-    p.q_planes + (long long)blockIdx.x * (PLANES * BLOCK_M * QK_STORED), p.q_scales + (long long)blockIdx.x * BLOCK_M, (u32)__cvta_generic_to_shared(memory));
+  if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys(const __grid_constant__ Params p) {   // a block a tile
   extern __shared__ __align__(1024) unsigned char memory[];
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.k + batch * p.k_strides.batch + head * p.k_strides.head;
-  split_tile<BLOCK_N, QK_DIM, QK_STORED, false>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
-    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
+  split_tile<QK_DIM, QK_STORED>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
+    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * (SCALE_BYTES / 4), (u32)__cvta_generic_to_shared(memory));
 }
 
 extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const __grid_constant__ Params p) {   // a block a tile
   extern __shared__ __align__(1024) unsigned char memory[];
   const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
   const float* const from = p.v + batch * p.v_strides.batch + head * p.v_strides.head;
-  split_tile<BLOCK_N, V_DIM, V_STORED, false>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
-    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * SCALE_BYTES / 4, (u32)__cvta_generic_to_shared(memory));
+  split_tile<V_DIM, V_STORED>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
+    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * (SCALE_BYTES / 4), (u32)__cvta_generic_to_shared(memory));
 }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
@@ -415,13 +404,83 @@ struct Work {                            // the t-th query tile and its key tile
   }
 };
 
-// The number of a tile among all tiles of queries, or of keys and of values: where its planes and its scale lie.
+// The number of a tile among all tiles of queries, or of keys and of values: where its flags, or its planes and its scale, lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
   return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
 }
 __device__ __forceinline__ long long key_tile(const Params& p, const Work& work, int tile) {
   return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * ((p.kv_len + BLOCK_N - 1) / BLOCK_N) + tile;
 }
+
+struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
+  static constexpr int CHUNKS = QK_STORED / 32;
+  const int row;                         // the thread's first
+  float x[2][8 * CHUNKS];
+
+  __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, p.q_len - 1);   // beyond the end the last row again
+      const float* const from = p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head + q_idx * p.q_strides.row;
+      #pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
+    }
+  }
+  static __device__ __forceinline__ int chunk(int c) { return c * 4 + threadIdx.x % 4; }
+
+  // Multiplies each row by a power of two, whose inverse is its scale. Whether planes hold all of it.
+  __device__ __forceinline__ bool normalize(float (&scale)[2]) {
+    bool held = true;
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float largest = 0.0f;              // or NaN
+      #pragma unroll
+      for (int i = 0; i < 8 * CHUNKS; ++i) {
+        if (QK_STORED > QK_DIM && chunk(i / 8) * 8 >= QK_DIM) x[r][i] = 0.0f;
+        largest = ptx::maximum(largest, fabsf(x[r][i]));
+      }
+      largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 2));
+      const int e = exponent(magnitude(largest));
+      const float factor = power_of_two(e);
+      scale[r] = power_of_two(-e);
+      held &= magnitude(largest) < 0x7f800000 && !loses_bits(largest * factor);
+      #pragma unroll
+      for (int i = 0; i < 8 * CHUNKS; ++i) x[r][i] *= factor;
+    }
+    if (__any_sync(~0u, some_column_loses<4>())) held &= !some_column_loses<32>();   // rarely asked
+    return __all_sync(~0u, held);
+  }
+
+  // A row, or a column, whose largest number this is.
+  static __device__ __forceinline__ bool loses_bits(float largest) { return largest > 0.0f && largest < SMALLEST; }
+  // Of the thread's two rows, or of all that LANES lanes have.
+  template <int LANES> __device__ __forceinline__ bool some_column_loses() const {
+    bool lost = false;
+    #pragma unroll
+    for (int i = 0; i < 8 * CHUNKS; ++i) {
+      float largest = fmaxf(fabsf(x[0][i]), fabsf(x[1][i]));
+      #pragma unroll
+      for (int lanes = 4; lanes < LANES; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+      lost |= loses_bits(largest);
+    }
+    return lost;
+  }
+
+  __device__ __forceinline__ void store(u32 tile) const {   // as planes, in the form of split_tile
+    #pragma unroll
+    for (int r = 0; r < 2; ++r)
+      #pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        u32 planes[4][PLANES];
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
+        const u32 at = tile + chunk(c) / 8 * BLOCK_M * 128 + (row + 8 * r) * 128 + ((chunk(c) ^ row) & 7) * 16;
+        #pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+      }
+  }
+};
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
@@ -457,10 +516,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work(t, p);
     post(shared + TILE + TILE_BYTES * slot, work);
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-    ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
-    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES + Q_SCALE_BYTES);
-    ptx::bulk_load(shared + Q, p.q_planes + query_tile(p, work) * (Q_BYTES / 2), Q_BYTES, shared + Q_FULL);
-    ptx::bulk_load(shared + Q_SCALES, p.q_scales + query_tile(p, work) * (Q_SCALE_BYTES / 4), Q_SCALE_BYTES, shared + Q_FULL);
     #pragma unroll 1
     for (int run = Work::RUNS - 1; run >= 0; --run)
       for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
@@ -504,26 +559,23 @@ __device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], cons
 struct Queries {                         // a query tile, as a thread sees it
   const Work work;
   const Variant variant;
-  const int row, q_idx;                  // the thread's first of the tile, of the sequence; the other is 8 below
-  const float scale[2];
-  bool held;                             // by planes, all that its rows have seen so far
-  __device__ __forceinline__ Queries(const Work& work, const Params& p, u32 scales, int row)
-    : work(work), variant(p, work.batch, work.head, work.kv_head), row(row), q_idx(work.block * BLOCK_M + row),
-      scale{__uint_as_float(ptx::load_shared(scales + row * 4)), __uint_as_float(ptx::load_shared(scales + (row + 8) * 4))},
-      held(scale[0] == scale[0]) {}
+  const int q_idx;                       // the thread's first row; the other is 8 below
+  float scale[2];
+  bool held = true;                      // by planes, all that its warp's rows have seen so far
+  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row) : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
 };
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
   const Params& p;
   const u32 shared;
-  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
-  const bool leader = (threadIdx.x & 127) == 0;
+  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31, row = warpgroup * 64 + warp * 16 + lane / 4;   // of a query tile, the thread's first
   const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
   int step = 0;                          // key tiles taken so far, over all query tiles
 
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
   __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
   __device__ __forceinline__ void release(u32 barrier) const { if (lane == 0) ptx::mbarrier_arrive(barrier); }   // each warp, as each has read scales
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
 
   __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
   __device__ __forceinline__ void take_turn() const {}
@@ -536,6 +588,15 @@ struct Attend {                          // one warpgroup: 64 query rows against
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
     return work;
+  }
+
+  __device__ __forceinline__ void fetch_queries(Queries& queries) const {
+    QueryRows own(p, queries.work, row);
+    queries.held = own.normalize(queries.scale);
+    meet();                              // all four warps are done with the rows before
+    own.store(shared + Q);
+    ptx::async_proxy_fence();
+    meet();
   }
 
   // s = q k^T over one part of the columns.
@@ -610,7 +671,6 @@ struct Attend {                          // one warpgroup: 64 query rows against
       for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += more[i];
     }
     release(shared + K_EMPTY + 8 * stage(step));
-    if (tile == queries.work.first()) release(shared + Q_EMPTY);
     Factors factors = weigh<MASKED>(s, k_scale, rows, queries, tile);
     pack(s, probabilities);
     ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
@@ -633,21 +693,18 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   __device__ __forceinline__ void run() {
     first_turn();
-    for (int dealt = 0;; ++dealt) {
-      const Work work = next_tile(dealt);
-      if (work.block < 0) break;
-      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
-      Queries queries(work, p, shared + Q_SCALES, warpgroup * 64 + warp * 16 + lane / 4);
+    Work work = next_tile(0);
+    for (int dealt = 1; work.block >= 0; ++dealt) {
+      Queries queries(work, p, row);
       float o[V_COLUMNS / 2] = {};
       Rows rows;
       if (work.last() >= 0) {
+        fetch_queries(queries);
         attend(o, rows, queries);
-      } else {
-        __syncwarp();                    // all lanes have read their scales; no product holds them together here
-        release(shared + Q_EMPTY);
       }
-      store_rows(o, rows, p, queries.variant, work, queries.q_idx);
-      if (leader && warpgroup == 0) p.lost[query_tile(p, work)] = !queries.held;
+      work = next_tile(dealt);
+      store_rows(o, rows, p, queries.variant, queries.work, queries.q_idx);
+      if (lane == 0) p.lost[query_tile(p, queries.work) * (BLOCK_M / 16) + row / 16] = !queries.held;
     }
   }
 };
@@ -660,8 +717,6 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, 4 * WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, 4 * WARPGROUPS);
@@ -781,7 +836,12 @@ extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __
   const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
   for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
     const int t = first + threadIdx.x % 32;
-    const bool here = t < count && p.lost[query_tile(p, Work(t, p))];
+    bool here = false;
+    if (t < count) {
+      const int* const flags = p.lost + query_tile(p, Work(t, p)) * (BLOCK_M / 16);
+      #pragma unroll
+      for (int warp = 0; warp < BLOCK_M / 16; ++warp) here |= flags[warp];
+    }
     for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
   }
 }
