@@ -27,6 +27,7 @@ class RangeText:
     lines: tuple[str, ...]
     loops: tuple[tuple[str, str, bool], ...]
     pairings: "tuple[PairingText, ...]" = ()
+    contiguous: bool = True  # each loop begins where the one before it ends
 
 
 class Printer:

@@ -5,7 +5,7 @@ No table and no pass over memory: a few integers, computed for each query tile, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,11 @@ class KeyRanges:
         """Whether only the last key tile is ever tested, alike for all query tiles: where the keys end inside it."""
         return self.uniform and [loop.masked for loop in self.loops] == [False, True]
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether each loop begins where the one before it ends."""
+        return all(left.end == right.begin for left, right in pairwise(self.loops))
+
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Begin and end of every loop: [loops, q_tiles]. `values` holds b, h, hk, params and tensors by name, those that are read.
 
@@ -84,7 +89,7 @@ class KeyRanges:
         return bounds[0], bounds[1]
 
     def cuda(self) -> RangeText:
-        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, rows, BLOCK_N, floor_div, floor_mod, min, max."""
+        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, rows, pairings, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
         of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
@@ -94,13 +99,13 @@ class KeyRanges:
             pairing.strip(facts)
         printer = Printer(facts, self.tensors)
         pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors))
-        lines = [f"const int4 {x.name} = p.{x.name}[{x.place} * blocks + block];" for x in pairings]
+        lines = []
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
             if name != Q_LAST_STEP[0]:
                 facts.let(name, value)
         loops = tuple((printer.narrow(loop.begin), printer.narrow(loop.end), loop.masked) for loop in self.loops)
-        return RangeText(tuple(lines), loops, pairings)
+        return RangeText(tuple(lines), loops, pairings, self.contiguous)
 
     def classes(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
         """0 never loaded, 1 masked, 2 not masked: [q_tiles, kv_tiles]."""

@@ -119,7 +119,8 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, why))
     launch = with_head_maximum(strategy.launch(problem, best), spec)
-    launch = launch if problem.softmax.materialize else with_ranges(launch, ranges)
+    pieces = 1 + best.pipeline.warps // 4 if best.pipeline.narrow else 1
+    launch = launch if problem.softmax.materialize else with_ranges(launch, ranges, pieces)
     what = (spec, arch, strategy.SKELETON, problem.expressions, problem.holes, ranges)
     return Plan(*what, best.tile, best.pipeline, best.smem, problem.softmax, launch, tuple(cost.items()), reasons, (*slower, *rejected))
 
@@ -251,8 +252,9 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         yield "output_place", _OUTPUT_REASONS[draft.pipeline.output_place]
     if draft.pipeline.narrow:
         m, n = draft.tile.block_m, draft.tile.block_n
-        seen = f"{problem.key_tiles(STRIPE, n):.1f} of the {problem.key_tiles(m, n):.1f} key tiles of a query tile"
-        yield "narrow", f"each warpgroup takes what its own 64 rows see, on average {seen} at length {problem.length}"
+        tiles = f"{problem.key_tiles(STRIPE, n):.1f} of the {problem.key_tiles(m, n):.1f} key tiles of a query tile"
+        seen = f"on average {tiles} at length {problem.length}"
+        yield "narrow", f"each warpgroup takes what its own 64 rows see, {'whatever the tensors hold' if problem.paired else seen}"
     yield "rescale", _rescale_reason(problem.softmax)
     if problem.spec.element.bytes == 2 and problem.arch.name != "host":
         yield from instructions.reasons(draft.tile, draft.pipeline, problem.softmax, problem.holes)

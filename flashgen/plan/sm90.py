@@ -25,7 +25,7 @@ COLUMN_REGISTERS = 16  # where all rows read the same,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
-TILE_BYTES = 128  # of what the loading thread tells about a query tile
+TILE_BYTES = 128  # of what the loading thread tells about a query tile, all warpgroups at once or each
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
@@ -97,9 +97,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, place: Out
 
 def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
     """Where rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
-    if problem.paired or block_m == 64:
+    if block_m == 64:
         return False
-    return block_m > 128 or problem.key_tiles(64, block_n) < NARROW * problem.key_tiles(block_m, block_n)
+    return problem.paired or block_m > 128 or problem.key_tiles(64, block_n) < NARROW * problem.key_tiles(block_m, block_n)
 
 
 def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
@@ -114,7 +114,8 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
-    return lay_out([*pieces, ("tile", "TILE", TILE_BYTES, 2, 8)], barriers, problem.arch.shared_bytes, [("O", "O", "Q")] if shares else [])
+    pieces.append(("tile", "TILE", TILE_BYTES, 2 * (pipe.warps // 4 if pipe.narrow else 1), 8))
+    return lay_out(pieces, barriers, problem.arch.shared_bytes, [("O", "O", "Q")] if shares else [])
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:

@@ -59,7 +59,8 @@ int main() {
 def function(i, found):
     text = found.cuda()
     body = [*text.lines, *(f'printf("%d %d ", {begin}, {end});' for begin, end, _ in text.loops)]
-    sizes = f"constexpr int BLOCK_M = {found.block_m}, BLOCK_N = {found.block_n}, rows = BLOCK_M, blocks = 1, block = 0;"
+    sizes = f"constexpr int BLOCK_M = {found.block_m}, BLOCK_N = {found.block_n}, rows = BLOCK_M;"
+    sizes += "".join(f" const int4 {x.name} = *p.{x.name};" for x in text.pairings)
     return "\n  ".join([f"void k{i}(const Params& p, int batch, int head, int kv_head, int q_begin) {{", sizes, *body]) + "\n}\n"
 
 

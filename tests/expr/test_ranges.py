@@ -1,5 +1,6 @@
 """Masks as ranges of key tiles: sound against the predicate on every pair, exact for the masks in use, in bounded time."""
 
+import dataclasses
 import doctest
 import time
 
@@ -30,6 +31,11 @@ from tests.expr.masks import (
 )
 
 
+def check_classes(ours, truth):
+    assert (truth[ours == EMPTY] == EMPTY).all(), "a tile called empty has a visible pair"
+    assert (truth[ours == FULL] == FULL).all(), "a tile called full has a hidden pair"
+
+
 def check_sound(text, q_len, kv_len, block_m, block_n, given_values):
     found = ranges_of(text, block_m, block_n)
     begin, end = found.evaluate(q_len, kv_len, given_values)
@@ -39,8 +45,7 @@ def check_sound(text, q_len, kv_len, block_m, block_n, given_values):
     assert (end[begin < end] <= -(-kv_len // block_n)).all()
     assert (begin[1:] >= end[:-1]).all()
     ours, truth = found.classes(q_len, kv_len, given_values), true_classes(text, block_m, block_n, q_len, kv_len, given_values)
-    assert (truth[ours == EMPTY] == EMPTY).all(), "a tile called empty has a visible pair"
-    assert (truth[ours == FULL] == FULL).all(), "a tile called full has a hidden pair"
+    check_classes(ours, truth)
     counts = (end - begin).sum(0)
     assert not found.uniform or len(set(counts.tolist())) <= 1
     return found, ours, truth
@@ -55,6 +60,21 @@ def test_random_masks_are_sound(text, q_len, kv_len, block_m, block_n, given_val
     except SpecError:  # a divisor folded to 0, a text too long
         return
     check_sound(text, q_len, kv_len, block_m, block_n, given_values)
+
+
+@given(MASKS, LENGTHS, LENGTHS, TILES, TILES, values())
+def test_what_a_third_of_the_rows_see(text, q_len, kv_len, block_m, block_n, given_values):
+    """Warpgroups take, of what is loaded for a query tile, what their own rows see by the same code."""
+    try:
+        mask_of(text)
+    except SpecError:
+        return
+    whole = ranges_of(text, 3 * block_m, block_n)
+    loaded, own = (found.classes(q_len, kv_len, given_values) for found in (whole, dataclasses.replace(whole, block_m=block_m)))
+    check_classes(own, true_classes(text, block_m, block_n, q_len, kv_len, given_values))
+    places = np.repeat(loaded != EMPTY, 3, axis=0)[: len(own)]
+    places = np.maximum.accumulate(places, 1) & np.maximum.accumulate(places[:, ::-1], 1)[:, ::-1]
+    assert (places | (own == EMPTY)).all()
 
 
 @FEW

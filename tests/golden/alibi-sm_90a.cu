@@ -312,8 +312,8 @@ struct Work {                            // the t-th query tile and its key tile
     for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
     return tile;
   }
-  __device__ __forceinline__ int first() const {  // the first key tile, or -1
-    int tile = -1;
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
     #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
     return tile;
@@ -357,17 +357,15 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
-    #pragma unroll 1
-    for (int run = Work::RUNS - 1; run >= 0; --run)
-      for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
-        ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
-        for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
-        for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
+    for (int tile = work.last(); tile >= work.first(); --tile) {
+      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
+      for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
   }
   __threadfence();
   if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
@@ -480,7 +478,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4;
       const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan 4c632864 | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan 4dd2a277 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 3 runs of tiles by extents of ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len] (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 2 x 128 | 2 stages    196976 of 232448 bytes
+//   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 4 x 128 | 2 stages    197232 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -58,7 +58,7 @@ struct Params {
   int group;                             // query heads a key/value head
   int section;                           // heads whose keys and values stay in the L2 together
   longlong2* extents_seen_0;             // the least and the greatest over each key tile
-  int4* seen_0;                          // keys that each query tile may see, and must see
+  int4* seen_0;                          // keys that each query tile, and then each of its warpgroups, may see, and must see
 };
 
 // ----------------------------------------------------------------------------------------------------------------- plan
@@ -82,15 +82,15 @@ constexpr u32 Q = 0;                     // 1 x 32768
 constexpr u32 K = 32768;                 // 2 x 32768
 constexpr u32 V = 98304;                 // 2 x 32768
 constexpr u32 O = 163840;                // 1 x 32768
-constexpr u32 TILE = 196608;             // 2 x 128
-constexpr u32 Q_FULL = 196864;           // 1 x 8
-constexpr u32 Q_EMPTY = 196872;          // 1 x 8
-constexpr u32 K_FULL = 196880;           // 2 x 8
-constexpr u32 K_EMPTY = 196896;          // 2 x 8
-constexpr u32 V_FULL = 196912;           // 2 x 8
-constexpr u32 V_EMPTY = 196928;          // 2 x 8
-constexpr u32 TILE_FULL = 196944;        // 2 x 8
-constexpr u32 TILE_EMPTY = 196960;       // 2 x 8
+constexpr u32 TILE = 196608;             // 4 x 128
+constexpr u32 Q_FULL = 197120;           // 1 x 8
+constexpr u32 Q_EMPTY = 197128;          // 1 x 8
+constexpr u32 K_FULL = 197136;           // 2 x 8
+constexpr u32 K_EMPTY = 197152;          // 2 x 8
+constexpr u32 V_FULL = 197168;           // 2 x 8
+constexpr u32 V_EMPTY = 197184;          // 2 x 8
+constexpr u32 TILE_FULL = 197200;        // 2 x 8
+constexpr u32 TILE_EMPTY = 197216;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -316,6 +316,7 @@ struct Work {                            // the t-th query tile and its key tile
   static constexpr int RUNS = 3;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  int above, below;                      // of a warpgroup: key tiles of the query tile that it does not take
 
   Work() = default;
   __device__ __forceinline__ Work(int t, const Params& p) {
@@ -331,8 +332,8 @@ struct Work {                            // the t-th query tile and its key tile
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M;
-    const int4 seen_0 = p.seen_0[batch * blocks + block];
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, piece = rows < BLOCK_M ? 1 + q_begin % BLOCK_M / 64 : 0;
+    const int4 seen_0 = p.seen_0[(batch * blocks + block) * (1 + WARPGROUPS) + piece];
     const int q_last = min(q_begin + rows, p.q_len) - 1;
     const int keys_end = max(0, min(p.kv_len - p.q_len + q_last + 1, seen_0.y));
     const int full_end = max(0, min(p.kv_len - p.q_len + q_begin + 1, seen_0.w));
@@ -345,14 +346,25 @@ struct Work {                            // the t-th query tile and its key tile
     begin[2] = tail, end[2] = last; // the mask is tested in these
   }
 
+  // For a warpgroup: of these key tiles those from the first to the last that its own 64 rows see.
+  __device__ __forceinline__ Work narrowed(const Params& p, int warpgroup) const {
+    const int q_begin = block * BLOCK_M + warpgroup * 64;
+    Work own = *this;
+    own.find_keys(p, q_begin, 64);
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) own.end[run] = q_begin < p.q_len ? own.end[run] : 0;
+    own.above = last() - max(own.last(), first() - 1), own.below = max(0, own.first() - first());
+    return own;
+  }
+
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
     for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
     return tile;
   }
-  __device__ __forceinline__ int first() const {  // the first key tile, or -1
-    int tile = -1;
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
     #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
     return tile;
@@ -385,28 +397,27 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
     if (t >= count) {
-      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+      for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) ptx::store_shared(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), u32(-1));
       ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
       break;
     }
     next = gridDim.x + atomicAdd(p.counter, 1);
     const Work work(t, p);
-    post(shared + TILE + TILE_BYTES * slot, work);
+    #pragma unroll 1
+    for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) post(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), work.narrowed(p, warpgroup));
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
-    #pragma unroll 1
-    for (int run = Work::RUNS - 1; run >= 0; --run)
-      for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
-        ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
-        for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
-        for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
+    for (int tile = work.last(); tile >= work.first(); --tile) {
+      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
+      for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
   }
   __threadfence();
   if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
@@ -434,7 +445,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
     const u32 slot = nth & 1;
     ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    const Work work = fetch(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup));
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
     return work;
@@ -456,6 +467,20 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, stage(at) * V_BYTES + k * 2048), 1);
     ptx::wgmma_commit();
+  }
+
+  // Key tiles of which only other warpgroups see some: turns and places go on.
+  __device__ __forceinline__ void pass(int tiles) {
+    #pragma unroll 1
+    for (; tiles > 0; --tiles, ++step) {
+      ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+      take_turn();
+      pass_turn();
+      release(shared + K_EMPTY + 8 * stage(step));
+      ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+      meet();                            // all four warps have seen it
+      release(shared + V_EMPTY + 8 * stage(step));
+    }
   }
 
   static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4]) {
@@ -521,12 +546,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
+      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4;
       const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      pass(work.above);
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
@@ -547,6 +573,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
+      pass(work.below);
       write(o, rows, variant, work, q_idx);
     }
     if (leader) ptx::tma_store_wait();
@@ -585,20 +612,22 @@ extern "C" __global__ void __launch_bounds__(32) key_extents_seen_0(const __grid
   if (lane == 0) p.extents_seen_0[batch * tiles + tile] = extent;
 }
 
-// Of each query tile: begin and end of the keys for which that may hold, and of the first for which it must hold for every row.
-extern "C" __global__ void __launch_bounds__(32) key_ranges_seen_0(const __grid_constant__ Params p) {
+// Of each query tile, and of the 64 rows of each warpgroup: begin and end of the keys for which that may hold, and of the first for which it must hold for every row.
+extern "C" __global__ void __launch_bounds__(32 * (1 + WARPGROUPS)) key_ranges_seen_0(const __grid_constant__ Params p) {
   ptx::next_kernel_start();
   ptx::previous_kernel_wait();           // nobody reads the ranges of the call before any more; what this kernel reads is there
   const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N;
-  const int tile = blockIdx.x % blocks, lane = threadIdx.x;
+  const int tile = blockIdx.x % blocks, lane = threadIdx.x % 32;
   const int batch = blockIdx.x / blocks;
 
+  const int piece = threadIdx.x / 32;    // 0: the query tile itself, then the warpgroups'
+  const int q_begin = tile * BLOCK_M + max(0, piece - 1) * 64, count = piece ? 64 : BLOCK_M;
   longlong2 rows = nothing();
-  const int last = min((tile + 1) * BLOCK_M, p.q_len) - 1;
+  const int last = min(q_begin + count, p.q_len) - 1;
   if (tiles)                             // without keys a tensor may be empty
     #pragma unroll
-    for (int i = 0; i < BLOCK_M; i += 32) {
-      const int q_idx = min(tile * BLOCK_M + i + lane, last);
+    for (int i = 0; i < count; i += 32) {
+      const int q_idx = min(q_begin + i + lane, last);
       widen(rows, p.arg_ids(batch, max(0, int(min((long long)p.kv_len + q_idx - p.q_len, (long long)(p.kv_len - 1))))));
     }
   rows = over_warp(rows);
@@ -617,7 +646,7 @@ extern "C" __global__ void __launch_bounds__(32) key_ranges_seen_0(const __grid_
   }
   if (full_end < 0) full_end = tiles;
   if (full_begin < 0) full_begin = full_end = 0;
-  if (lane == 0) p.seen_0[batch * blocks + tile] = make_int4(max(begin, 0) * BLOCK_N, min(end * BLOCK_N, p.kv_len), full_begin * BLOCK_N, min(full_end * BLOCK_N, p.kv_len));
+  if (lane == 0) p.seen_0[(batch * blocks + tile) * (1 + WARPGROUPS) + piece] = make_int4(max(begin, 0) * BLOCK_N, min(end * BLOCK_N, p.kv_len), full_begin * BLOCK_N, min(full_end * BLOCK_N, p.kv_len));
 }
 
 // --------------------------------------------------------------------------------------------------------------- kernel

@@ -396,8 +396,8 @@ struct Work {                            // the t-th query tile and its key tile
     for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
     return tile;
   }
-  __device__ __forceinline__ int first() const {  // the first key tile, or -1
-    int tile = -1;
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
     #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
     return tile;
@@ -516,19 +516,17 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work(t, p);
     post(shared + TILE + TILE_BYTES * slot, work);
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-    #pragma unroll 1
-    for (int run = Work::RUNS - 1; run >= 0; --run)
-      for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
-        ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES + SCALE_BYTES);
-        ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2), K_BYTES, shared + K_FULL + 8 * stage);
-        ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + K_FULL + 8 * stage);
-        ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES + SCALE_BYTES);
-        ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2), V_BYTES, shared + V_FULL + 8 * stage);
-        ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + V_FULL + 8 * stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
+    for (int tile = work.last(); tile >= work.first(); --tile) {
+      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES + SCALE_BYTES);
+      ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2), K_BYTES, shared + K_FULL + 8 * stage);
+      ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + K_FULL + 8 * stage);
+      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES + SCALE_BYTES);
+      ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2), V_BYTES, shared + V_FULL + 8 * stage);
+      ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + V_FULL + 8 * stage);
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
   }
   __threadfence();
   if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them

@@ -248,8 +248,8 @@ struct Work {                            // the t-th query tile and its key tile
     for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
     return tile;
   }
-  __device__ __forceinline__ int first() const {  // the first key tile, or -1
-    int tile = -1;
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
     #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
     return tile;

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 02796603 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 9daeee45 | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   none: the scores are the weights; no maximum, no sum, nothing rescaled; no key: o = 0
-//   shared    Q 24576 | K 4 x 12288 | V 4 x 12288 | O 24576 | tile 2 x 128 | 4 stages    147888 of 232448 bytes
+//   shared    Q 24576 | K 4 x 12288 | V 4 x 12288 | O 24576 | tile 6 x 128 | 4 stages    148400 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -50,15 +50,15 @@ constexpr u32 Q = 0;                     // 1 x 24576
 constexpr u32 K = 24576;                 // 4 x 12288
 constexpr u32 V = 73728;                 // 4 x 12288
 constexpr u32 O = 122880;                // 1 x 24576
-constexpr u32 TILE = 147456;             // 2 x 128
-constexpr u32 Q_FULL = 147712;           // 1 x 8
-constexpr u32 Q_EMPTY = 147720;          // 1 x 8
-constexpr u32 K_FULL = 147728;           // 4 x 8
-constexpr u32 K_EMPTY = 147760;          // 4 x 8
-constexpr u32 V_FULL = 147792;           // 4 x 8
-constexpr u32 V_EMPTY = 147824;          // 4 x 8
-constexpr u32 TILE_FULL = 147856;        // 2 x 8
-constexpr u32 TILE_EMPTY = 147872;       // 2 x 8
+constexpr u32 TILE = 147456;             // 6 x 128
+constexpr u32 Q_FULL = 148224;           // 1 x 8
+constexpr u32 Q_EMPTY = 148232;          // 1 x 8
+constexpr u32 K_FULL = 148240;           // 4 x 8
+constexpr u32 K_EMPTY = 148272;          // 4 x 8
+constexpr u32 V_FULL = 148304;           // 4 x 8
+constexpr u32 V_EMPTY = 148336;          // 4 x 8
+constexpr u32 TILE_FULL = 148368;        // 2 x 8
+constexpr u32 TILE_EMPTY = 148384;       // 2 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -208,6 +208,7 @@ struct Work {                            // the t-th query tile and its key tile
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  int above, below;                      // of a warpgroup: key tiles of the query tile that it does not take
 
   Work() = default;
   __device__ __forceinline__ Work(int t, const Params& p) {
@@ -232,32 +233,25 @@ struct Work {                            // the t-th query tile and its key tile
     begin[1] = tail, end[1] = last; // the mask is tested in these
   }
 
-  // Of these key tiles those between the first and the last of `rows` rows from q_begin on, none where there are no rows.
-  __device__ __forceinline__ Work narrowed(const Params& p, int q_begin, int rows) const {
-    Work theirs = *this, narrow = *this;
-    theirs.find_keys(p, q_begin, rows);
+  // For a warpgroup: of these key tiles those from the first to the last that its own 64 rows see.
+  __device__ __forceinline__ Work narrowed(const Params& p, int warpgroup) const {
+    const int q_begin = block * BLOCK_M + warpgroup * 64;
+    Work own = *this;
+    own.find_keys(p, q_begin, 64);
     #pragma unroll
-    for (int run = 0; run < RUNS; ++run) {
-      narrow.begin[run] = max(begin[run], theirs.first());
-      narrow.end[run] = q_begin < p.q_len ? min(end[run], theirs.last() + 1) : 0;
-    }
-    return narrow;
+    for (int run = 0; run < RUNS; ++run) own.end[run] = q_begin < p.q_len ? own.end[run] : 0;
+    own.above = last() - max(own.last(), first() - 1), own.below = max(0, own.first() - first());
+    return own;
   }
 
-  __device__ __forceinline__ int tiles(int from, int to) const {   // how many there are in [from, to)
-    int count = 0;
-    #pragma unroll
-    for (int run = 0; run < RUNS; ++run) count += max(0, min(end[run], to) - max(begin[run], from));
-    return count;
-  }
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
     for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
     return tile;
   }
-  __device__ __forceinline__ int first() const {  // the first key tile, or -1
-    int tile = -1;
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
     #pragma unroll
     for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
     return tile;
@@ -290,28 +284,27 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const u32 slot = dealt & 1;
     ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
     if (t >= count) {
-      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+      for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) ptx::store_shared(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), u32(-1));
       ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
       break;
     }
     next = gridDim.x + atomicAdd(p.counter, 1);
     const Work work(t, p);
-    post(shared + TILE + TILE_BYTES * slot, work);
+    #pragma unroll
+    for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) post(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), work.narrowed(p, warpgroup));
     ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
-    #pragma unroll 1
-    for (int run = Work::RUNS - 1; run >= 0; --run)
-      for (int tile = work.end[run] - 1; tile >= work.begin[run]; --tile) {
-        ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
-        for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-        ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
-        for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
+    for (int tile = work.last(); tile >= work.first(); --tile) {
+      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
+      for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
   }
   __threadfence();
   if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
@@ -339,7 +332,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
     const u32 slot = nth & 1;
     ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    const Work work = fetch(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup));
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
     return work;
@@ -365,6 +358,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // Key tiles of which only other warpgroups see some: turns and places go on.
   __device__ __forceinline__ void pass(int tiles) {
+    #pragma unroll 1
     for (; tiles > 0; --tiles, ++step) {
       ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
       take_turn();
@@ -436,14 +430,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_begin = work.block * BLOCK_M + warpgroup * 64, q_idx = q_begin + warp * 16 + lane / 4;
-      const Work own = work.narrowed(p, q_begin, 64);   // what this warpgroup's rows see
-      const int first = own.first(), last = own.last();
+      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4;
+      const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
-      pass(work.tiles(last + 1, work.last() + 1));
+      pass(work.above);
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
@@ -452,8 +445,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        for (int tile = min(own.end[1], last) - 1; tile >= own.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(own.end[0], last) - 1; tile >= own.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
@@ -461,7 +454,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
-      pass(work.tiles(0, first));
+      pass(work.below);
       write(o, rows, variant, work, q_idx);
     }
     if (leader) ptx::tma_store_wait();

@@ -23,7 +23,8 @@ def planned(head_dim, length=16384, **keys):
     (128, {"mask": "causal"}, False),
     (128, {"mask": "causal & window(200, 0)", "block": {"m": 128, "n": 32}}, True),
     (128, {"mask": "causal", "block": {"m": 64, "n": 32}}, False),
-    (64, {"mask": "document(ids)", "tensors": IDS, "block": {"m": 192, "n": 80}}, False),  # its ranges are those of query tiles
+    (64, {"mask": "document(ids)", "tensors": IDS, "block": {"m": 192, "n": 80}}, True),
+    (128, {"mask": "document(ids)", "tensors": IDS}, True),
 ])  # fmt: skip
 def test_who_narrows(head_dim, keys, narrow):
     p = planned(head_dim, **keys)
@@ -48,7 +49,7 @@ def test_a_mask_that_only_ends_the_keys_is_not_tested_before():
     ("softcap", 128, "128x128", 0, False),
     ("alibi", 64, "192x128", 0, True),
     ("alibi", 128, "128x128", 0, False),
-    ("document", 64, "128x128", 0, False),
+    ("document", 64, "192x80", 0, True),
     ("document", 128, "128x128", 0, False),
 ])  # fmt: skip
 def test_what_a_score_costs_decides(variant, head_dim, tile, multiplied, together):
