@@ -1,4 +1,4 @@
-"""The NumPy record of Params has the offsets that a C++ compiler gives its members."""
+"""The NumPy record of Params has the offsets that a C++ compiler gives its members; what scalars a call is given."""
 
 import shutil
 import subprocess
@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flashgen.plan import plan
 from flashgen.plan.model import Argument
-from flashgen.plan.params import STRIDES, record_dtype
+from flashgen.plan.params import STRIDES, Sizes, record_dtype, scalars
+from flashgen.spec import Spec
 
 ARGUMENTS = (
     Argument("q", "TensorMap", "tensor_map", "q", (64, 128)),
@@ -52,3 +54,14 @@ def test_members_can_be_filled() -> None:
     record["softmax_scale"] = 0.125
     assert record["rows"]["row"] == 3
     assert record["arg_bias"]["strides"].tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "length", "section"),
+    [(64, 16384, 8), (128, 16384, 4), (128, 4096, 16), (256, 16384, 4), (256, 8192, 8), (256, 4096, 16), (256, 2048, 16), (64, 0, 16)],
+)
+def test_heads_of_a_section(head_dim: int, length: int, section: int) -> None:
+    sizes = Sizes(batch=8, q_len=max(1, length), kv_len=length, heads=8, kv_heads=8)
+    for mask, heads in (("causal", section), ("full", 1)):
+        chosen = plan(Spec(head_dim=head_dim, dtype="bfloat16", mask=mask), "sm_90a")
+        assert scalars(chosen, sizes, {})["section"] == heads
