@@ -17,9 +17,10 @@ from flashgen.spec.model import Tensor
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
-_SECTION_BYTES = 32 << 20  # of keys and values of a section of heads, which the L2 holds
-_SECTION_KEYS = 64 << 10  # or so many keys, of 16 heads at most, though wide heads exceed the L2 then: faster, as measured
+_SECTION_BYTES = 32 << 20  # of keys and values of a section of heads, which stay in the L2 together
 _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
+_WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 or not, as measured: up to the first of these,
+_WIDE_BYTES = 128 << 20  # or so many bytes
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
@@ -48,10 +49,10 @@ class Sizes:
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
     row_bytes = (plan.spec.head_dim.qk + plan.spec.head_dim.v) * plan.dtype.bytes
-    kv_len = max(1, sizes.kv_len)
-    heads = max(_SECTION_BYTES // (kv_len * row_bytes), min(_SECTION_KEYS // kv_len, _SECTION_HEADS[0])) * sizes.group
+    wide = plan.spec.head_dim.qk + plan.spec.head_dim.v >= _WIDE
+    heads = (_WIDE_BYTES if wide else _SECTION_BYTES) // max(1, sizes.kv_len * row_bytes) * sizes.group
     least, most = _SECTION_HEADS
-    most = min(max(least, sizes.kv_len // 64), most)
+    most = least if wide else min(max(least, sizes.kv_len // 64), most)
     return {
         **params,
         "softmax_scale": float(evaluate(plan.expressions.scale, params)),
