@@ -113,7 +113,7 @@ def counts(plan: Plan) -> Counts:
 
 
 def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
-    """Kernels that write planes of k and v, the attention, which splits q, one that looks for lost tiles. A tile's scale is read once."""
+    """A kernel that writes planes of k and v, the attention, which splits q, one that looks for lost tiles. A tile's scale is read once."""
     tile, split, heads, rows = plan.tile, plan.split, B * H, sympy.ceiling(S_q / m)
     assert split
     own = [s for s in plan.launch.scratch if s.name == "lost" or s.name.endswith(("_planes", "_scales"))]

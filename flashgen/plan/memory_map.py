@@ -11,7 +11,7 @@ def memory_map(plan: Plan, kernel: KernelPlan) -> tuple[Region, ...]:
     ['Q', 'K', 'V']
     """
     match kernel.entry:
-        case "split_keys" | "split_values":
+        case "split_keys_values":
             return (planes.SPLIT_REGION,)
         case "forward_plain":
             return planes.plain_regions(plan.spec, plan.tile)

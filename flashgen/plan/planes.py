@@ -1,4 +1,4 @@
-"""What surrounds an attention of planes: the kernels that split k and v before it, plain float32 after it, the memory between them."""
+"""What surrounds an attention of planes: the kernel that splits k and v before it, plain float32 after it, the memory between them."""
 
 from collections.abc import Iterator
 
@@ -40,10 +40,8 @@ def plain_regions(spec: Spec, tile: TilePlan) -> tuple[Region, Region]:
 def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...] = ()) -> LaunchPlan:
     """The planes of k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
     spec = problem.spec
-    keys = (("kv_len", tile.block_n), "kv_heads", "batch")
     kernels = (
-        KernelPlan("split_keys", SPLIT_THREADS, SPLIT_BYTES, keys),
-        KernelPlan("split_values", SPLIT_THREADS, SPLIT_BYTES, keys),
+        KernelPlan("split_keys_values", SPLIT_THREADS, SPLIT_BYTES, (2, ("kv_len", tile.block_n), "kv_heads", "batch")),
         attention,
         KernelPlan("forward_plain", 2 * tile.block_m, plain_bytes(spec, tile), query_tiles(tile), resident=1),
     )

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan e3725bfa | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 0d02941f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -261,20 +261,18 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
   if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys(const __grid_constant__ Params p) {   // a block a tile
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(const __grid_constant__ Params p) {   // a block a tile, of keys and of values in turn
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
-  const float* const from = p.k + batch * p.k_strides.batch + head * p.k_strides.head;
-  split_tile<QK_DIM, QK_STORED>(from, p.k_strides, tile * BLOCK_N, p.kv_len,
-    p.k_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * QK_STORED), p.k_scales + (long long)blockIdx.x * (SCALE_BYTES / 4), (u32)__cvta_generic_to_shared(memory));
-}
-
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_values(const __grid_constant__ Params p) {   // a block a tile
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group, tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads, batch = blockIdx.x / tiles / heads;
-  const float* const from = p.v + batch * p.v_strides.batch + head * p.v_strides.head;
-  split_tile<V_DIM, V_STORED>(from, p.v_strides, tile * BLOCK_N, p.kv_len,
-    p.v_planes + (long long)blockIdx.x * (PLANES * BLOCK_N * V_STORED), p.v_scales + (long long)blockIdx.x * (SCALE_BYTES / 4), (u32)__cvta_generic_to_shared(memory));
+  const u32 words = (u32)__cvta_generic_to_shared(memory);
+  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group;
+  const int number = (gridDim.x - 1 - blockIdx.x) / 2;   // downwards, so that the L2 still holds what the attention begins with
+  const int tile = number % tiles, head = number / tiles % heads, batch = number / tiles / heads;
+  if (blockIdx.x % 2 == 0)
+    split_tile<QK_DIM, QK_STORED>(p.k + batch * p.k_strides.batch + head * p.k_strides.head, p.k_strides, tile * BLOCK_N, p.kv_len,
+                                  p.k_planes + (long long)number * (K_BYTES / 2), p.k_scales + (long long)number * (SCALE_BYTES / 4), words);
+  else
+    split_tile<V_DIM, V_STORED>(p.v + batch * p.v_strides.batch + head * p.v_strides.head, p.v_strides, tile * BLOCK_N, p.kv_len,
+                                p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4), words);
 }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec

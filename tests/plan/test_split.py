@@ -22,7 +22,7 @@ def test_every_head_dim_has_a_plan_that_fits(qk, v, mask, precision, copy_bytes)
     assert tile.v_columns % tile.v_part == 0
     assert tile.v_columns // 2 + tile.v_part // 2 + tile.block_n * p.split.planes // 4 <= ACCUMULATORS
     assert max(kernel.shared_bytes for kernel in p.launch.kernels) <= p.smem.capacity
-    assert [kernel.entry for kernel in p.launch.kernels] == ["split_keys", "split_values", "forward", "forward_plain"]
+    assert [kernel.entry for kernel in p.launch.kernels] == ["split_keys_values", "forward", "forward_plain"]
 
 
 @given(
