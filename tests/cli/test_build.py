@@ -87,8 +87,8 @@ def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
 def test_the_header_tells_the_memory_that_kernels_hand_to_each_other():
     plan = kernel_plan(Spec(head_dim=64, dtype="float32"), "sm_80")
     text = header(plan, render(plan))
-    size = 2 * plan.tile.block_m * 64
-    assert f"memory of your own, float16 [batch, heads, ceil(q_len / {plan.tile.block_m}), {size}]: of q" in text
+    size = 2 * plan.tile.block_n * 64
+    assert f"memory of your own, float16 [batch, kv_heads, ceil(kv_len / {plan.tile.block_n}), {size}]: of k" in text
     assert "memory of your own, int32 [batch, heads" in text
 
 
