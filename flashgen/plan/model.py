@@ -48,7 +48,7 @@ class PipelinePlan:
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
     overlap: bool = False  # of float32: a tile's scores and the product of the one before are in flight at once; of 16 bits they always are
-    output_place: OutputPlace = "registers"  # that o leaves from
+    output_place: OutputPlace = "registers"  # that o leaves from, of forward_sm90: others have one way
     query_stages: int = 1  # q of so many query tiles in shared memory
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     query_in_registers: bool = False
