@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from flashgen.expr import Holes
 from flashgen.plan import sm80
 from flashgen.plan.limits import check
 from flashgen.plan.search import Draft, Problem
@@ -16,7 +17,7 @@ NORMALIZED_FRAGMENTS = 160  # registers a thread of q, one and a half s, and o, 
 LONE_BLOCK = 1.15  # clocks of the only block on a multiprocessor against those of two, where it passes more than once; measured
 
 
-def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
+def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
     """These schedules have no reference that may stay behind."""
     return "always", 0.0
 

@@ -71,7 +71,7 @@ class Strategy(Protocol):
 
     SKELETON: str
 
-    def rescale(self, spec: Spec) -> tuple[str, float]:
+    def rescale(self, spec: Spec, holes: Holes) -> tuple[str, float]:
         """The default, and its threshold in log2 units."""
 
     def check(self, problem: Problem) -> None:
@@ -185,13 +185,13 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
     length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
     found, spans = holes(expressions, spec, arch.tanh), _spans(spec, expressions, ranges, length)
     told = (ranges.uniform, bool(ranges.pairings))
-    return Problem(spec, arch, expressions, found, _softmax(spec, strategy), copy_bytes, length, *spans, *told)
+    return Problem(spec, arch, expressions, found, _softmax(spec, strategy, found), copy_bytes, length, *spans, *told)
 
 
-def _softmax(spec: Spec, strategy: Strategy) -> SoftmaxPlan:
+def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
-    schedule = resolve(spec.schedule, *(strategy.rescale(spec) if spec.softmax.normalized else ("always", 0.0)))
+    schedule = resolve(spec.schedule, *(strategy.rescale(spec, found) if spec.softmax.normalized else ("always", 0.0)))
     if schedule.rescale == "lazy" and "max" in row_outputs(spec):
         if spec.schedule.threshold:
             raise PlanError(

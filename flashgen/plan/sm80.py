@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from flashgen.errors import PlanError
+from flashgen.expr import Holes
 from flashgen.plan import limits
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.limits import up, v_splits
@@ -41,7 +42,7 @@ BARRIER = 160  # a barrier of the only block on a multiprocessor; others fill mo
 QUERY_TILE = 1500  # start and end of 128 query rows
 
 
-def rescale(spec: Spec) -> tuple[str, float]:
+def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
     """Lazy where it executes fewer instructions; p stays below 2^8, exact in float16 and bfloat16.
 
     A warp's step of 128x64 executes 770 instead of 880 at head dim 128, 594 instead of 634 at 64, and no fewer at 32.

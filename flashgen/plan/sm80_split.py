@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
+from flashgen.expr import Holes
 from flashgen.plan import planes
 from flashgen.plan.arguments import query_tiles
 from flashgen.plan.limits import up
@@ -30,7 +31,7 @@ LOAD_LATENCY = 500  # of loads that have half a step
 QUERY_TILE = 1500  # start and end of 128 query rows
 
 
-def rescale(spec: Spec) -> tuple[str, float]:  # noqa: ARG001
+def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
     """The rescale is part of the multiply-add that takes a tile's product to o: free."""
     return "always", 0.0
 

@@ -42,9 +42,10 @@ CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
 
 
-def rescale(spec: Spec) -> tuple[str, float]:
-    """Lazy where the multiplies saved outweigh the vote; p stays below 2^8, exact in float16 and bfloat16."""
-    return ("lazy", 8.0) if spec.head_dim.v > 64 else ("always", 0.0)
+def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:
+    """Lazy where the multiplies saved outweigh the vote and the registers it takes; p stays below 2^8, exact in float16 and bfloat16."""
+    least = 65 if holes.instructions.special else 64
+    return ("lazy", 8.0) if spec.head_dim.v >= least else ("always", 0.0)
 
 
 def check(problem: Problem) -> None:

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan d495e2b2 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 1076506a | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -8,7 +8,7 @@
 //   tile      192 queries x 64 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 3 runs of tiles in closed form (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
-//   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
+//   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
 //   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 6 x 128 | 4 stages    140224 of 232448 bytes
 
 using u16 = unsigned short;
@@ -68,6 +68,7 @@ constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared me
 constexpr int STAGES = 4;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
+constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 
 constexpr int WARPGROUPS = 3;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 32, COMPUTE_REGISTERS = 160;   // a thread
@@ -232,6 +233,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     top = row_max(top);
+    if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
     const float base = base_of(top);
     rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
     rows.max[r] = top;
@@ -249,6 +251,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
 
 // o times the factors of its rows.
 template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
+  if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
   #pragma unroll
   for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
