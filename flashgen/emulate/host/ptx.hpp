@@ -202,9 +202,13 @@ INLINED void ex2_approx_f32(float& y, float x) { y = __builtin_exp2f(x); }
 INLINED void ex2_approx_ftz_f32(float& y, float x) {
   const float clamped = x < -127.0f ? -127.0f : x > 128.0f ? 128.0f : x;
   const float rounded = clamped + 12582912.0f, f = clamped - (rounded - 12582912.0f);
-  constexpr float coefficients[] = {1.3333558e-3f, 9.6181291e-3f, 5.5504109e-2f, 2.4022651e-1f, 6.9314718e-1f, 1.0f};
-  float p = 1.5403530e-4f;
-  for (float coefficient : coefficients) p = __builtin_fmaf(p, f, coefficient);
+  float p = 1.5403530e-4f;                             // no loop over an array: -O2 would keep it one
+  p = __builtin_fmaf(p, f, 1.3333558e-3f);
+  p = __builtin_fmaf(p, f, 9.6181291e-3f);
+  p = __builtin_fmaf(p, f, 5.5504109e-2f);
+  p = __builtin_fmaf(p, f, 2.4022651e-1f);
+  p = __builtin_fmaf(p, f, 6.9314718e-1f);
+  p = __builtin_fmaf(p, f, 1.0f);
   const float scaled = __builtin_bit_cast(float, __builtin_bit_cast(int, p) + (__builtin_bit_cast(int, rounded) << 23));
   y = x != x ? x : x < -126.0f ? 0.0f : x >= 128.0f ? __builtin_inff() : scaled;
 }
