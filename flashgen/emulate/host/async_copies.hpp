@@ -12,25 +12,25 @@ class AsyncCopies : public Engine {
  public:
   AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.size())) {}
 
-  void issue(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-    const Thread& t = block_.thread();
+  void issue(const Thread& t, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
     const auto size = static_cast<std::uint32_t>(bytes);
     if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
     if (source_bytes < 0 || source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
-    if (destination % size) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
+    if (destination & (size - 1)) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
     const Array* array = inside(source, static_cast<std::size_t>(source_bytes), size);
     Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     if (array) GlobalUse(Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
-    std::memset(memory_.write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
+    const SharedMemory::Use use(memory_, agent, clock, SharedMemory::Proxy::generic);
+    if (size == 16) std::memset(use.write(destination, 16), 0xFF, 16);
+    else std::memset(use.write(destination, size), 0xFF, size);
     __builtin_prefetch(source);
-    flying_.push_back({destination, source, bytes, source_bytes, t.id, queue.groups});
-    queue.flying.resize(static_cast<std::size_t>(queue.groups + 1));
+    flying_.push_back({source, destination, queue.groups, static_cast<std::int16_t>(t.id), static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes)});
+    if (queue.last != queue.groups) queue.flying.resize(static_cast<std::size_t>(queue.groups + 1)), queue.last = queue.groups;
     queue.first = std::min(queue.first, queue.groups);
     ++queue.flying.back();
-    queue.last = queue.groups;
     queue.place = t.place;
     block_.tick();
   }
@@ -61,9 +61,11 @@ class AsyncCopies : public Engine {
 
  private:
   struct Copy {
-    std::uint32_t destination;
     const void* source;
-    int bytes, source_bytes, thread, group;
+    std::uint32_t destination;
+    int group;
+    std::int16_t thread;
+    std::int8_t bytes, source_bytes;
   };
   struct Queue {                                       // of a thread
     int groups = 0, awaited = 0;                       // committed; of which it has waited, or waits, for the first so many

@@ -1,69 +1,116 @@
 // What the lanes of a warp leave and go on: ldmatrix and mma.sync in runs (runs.py), where nobody can tell when they are done.
 //
-// The lanes meet where a run ends, at the next ldmatrix outside of runs, before whatever else orders memory, or when there is no room left.
-// The last one to come does it all, as of when each lane came to it: between the two no clock moves and nothing is stored. Outside of runs
-// they meet at every product.
+// The first lane to come to one writes down what it is, a step; the others compare, and leave only what is theirs. They meet where a run ends,
+// at the next ldmatrix outside of runs, before whatever else orders memory, or when there is no room left. The last one to come does it all,
+// as of when each lane came to it: between the two no clock moves and nothing is stored. Outside of runs they meet at every product.
 #pragma once
+#include "matrix.hpp"
 #include "meetings.hpp"
-#include "tensor_core.hpp"
 
 namespace cuda_on_host {
 
-struct Pairs { Words of[4]; };                         // 8 x 8 elements of 16 bits, in pairs along k: of rows 2 * i and the next, by column
+using Fragment = std::uint32_t __attribute__((vector_size(16)));   // a lane's share of an operand a
+inline bool differ(Fragment x, Fragment y) {
+  const auto bits = reinterpret_cast<std::uint64_t __attribute__((vector_size(16)))>(x ^ y);
+  return bits[0] | bits[1];
+}
 
-struct Load {                                          // a lane's share of an ldmatrix
-  std::uint32_t row;                                   // where it lies
-  Place place;
-  std::uint32_t first;                                 // number of a matrix
-  std::uint16_t matrices, transposed;
-};
-struct Product {                                       // a lane's share of an mma.sync
-  struct Call {
-    std::uint32_t b[2];                                // what the lane holds, or numbers of matrices that were loaded
-    Place place;
-    ptx::Kind kind;
-  } call;
-  std::uint32_t a[4];
-  float* d;
+struct Step {
+  const void* place = nullptr;                         // where it returns to; null: no lane has come to it yet
+  std::int32_t d = 0;                                  // a product's accumulators, and its operand a: bytes from the top of a stack, as they lie in each lane's frame
+  std::int32_t a_at = 0;
+  std::uint32_t a = 0, b[2] = {};                      // loaded: number of the first matrix, of the matrices. As the place they agree by themselves
+  std::uint32_t left = 0;                              // where what its lanes leave lies
+  bool shared = false;                                 // with an earlier step, so far
+  ptx::Kind kind{};
 };
 
 // A warp's.
 struct Deferred {
-  static constexpr int kLoads = 20, kProducts = 32;
-  Product products[32][kProducts];                     // by lane
-  Load loads[32][kLoads];
-  std::vector<Pairs> matrices;                         // that ldmatrix has loaded in this run
+  static constexpr int kSteps = 192;
+  Step steps[kSteps + 1];                              // the last one stays empty
+  alignas(64) std::uint32_t rows[kSteps][32];          // of an ldmatrix, by lane
+  Fragment fragments[kSteps][32];                      // of a product
+  std::uint32_t pairs[kSteps][32][2];                  // of its b, unless loaded
+  std::uint32_t rows_left = 0, fragments_left = 0, loaded = 0;   // loaded: matrices since the first run began, by number
+  std::vector<Matrix> matrices;                        // of those, as far as they are here, transposed
 
-  void add(Thread& t) {
-    t.top->product = products[t.lane], t.top->load = loads[t.lane];
-    t.top->full = t.top->product + 1;
+  void add(const Thread& t) {
+    t.top->deferred = this, t.top->lane = t.lane, t.top->step = steps;
+    tops[t.lane] = reinterpret_cast<char*>(t.top);
   }
-  void begin_run(const Thread& t) {
-    if (t.top->runs++ == 0) t.top->full = products[t.lane] + kProducts;
+  void begin_run(StackTop& top) {
+    if (top.runs++ == 0 && !steps->place) loaded = 0, matrices.clear();
   }
-  void end_run(const Thread& t) {
-    if (--t.top->runs) return;
-    if (left(t)) meet();
-    t.top->full = products[t.lane] + 1;
-    t.top->matrices = 0;
+  void end_run(StackTop& top) {
+    if (--top.runs == 0 && left(top)) meet();
   }
-  bool left(const Thread& t) const { return t.top->loads || t.top->product != products[t.lane]; }
+  bool left(const StackTop& top) const { return top.step != steps; }
   [[gnu::noinline]] static void meet();
   void finish();                                       // once the lanes have met
 
+  [[gnu::noinline]] Step& first(StackTop& top, const Step& mine);   // what this lane does next, if `top.step` does not say so
+  [[gnu::noinline]] void no_longer_shared(Step& step, int lane, Fragment mine);
+
  private:
-  void load(std::uint32_t which);
-  template <class Widen> void multiply(int which, Widen widen);
-  [[noreturn, gnu::cold]] static void diverged() {
-    block->fault("the warp diverged: its lanes come from different ldmatrix or mma.sync", "a branch around one that not all 32 lanes take");
-  }
+  bool shares(const StackTop& top, Step& mine) const;
+  void load(const Step& step, bool alike);
+  template <class Widen> const float (&left_of(const Step& step, Widen widen))[16][16];
+  template <class Widen> void multiply(const Step& step, Widen widen);
+
+  struct Left {                                        // an operand a
+    struct Key { std::uint32_t number; ptx::Kind kind; bool operator==(const Key&) const = default; } key;
+    alignas(32) float of[16][16];
+  } converted[4];
+  char* tops[32];                                      // of the lanes' stacks
 };
 
 inline void Deferred::meet() {
   Thread& t = this_thread();
-  const Deferred& all = *t.warp->deferred;
-  t.place = t.top->product != all.products[t.lane] ? t.top->product[-1].call.place : t.top->load[-1].place;
+  t.place = place_of(t.top->step[-1].place);
   t.block->meet("mma.sync", [] { this_thread().warp->deferred->finish(); });
+}
+
+// No other lane has come to it, or not to this one.
+inline Step& Deferred::first(StackTop& top, const Step& mine) {
+  if (top.step == steps + kSteps) meet();
+  Step& step = *top.step;
+  if (step.place) {
+    top.thread->place = place_of(mine.place);
+    if (step.place != mine.place || step.d != mine.d)
+      block->fault("the warp diverged: its lanes come from different ldmatrix or mma.sync", "a branch around one that not all 32 lanes take", place_of(step.place));
+    return step;
+  }
+  step = mine;
+  if (step.kind.matrices) {
+    step.left = rows_left++;
+    step.a = std::exchange(loaded, loaded + step.kind.matrices);
+  } else if (step.kind.a_loaded) {
+    const auto* const a = reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(&top) + step.a_at);
+    for (std::uint32_t i = 0; i < 4; ++i)
+      if (a[i] != a[0] + i) not_modelled("mma.sync of an a that one ldmatrix did not load");
+  } else if (!(step.shared = shares(top, step))) {
+    step.left = fragments_left++;
+  }
+  return step;
+}
+
+// Operand a often comes again, with other columns of b.
+inline bool Deferred::shares(const StackTop& top, Step& mine) const {
+  for (const Step* step = &mine; step-- > steps && &mine - step < 16;)
+    if (!step->kind.matrices && !step->kind.a_loaded && step->a_at == mine.a_at) {
+      mine.left = step->left;
+      return step->kind.float16 == mine.kind.float16 && std::memcmp(&fragments[step->left][top.lane], reinterpret_cast<const char*>(&top) + mine.a_at, sizeof(Fragment)) == 0;
+    }
+  return false;
+}
+
+// In this lane it is another one. Those that came before had the same, those that come later have left what it was.
+inline void Deferred::no_longer_shared(Step& step, int lane, Fragment mine) {
+  std::memcpy(fragments[fragments_left], fragments[step.left], sizeof *fragments);
+  step.shared = false;
+  step.left = fragments_left++;
+  fragments[step.left][lane] = mine;
 }
 
 }  // namespace cuda_on_host

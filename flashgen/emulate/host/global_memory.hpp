@@ -56,9 +56,8 @@ class GlobalUse {
   GlobalUse(Access access, int agent, const Clock& clock) : access_(access), reads_(access == Access::read || access == Access::copy), agent_(agent), clock_(clock) {}
 
   void note(const Array& array, std::uintptr_t at, std::size_t bytes) const {
-    if (!block->checks()) return;
-    if (!array.shadow && !reads_) block->fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
-    if (!array.shadow) return;
+    if ((!array.shadow && reads_) || !block->checks()) return;
+    if (!array.shadow) block->fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
     if (const Fault found = noted(array, at, bytes); !found.what.empty()) block->fault(found.what, found.hint, found.other);
   }
 
@@ -116,7 +115,7 @@ class GlobalUse {
 // The array that an instruction's access lies in, which must exist; null where nothing is checked.
 inline const Array* inside(const void* address, std::size_t bytes, std::size_t alignment) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  if (at % alignment) block->fault(text("%zu bytes at global address %p: not %zu-byte aligned", bytes, address, alignment), "the strides and the start of the array, and the width of the access");
+  if (at & (alignment - 1)) [[unlikely]] block->fault(text("%zu bytes at global address %p: not %zu-byte aligned", bytes, address, alignment), "the strides and the start of the array, and the width of the access");
   if (arrays.empty() || bytes == 0) return nullptr;    // cp.async that reads nothing may name any place
   const Array* array = array_at(at, bytes);
   if (!array) block->fault(text("%zu bytes of global memory at ", bytes) + outside_of(at), kOutside);

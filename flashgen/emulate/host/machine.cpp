@@ -106,7 +106,9 @@ void setmaxnreg_dec_sync_aligned_u32(int count) { HERE, units->registers.decreas
 void setmaxnreg_inc_sync_aligned_u32(int count) { HERE, units->registers.increase(count); }
 
 void copy_async(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-  HERE, units->copies.issue(destination, source, bytes, source_bytes, past_l1);
+  HERE;
+  const StackTop& top = THIS_STACK;
+  top.units->copies.issue(*top.thread, destination, source, bytes, source_bytes, past_l1);
 }
 void cp_async_commit_group() { HERE, units->copies.commit(); }
 void cp_async_wait_group(int newest) { HERE, units->copies.wait(newest); }
@@ -137,21 +139,54 @@ template void load_matrices<4>(References<std::uint32_t, 4>, std::uint32_t, bool
 template void store_matrices<1>(std::uint32_t, Values<std::uint32_t, 1>, bool);
 template void store_matrices<2>(std::uint32_t, Values<std::uint32_t, 2>, bool);
 template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
-std::uint32_t load_later(StackTop& top, std::uint32_t row_address, int matrices, bool transposed) {
-  const std::uint32_t first = std::exchange(top.matrices, top.matrices + static_cast<std::uint32_t>(matrices));
-  *top.load++ = {row_address, place_of(__builtin_return_address(0)), first, static_cast<std::uint16_t>(matrices), transposed};
-  if (++top.loads == Deferred::kLoads) Deferred::meet();
-  return first;
+static std::uint32_t leave_load(StackTop& top, Step& step, std::uint32_t row_address) {
+  top.step = &step + 1;
+  ++top.loads;
+  top.deferred->rows[step.left][top.lane] = row_address;
+  return step.a;
 }
-void multiply_later(StackTop& top, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Kind kind) {
-  Product& product = *top.product++;
-  product.call = {{b0, b1}, place_of(__builtin_return_address(0)), kind};
-  std::memcpy(product.a, a, sizeof product.a);
-  product.d = d;
-  if (top.product == top.full) Deferred::meet();
+[[gnu::noinline]] static std::uint32_t load_first(StackTop& top, const void* place, std::uint32_t row_address, Kind kind) {
+  return leave_load(top, top.deferred->first(top, {.place = place, .kind = kind}), row_address);
 }
-void begin_run() { this_thread().warp->deferred->begin_run(this_thread()); }
-void end_run() { this_thread().warp->deferred->end_run(this_thread()); }
+std::uint32_t load_later(StackTop& top, std::uint32_t row_address, Kind kind) {
+  const void* const place = __builtin_return_address(0);
+  if (top.step->place != place) [[unlikely]] return load_first(top, place, row_address, kind);
+  return leave_load(top, *top.step, row_address);
+}
+
+static std::int32_t from_top(const StackTop& top, const void* in_stack) {
+  return static_cast<std::int32_t>(static_cast<const char*>(in_stack) - reinterpret_cast<const char*>(&top));
+}
+template <class A, class B> INLINED void leave_product(StackTop& top, Step& step, const A* a, B b0, B b1) {
+  Deferred& all = *top.deferred;
+  top.step = &step + 1;
+  if constexpr (std::is_same_v<B, std::uint32_t>) all.pairs[&step - all.steps][top.lane][0] = b0, all.pairs[&step - all.steps][top.lane][1] = b1;
+  if constexpr (std::is_same_v<A, std::uint32_t>) {
+    Fragment mine;
+    std::memcpy(&mine, a, sizeof mine);
+    if (Fragment& before = all.fragments[step.left][top.lane]; !step.shared) before = mine;
+    else if (differ(before, mine)) [[unlikely]] all.no_longer_shared(step, top.lane, mine);
+  }
+}
+template <class A, class B> [[gnu::noinline]] static void multiply_first(StackTop& top, float* d, const A* a, B b0, B b1, bool float16, const void* place) {
+  const auto number = [](auto x) { return static_cast<std::uint32_t>(x); };
+  constexpr bool kA = std::is_same_v<A, Later>, kB = std::is_same_v<B, Later>;
+  leave_product(top, top.deferred->first(top, {.place = place, .d = from_top(top, d), .a_at = from_top(top, a), .a = kA ? number(*a) : 0, .b = {number(b0), number(b1)},
+                                               .kind = {.float16 = float16, .a_loaded = kA, .b_loaded = kB}}), a, b0, b1);
+  if (!top.runs) Deferred::meet();
+}
+template <class A, class B> void multiply_later(StackTop& top, float* d, const A* a, B b0, B b1, bool float16) {
+  const void* const place = __builtin_return_address(0);
+  if (top.step->place != place || top.step->d != from_top(top, d)) [[unlikely]] return multiply_first(top, d, a, b0, b1, float16, place);
+  leave_product(top, *top.step, a, b0, b1);
+  if (!top.runs) [[unlikely]] Deferred::meet();
+}
+template void multiply_later(StackTop&, float*, const std::uint32_t*, std::uint32_t, std::uint32_t, bool);
+template void multiply_later(StackTop&, float*, const std::uint32_t*, Later, Later, bool);
+template void multiply_later(StackTop&, float*, const Later*, std::uint32_t, std::uint32_t, bool);
+template void multiply_later(StackTop&, float*, const Later*, Later, Later, bool);
+void begin_run() { THIS_STACK.deferred->begin_run(THIS_STACK); }
+void end_run() { THIS_STACK.deferred->end_run(THIS_STACK); }
 
 }  // namespace ptx
 

@@ -119,9 +119,14 @@ class Later {
  private:
   std::uint32_t matrix_;
 };
-std::uint32_t load_later(StackTop& top, std::uint32_t row_address, int matrices, bool transposed);   // the number of the first
+struct Kind {                                          // of what is left for later: an ldmatrix of so many matrices, or (none) a product
+  std::uint8_t matrices;
+  bool transposed, float16, a_loaded, b_loaded;        // which of its operands are Later
+  bool operator==(const Kind&) const = default;
+};
+std::uint32_t load_later(StackTop& top, std::uint32_t row_address, Kind kind);   // the number of the first
 template <int N> INLINED void load_matrices(Registers<Later, N> to, std::uint32_t row_address, bool transposed) {
-  const std::uint32_t first = load_later(THIS_STACK, row_address, N, transposed);
+  const std::uint32_t first = load_later(THIS_STACK, row_address, {.matrices = N, .transposed = transposed});
   to.first[0] = Later(first);                          // no loop, so that compilers keep them in registers
   if constexpr (N > 1) to.first[1] = Later(first + 1);
   if constexpr (N > 2) to.first[2] = Later(first + 2), to.first[3] = Later(first + 3);
@@ -139,15 +144,14 @@ MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatr
 MATRICES(2)
 MATRICES(4)
 #undef MATRICES
-struct Kind { std::uint16_t float16, loaded; };        // of a product: is b what was loaded Later
-void multiply_later(StackTop& top, float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Kind kind);
-template <class B> INLINED void mma_sync(Operation::Element element, Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<B, 2> b, Registers<float, 4> c) {
+template <class A, class B> void multiply_later(StackTop& top, float* d, const A* a, B b0, B b1, bool float16);
+template <class A, class B> INLINED void mma_sync(Operation::Element element, Registers<float, 4> d, Registers<A, 4> a, Values<B, 2> b, Registers<float, 4> c) {
   if (c.first != d.first) not_modelled("mma.sync with its result apart from what it adds to");
-  multiply_later(THIS_STACK, d.first, a.first, std::uint32_t(b.v[0]), std::uint32_t(b.v[1]), {element == Operation::Element::f16, std::is_same_v<B, Later>});
+  multiply_later<std::remove_const_t<A>>(THIS_STACK, d.first, a.first, b.v[0], b.v[1], element == Operation::Element::f16);
 }
 #define MMA(NAME, ELEMENT) \
-  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); } \
-  INLINED void NAME(Registers<float, 4> d, Registers<const std::uint32_t, 4> a, Values<Later, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); }
+  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); } \
+  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<Later, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); }
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, Operation::Element::bf16)
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, Operation::Element::f16)
 #undef MMA

@@ -1,6 +1,7 @@
 // The block's shared memory: bounds, swizzle, and a shadow that finds races whatever order the scheduler chose.
 #pragma once
 #include "block.hpp"
+#include "shadow.hpp"
 
 namespace cuda_on_host {
 
@@ -29,7 +30,7 @@ class SharedMemory {
   static constexpr std::uint32_t kBase = 1024;         // sm_90 keeps the first KiB of the window for itself
   static constexpr std::uint32_t kGranule = 16;        // bytes, the unit of the shadow
 
-  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<Rest[]>(shadow_.size())), unfenced_(static_cast<std::size_t>(block.size())) {}   // NaN, whatever the type
+  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<RestOfGranule[]>(shadow_.size())), unfenced_(static_cast<std::size_t>(block.size())) {}   // NaN, whatever the type
 
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
@@ -42,51 +43,89 @@ class SharedMemory {
   // The generic proxy is ordinary loads and stores; the asynchronous one is TMA and wgmma.
   enum class Proxy { generic, async };
 
-  const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) {
-    unsigned char* data = at(address, bytes, agent, "reads");
-    if (!block_.checks()) return data;
-    const auto [g, words] = place(address, bytes);
-    Granule& granule = shadow_[g];
-    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-      if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1)) {
-        if (w.agent < 0) never_written(agent, g);
-        if (w.time > clock.time[w.agent]) race(agent, "reads", g, "written by " + name(w.agent) + " with no wait in between", w);
-        if (proxy == Proxy::async && (granule.unfenced & words)) unfenced(agent, g, w);
-      }
-    note_read(g, clock.time[agent], static_cast<std::int16_t>(agent), words);
-    return data;
-  }
+  // Accesses by one agent with what it knows: no closer than that is looked at in between.
+  class Use {
+   public:
+    Use(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
+        : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()) {}
 
-  unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) {
-    unsigned char* data = at(address, bytes, agent, "writes");
-    if (!block_.checks()) return data;
-    const auto [g, words] = place(address, bytes);
-    Granule& granule = shadow_[g];
-    const Access now{clock.time[agent], static_cast<std::int16_t>(agent), words, static_cast<std::uint8_t>(proxy == Proxy::generic ? block_.lane() : 0), block_.place()};
-    const bool again = granule.uniform && words == kWhole && granule.write.agent == agent && granule.write.lane == now.lane;
-    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-      if (const Access& w = write_of(g, i); granule.uniform || (words >> i & 1))
-        if (w.agent >= 0 && w.time > clock.time[w.agent]) race(agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
-    if (words != kWhole && granule.uniform) rest_[g].writes.fill(granule.write);
-    granule.uniform = words == kWhole;
-    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-      if (words >> i & 1) write_of(g, i) = now;
-    std::int8_t kept = 0;
-    for (int i = 0; i < granule.readers; ++i) {
-      Access r = read_of(g, i);
-      if ((r.words & words) && r.agent != agent && r.time > clock.time[r.agent])
-        race(agent, "writes", g, "still read by " + name(r.agent) + ", nothing orders the two", r);
-      if (r.words &= static_cast<std::uint8_t>(~words)) read_of(g, kept++) = r;
+    INLINED const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
+      unsigned char* const data = memory_.at(address, bytes, agent_, "reads");
+      if (!checks_) return data;
+      const auto [g, words] = memory_.place(address, bytes);
+      Granule& granule = memory_.shadow_[g];
+      const Touch& w = granule.write;
+      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] judge_read(g, words);
+      Touch& before = granule.reads[agent_ % granule.reads.size()];
+      if (before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_};
+      else memory_.note_read(g, {now_, agent_, words, 0, place_});
+      return data;
     }
-    granule.readers = kept;
-    if (proxy == Proxy::async) {
-      granule.unfenced &= static_cast<std::uint8_t>(~words);
-    } else if (!again || granule.unfenced != kWhole) {   // else the thread remembers it already
-      granule.unfenced |= words;
-      unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
+
+    INLINED unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
+      unsigned char* const data = memory_.at(address, bytes, agent_, "writes");
+      if (!checks_) return data;
+      const auto [g, words] = memory_.place(address, bytes);
+      Granule& granule = memory_.shadow_[g];
+      const Touch now{now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
+      const bool again = granule.uniform && words == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == now.lane;
+      bool known = granule.uniform & (granule.more == 0) & ((granule.write.time == kNever) | (granule.write.time <= clock_.time[granule.write.agent]));
+      for (Touch& r : granule.reads) {
+        known &= ((r.words & words) == 0) | (r.agent == agent_) | (r.time <= clock_.time[r.agent]);
+      }
+      if (!known) [[unlikely]] judge_write(g, words);
+      if (words != kWhole && granule.uniform) memory_.rest_[g].writes.fill(granule.write);
+      granule.uniform = words == kWhole;
+      if (granule.uniform) granule.write = now, granule.more = 0;
+      for (int i = 0; i < 4 && !granule.uniform; ++i)
+        if (words >> i & 1) memory_.write_of(g, i) = now;
+      for (Touch& r : granule.reads) r.words &= static_cast<std::uint8_t>(~words);
+      if (proxy_ == Proxy::async) {
+        granule.unfenced &= static_cast<std::uint8_t>(~words);
+      } else if (!again || granule.unfenced != kWhole) {   // else the thread remembers it already
+        granule.unfenced |= words;
+        memory_.unfenced_[static_cast<std::size_t>(memory_.block_.thread().id)].emplace_back(g, words);
+      }
+      return data;
     }
-    return data;
-  }
+
+   private:
+    [[gnu::noinline]] void judge_read(std::uint32_t g, std::uint8_t words) const {
+      const Granule& granule = memory_.shadow_[g];
+      for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+        if (const Touch& w = memory_.write_of(g, i); granule.uniform || (words >> i & 1)) {
+          if (w.time == kNever) memory_.never_written(agent_, g);
+          if (w.time > clock_.time[w.agent]) memory_.race(agent_, "reads", g, "written by " + memory_.name(w.agent) + " with no wait in between", w);
+          if (proxy_ == Proxy::async && (granule.unfenced & words)) memory_.unfenced(agent_, g, w);
+        }
+    }
+    [[gnu::noinline]] void judge_write(std::uint32_t g, std::uint8_t words) const {
+      const Granule& granule = memory_.shadow_[g];
+      for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+        if (const Touch& w = memory_.write_of(g, i); granule.uniform || (words >> i & 1))
+          if (w.time != kNever && w.time > clock_.time[w.agent]) memory_.race(agent_, "writes", g, "written by " + memory_.name(w.agent) + " with no wait in between", w);
+      for (const Touch& r : granule.reads) judge_after(g, words, r);
+      for (int i = 0; i < granule.more; ++i) {
+        Touch& r = memory_.rest_[g].reads[static_cast<std::size_t>(i)];
+        judge_after(g, words, r);
+        r.words &= static_cast<std::uint8_t>(~words);
+      }
+    }
+    void judge_after(std::uint32_t g, std::uint8_t words, const Touch& r) const {
+      if ((r.words & words) && r.agent != agent_ && r.time > clock_.time[r.agent])
+        memory_.race(agent_, "writes", g, "still read by " + memory_.name(r.agent) + ", nothing orders the two", r);
+    }
+
+    SharedMemory& memory_;
+    const Clock& clock_;
+    std::uint32_t now_;
+    Place place_;
+    std::int16_t agent_;
+    Proxy proxy_;
+    bool checks_;
+  };
+  const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).read(address, bytes); }
+  unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).write(address, bytes); }
 
   void fence_async_proxy() {                           // by the running thread, for its own stores
     auto& mine = unfenced_[static_cast<std::size_t>(block_.thread().id)];
@@ -104,35 +143,12 @@ class SharedMemory {
   void name_mbarrier(std::uint32_t address) { mbarriers_.push_back(name_of(static_cast<std::int64_t>(address) - kBase)); }
 
  private:
-  static constexpr std::uint8_t kWhole = 15;
-  struct Access {
-    std::uint32_t time;
-    std::int16_t agent;                                // -1: nobody yet
-    std::uint8_t words;                                // a bit for each 4 bytes of the granule
-    std::uint8_t lane;                                 // of a warp's, that wrote
-    Place place;
-  };
-  struct alignas(64) Granule {                         // a cache line
-    std::int8_t readers = 0;
-    bool uniform = true;                               // one write covered all words
-    std::uint8_t unfenced = 0;                         // words stored by generic code with no proxy fence since
-    Access write{0, -1, 0, 0, 0};                        // the last one to the first word; to all if uniform
-    std::array<Access, 4> reads;                       // since then
-  };
-  static_assert(sizeof(Granule) == 64);
-  struct Rest {                                        // of a granule, seldom needed
-    std::array<Access, 3> writes;                      // the last ones to the other words, unless uniform
-    std::array<Access, 4> reads;
-  };
-  static constexpr int kReads = 8;
-
-  Access& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : rest_[g].writes[static_cast<std::size_t>(word - 1)]; }
-  Access& read_of(std::uint32_t g, int i) { return i < 4 ? shadow_[g].reads[static_cast<std::size_t>(i)] : rest_[g].reads[static_cast<std::size_t>(i - 4)]; }
+  Touch& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : rest_[g].writes[static_cast<std::size_t>(word - 1)]; }
 
   // An access lies inside one granule: up to 16 bytes, aligned.
   std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
     const std::uint32_t offset = address - kBase, first = offset % kGranule / 4, last = (offset % kGranule + bytes - 1) / 4;
-    if (last > 3 || address % bytes) misaligned(offset, bytes);
+    if (last > 3 || address & (bytes - 1)) [[unlikely]] misaligned(offset, bytes);
     return {offset / kGranule, static_cast<std::uint8_t>((2u << last) - (1u << first))};
   }
 
@@ -141,18 +157,15 @@ class SharedMemory {
     return memory_.data() + (address - kBase);
   }
 
-  // One entry for an agent and its words. When a granule has more than eight the oldest is forgotten: a race may be missed, none invented.
-  void note_read(std::uint32_t g, std::uint32_t time, std::int16_t agent, std::uint8_t words) {
-    Granule& granule = shadow_[g];
-    for (int i = 0; i < granule.readers; ++i)
-      if (Access& r = read_of(g, i); r.agent == agent && r.words == words) {
-        r.time = time, r.place = block_.place();
-        return;
-      }
-    if (granule.readers == kReads)
-      for (int i = 1; i < kReads; ++i) read_of(g, i - 1) = read_of(g, i);
-    else ++granule.readers;
-    read_of(g, granule.readers - 1) = {time, agent, words, 0, block_.place()};
+  // Where another agent's read, or one of other words, has its place. When there are too many one is forgotten: a race may be missed, none invented.
+  [[gnu::noinline]] void note_read(std::uint32_t g, const Touch& read) {
+    auto& more = rest_[g].reads;
+    std::uint8_t& count = shadow_[g].more;
+    const auto end = more.begin() + count;
+    const auto found = std::find_if(more.begin(), end, [&](const Touch& r) { return r.words == 0 || r.is_of(read.agent, read.words); });
+    if (found != end) *found = read;
+    else if (count < more.size()) more[count++] = read;
+    else std::copy(more.begin() + 1, more.end(), more.begin()), more.back() = read;
   }
 
 #define COLD [[noreturn, gnu::cold, gnu::noinline]]
@@ -166,11 +179,11 @@ class SharedMemory {
   COLD void never_written(int agent, std::uint32_t granule) const {
     block_.fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + ", never written", "the load of this tile, or the offset that is read");
   }
-  COLD void unfenced(int agent, std::uint32_t granule, const Access& other) const {
+  COLD void unfenced(int agent, std::uint32_t granule, const Touch& other) const {
     block_.fault("race: " + name(agent) + " reads " + name_of(granule * kGranule) + " through the async proxy, stored by " + name(other.agent) + " with no fence.proxy.async after it",
                  "fence.proxy.async by every storing thread, then a barrier, then the asynchronous read", other.place);
   }
-  COLD void race(int agent, const char* verb, std::uint32_t granule, const std::string& how, const Access& other) const {
+  COLD void race(int agent, const char* verb, std::uint32_t granule, const std::string& how, const Touch& other) const {
     block_.fault("race: " + name(agent) + " " + verb + " " + name_of(granule * kGranule) + ", " + how, advice(agent, other.agent), other.place);
   }
 #undef COLD
@@ -187,7 +200,7 @@ class SharedMemory {
   std::vector<unsigned char> memory_;
   std::uint32_t bytes_;
   std::vector<Granule> shadow_;
-  std::unique_ptr<Rest[]> rest_;
+  std::unique_ptr<RestOfGranule[]> rest_;
   std::vector<std::string> mbarriers_;                 // names, by index
   std::vector<std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
 };

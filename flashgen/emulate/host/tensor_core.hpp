@@ -6,27 +6,10 @@
 #include <deque>
 #include <memory>
 
+#include "matrix.hpp"
 #include "shared_memory.hpp"
 
 namespace cuda_on_host {
-
-using Vector = float __attribute__((vector_size(32)));
-
-using Words = std::uint32_t __attribute__((vector_size(32)));
-using Halves = std::uint16_t __attribute__((vector_size(16)));
-
-// Eight numbers of 16 bits each, in the low halves of words.
-inline Vector widen_bf16(Words bits) { return reinterpret_cast<Vector>(bits << 16); }
-inline Vector widen_f16(Words bits) {
-  const auto scaled = reinterpret_cast<Vector>((bits & 0x7FFFu) << 13) * 0x1p112f;
-  const auto special = reinterpret_cast<Words>((bits & 0x7C00u) == 0x7C00u) & 0x7F800000u;   // infinities and NaN
-  return reinterpret_cast<Vector>(reinterpret_cast<Words>(scaled) | special | (bits & 0x8000u) << 16);
-}
-template <class Widen> Vector widen_8(const void* from, Widen widen) {   // neighbours in memory
-  Halves eight;
-  std::memcpy(&eight, from, sizeof eight);
-  return widen(__builtin_convertvector(eight, Words));
-}
 
 // d[64][n] (+)= a[64][16] * b[16][n], in blocks of 4 rows by `Vectors` times 8 columns that stay in vector registers.
 template <int Vectors>
@@ -125,8 +108,8 @@ class TensorCore : public Engine {                     // the share of one warpg
     Queued& op = queue_.front();
     block_.engine_at(op.place);
     op.clock.time[agent_] = static_cast<std::uint32_t>(++completed_);
-    if (op.operation.element == Operation::Element::bf16) load(op, [](Words bits) { return widen_bf16(bits); });
-    else load(op, [](Words bits) { return widen_f16(bits); });
+    if (op.operation.element == Operation::Element::bf16) load(op, [](Halves bits) { return widen_bf16(bits); });
+    else load(op, [](Halves bits) { return widen_f16(bits); });
     multiply(a_, b_.data(), op.tile->value.data(), op.operation.n, op.operation.accumulate);
     queue_.pop_front();
     std::erase_if(waiting_, [&](auto& w) { return w.second <= completed_ ? block_.wake(w.first), true : false; });
@@ -211,23 +194,24 @@ class TensorCore : public Engine {                     // the share of one warpg
 
   // Widens the 8 elements of a 16-byte chunk into to[0], to[step], to[2 * step], ...
   template <class Widen>
-  void chunk(std::uint32_t address, const Clock& clock, Widen widen, float* to, int step) {
-    const Vector eight = widen_8(memory_.read(address, 16, agent_, clock, SharedMemory::Proxy::async), widen);
+  void chunk(std::uint32_t address, const SharedMemory::Use& use, Widen widen, float* to, int step) {
+    const Vector eight = widen_8(use.read(address, 16), widen);
     for (int i = 0; i < 8; ++i) to[i * step] = eight[i];
   }
   template <class Widen>
   void load(const Queued& op, Widen widen) {
     const Operation& o = op.operation;
     const int n = o.n;
+    const SharedMemory::Use use(memory_, agent_, op.clock, SharedMemory::Proxy::async);
     const Descriptor b(o.b);
     for (int i = 0; i < 2 * n; ++i)
-      if (o.b_mn_major) chunk(b.mn_major(i / (n / 8), i % (n / 8)), op.clock, widen, &b_[i / (n / 8) * n + i % (n / 8) * 8], 1);
-      else chunk(b.k_major(i / 2, i % 2), op.clock, widen, &b_[i % 2 * 8 * n + i / 2], n);
+      if (o.b_mn_major) chunk(b.mn_major(i / (n / 8), i % (n / 8)), use, widen, &b_[i / (n / 8) * n + i % (n / 8) * 8], 1);
+      else chunk(b.k_major(i / 2, i % 2), use, widen, &b_[i % 2 * 8 * n + i / 2], n);
     if (o.a_in_registers) return load_fragment(op, widen);
     const Descriptor a(o.a);
     for (int i = 0; i < 128; ++i)
-      if (o.a_mn_major) chunk(a.mn_major(i / 8, i % 8), op.clock, widen, &a_[i % 8 * 8][i / 8], 16);
-      else chunk(a.k_major(i / 2, i % 2), op.clock, widen, &a_[i / 2][i % 2 * 8], 1);
+      if (o.a_mn_major) chunk(a.mn_major(i / 8, i % 8), use, widen, &a_[i % 8 * 8][i / 8], 16);
+      else chunk(a.k_major(i / 2, i % 2), use, widen, &a_[i / 2][i % 2 * 8], 1);
   }
   template <class Widen>
   void load_fragment(const Queued& op, Widen widen) {

@@ -55,6 +55,7 @@ struct Units {
       t.warp->deferred = &deferred[static_cast<std::size_t>(i / 32)];
       t.warp->deferred->add(t);
       t.memory = &memory;
+      t.top->units = this;
     }
     owner.add(&loads);
     owner.add(&stores);

@@ -21,37 +21,29 @@ inline void check_row(std::uint32_t address, const char* what) {
   if (address % 16) block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
 }
 
-using Matrix = std::uint32_t[32];                      // 8 x 8 elements of 16 bits, by rows: as a lane each holds a pair of them
-
-inline Pairs pairs_down(const Matrix& matrix) {        // of rows 2 * i and the next, by column
-  Pairs pairs;
-  for (int i = 0; i < 4; ++i) {
-    Halves upper, lower;
-    std::memcpy(&upper, matrix + 8 * i, 16), std::memcpy(&lower, matrix + 8 * i + 4, 16);
-    pairs.of[i] = __builtin_convertvector(upper, Words) | __builtin_convertvector(lower, Words) << 16;
-  }
-  return pairs;
-}
-inline Pairs pairs_across(const Matrix& matrix) {      // of columns 2 * i and the next, by row
-  Pairs pairs;
-  for (int i = 0; i < 32; ++i) pairs.of[i % 4][i / 4] = matrix[i];
-  return pairs;
-}
-inline void transpose(Matrix& matrix) {
-  const Pairs pairs = pairs_down(matrix);
-  for (int i = 0; i < 32; ++i) matrix[i] = pairs.of[i % 4][i / 4];
+// Have the lanes waited for the same, so that one clock goes for all?
+inline bool know_alike(const Warp& warp) {
+  const Thread& first = *warp.threads;
+  bool alike = true;
+  for (const Thread* t = warp.threads; t < warp.threads + 32; ++t)
+    alike &= t->products_seen == first.products_seen && t->stores_seen == first.stores_seen && t->copies_seen == first.copies_seen;
+  return alike;
 }
 
 // The rows of some matrices, 16 bytes each: `addresses` gives them by lane, lane 8 * j + r that of row r of matrix j.
 template <class Addresses>
-void read_matrices(Matrix* to, int count, const Addresses& addresses) {
+void read_matrices(Matrix* to, int count, const Addresses& addresses, bool alike) {
   Block& block = *this_thread().block;
-  SharedMemory& memory = *this_thread().memory;
-  const int agent = agent::warp(block.warp_index());
-  for (int i = 0; i < 8 * count; ++i) {
-    check_row(addresses(i), "ldmatrix");
-    std::memcpy(to[i / 8] + i % 8 * 4, memory.read(addresses(i), 16, agent, block.clock_of(i), SharedMemory::Proxy::generic), 16);
-  }
+  const auto read = [&](int lanes, int first) {         // that know the same
+    const SharedMemory::Use use(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(first), SharedMemory::Proxy::generic);
+    for (int i = first; i < first + lanes; ++i) {
+      const std::uint32_t address = addresses(i);
+      check_row(address, "ldmatrix");
+      std::memcpy(&to[i / 8].rows[i % 8], use.read(address, 16), 16);
+    }
+  };
+  if (alike) read(8 * count, 0);
+  else for (int i = 0; i < 8 * count; ++i) read(1, i);
   count_conflicts(count, addresses);
 }
 
@@ -64,46 +56,42 @@ void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_addre
   struct Row { std::uint32_t address; const References<std::uint32_t, N>* to; };
   t.block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", Row{row_address, &to}, [=](const Left<Row>& lanes) {
     Matrix matrices[N];
-    read_matrices(matrices, N, [&](int lane) { return lanes[lane].address; });
-    if (this_thread().warp->deferred->left(this_thread())) this_thread().warp->deferred->finish();
-    for (int j = 0; transposed && j < N; ++j) transpose(matrices[j]);
+    const Warp& warp = *this_thread().warp;
+    read_matrices(matrices, N, [&](int lane) { return lanes[lane].address; }, know_alike(warp));
+    if (warp.deferred->left(*this_thread().top)) warp.deferred->finish();
+    for (int j = 0; transposed && j < N; ++j) matrices[j] = cuda_on_host::transposed(matrices[j]);
     for (int i = 0; i < 32; ++i)
-      for (int j = 0; j < N; ++j) *lanes[i].to->at[j] = matrices[j][i];
+      for (int j = 0; j < N; ++j) std::memcpy(lanes[i].to->at[j], reinterpret_cast<const char*>(matrices + j) + 4 * i, 4);
   });
 }
 
-inline void Deferred::load(std::uint32_t which) {
-  const Load& one = loads[0][which];
-  for (const auto& lane : loads)
-    if (lane[which].place != one.place || lane[which].first != one.first) diverged();
-  this_thread().place = one.place;
-  Matrix rows[4];
-  read_matrices(rows, one.matrices, [&](int lane) { return loads[lane][which].row; });
-  matrices.resize(std::max<std::size_t>(matrices.size(), one.first + one.matrices));
-  for (std::uint32_t i = 0; i < one.matrices; ++i) matrices[one.first + i] = one.transposed ? pairs_down(rows[i]) : pairs_across(rows[i]);
+inline void Deferred::load(const Step& step, bool alike) {
+  Matrix read[4];
+  read_matrices(read, step.kind.matrices, [&](int lane) { return rows[step.left][lane]; }, alike);
+  for (int i = 0; i < step.kind.matrices; ++i) matrices.push_back(step.kind.transposed ? read[i] : transposed(read[i]));
 }
 
 inline void Deferred::finish() {
-  Thread* const threads = this_thread().warp->threads;
-  if (this_thread().warp->gone) block->fault("mma.sync in a warp that is not whole", "lanes that have returned, and the number of threads");
-  const StackTop one = *threads->top;
-  const auto count = one.product - products[0];
-  for (int lane = 1; lane < 32; ++lane)
-    if (threads[lane].top->loads != one.loads || threads[lane].top->product - products[lane] != count) diverged();
-  const Place now = this_thread().place;
-  for (std::uint32_t i = 0; i < one.loads; ++i) load(i);
-  for (int i = 0; i < count; ++i) {
-    const Product::Call& call = products[0][i].call;
-    this_thread().place = call.place;
-    if (call.kind.loaded && std::max(call.b[0], call.b[1]) >= one.matrices) block->fault("mma.sync of registers that nothing was loaded into", "the ldmatrix before it");
-    if (call.kind.float16) multiply(i, widen_f16);
-    else multiply(i, widen_bf16);
+  Thread& self = this_thread();
+  Thread* const threads = self.warp->threads;
+  if (self.warp->gone) block->fault("mma.sync in a warp that is not whole", "lanes that have returned, and the number of threads");
+  for (const Thread* t = threads; t < threads + 32; ++t)
+    if (t->top->step != self.top->step) block->fault("the warp diverged: not all of its lanes come to an ldmatrix or mma.sync", "a branch around one that not all 32 lanes take");
+  const Place now = self.place;
+  const bool alike = know_alike(*self.warp);
+  for (Left& operand : converted) operand.key.number = ~0u;
+  for (Step* step = steps; step < self.top->step; ++step) {
+    self.place = place_of(step->place);
+    const std::size_t needed = std::max(step->kind.a_loaded ? step->a + 4ul : 0, step->kind.b_loaded ? std::max(step->b[0], step->b[1]) + 1ul : 0);
+    if (needed > matrices.size()) block->fault("mma.sync of registers that nothing was loaded into", "the ldmatrix before it");
+    if (step->kind.matrices) load(*step, alike);
+    else if (step->kind.float16) multiply(*step, widen_f16);
+    else multiply(*step, widen_bf16);
+    step->place = nullptr;
   }
-  this_thread().place = now;
-  for (int lane = 0; lane < 32; ++lane) {
-    StackTop& top = *threads[lane].top;
-    top.product = products[lane], top.load = loads[lane], top.loads = 0;
-  }
+  rows_left = fragments_left = 0;
+  self.place = now;
+  for (Thread* t = threads; t < threads + 32; ++t) t->top->step = steps, t->top->loads = 0;
 }
 
 // Lane 8 * j + r says where row r of matrix j goes; the lanes hold elements as ldmatrix gives them.

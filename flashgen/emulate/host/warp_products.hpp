@@ -15,46 +15,51 @@ inline void add_four(float* d, const float* upper, const float* lower) {   // tw
   std::memcpy(d, &all, 16);
 }
 
-// Lane 4 * g + i holds of a, in pairs along k: rows g, g + 8 at k = 2 * i, then both at k = 2 * i + 8; of b column g at both k; of d
-// columns 2 * i and the next of row g, then of row g + 8.
+// Operand a as rows of floats. Lane 4 * g + i holds, in pairs along k: rows g, g + 8 at k = 2 * i, then both at k = 2 * i + 8. It is kept
+// for the products that follow.
 template <class Widen>
-void Deferred::multiply(int which, Widen widen) {
-  const Product& one = products[0][which];
-  alignas(32) float left[32][8];                     // a as the lanes hold it
-  Pairs held[2];
-  const Pairs* b[2] = {held, held + 1};
-  const bool loaded = one.call.kind.loaded;
-  if (loaded) b[0] = &matrices[one.call.b[0]], b[1] = &matrices[one.call.b[1]];
-  using Quad = std::uint32_t __attribute__((vector_size(16)));
-  static_assert(sizeof(Product::Call) == sizeof(Quad));
-  Quad different{}, of_one;
-  std::memcpy(&of_one, &one.call, sizeof of_one);
-  for (int lane = 0; lane < 32; ++lane) {
-    const Product& product = products[lane][which];
-    const Vector eight = widen_8(product.a, widen);
-    std::memcpy(left[lane], &eight, sizeof eight);
-    Quad call;
-    std::memcpy(&call, &product.call, sizeof call);
-    different |= call ^ of_one;
-    for (int half = 0; half < 2 && !loaded; ++half) held[half].of[lane % 4][lane / 4] = product.call.b[half];
+const float (&Deferred::left_of(const Step& step, Widen widen))[16][16] {
+  const std::uint32_t number = step.kind.a_loaded ? step.a / 4 : step.left;
+  Left& kept = converted[number % std::size(converted)];
+  const Left::Key key{number, step.kind};
+  if (kept.key == key) return kept.of;
+  kept.key = key;
+  for (int j = 0; j < 4; ++j) {
+    Matrix part;
+    if (step.kind.a_loaded) part = transposed(matrices[step.a + j]);
+    else for (int lane = 0; lane < 32; ++lane) std::memcpy(reinterpret_cast<char*>(&part) + 4 * lane, reinterpret_cast<const char*>(&fragments[step.left][lane]) + 4 * j, 4);
+    for (int row = 0; row < 8; ++row) {
+      const Vector eight = widen(part.rows[row]);
+      std::memcpy(kept.of[row + j % 2 * 8] + j / 2 * 8, &eight, sizeof eight);
+    }
   }
-  if (different[2] | different[3] | (loaded ? different[0] | different[1] : 0)) diverged();
-  Vector right[2][4][2];                             // [k / 8][k / 2 % 4][k % 2]
-  for (int i = 0; i < 8; ++i) {
-    const Words pairs = b[i / 4]->of[i % 4];
-    right[i / 4][i % 4][0] = widen(pairs & 0xFFFFu), right[i / 4][i % 4][1] = widen(pairs >> 16);
+  return kept.of;
+}
+
+// Of b lane 4 * g + i holds column g at k = 2 * i and the next, then at k = 2 * i + 8; of d columns 2 * i and the next of row g, then of row g + 8.
+template <class Widen>
+void Deferred::multiply(const Step& step, Widen widen) {
+  Matrix held[2];
+  const Matrix* b[2] = {held, held + 1};
+  for (int half = 0; half < 2; ++half)
+    if (step.kind.b_loaded) {
+      b[half] = &matrices[step.b[half]];
+    } else {
+      for (int lane = 0; lane < 32; ++lane) std::memcpy(reinterpret_cast<char*>(held + half) + 4 * lane, &pairs[&step - steps][lane][half], 4);
+      held[half] = transposed(held[half]);
+    }
+  const auto& left = left_of(step, widen);
+  Vector right[16];
+  for (int k = 0; k < 16; ++k) right[k] = widen(b[k / 8]->rows[k % 8]);
+  alignas(32) float sums[16][8];
+  for (int first = 0; first < 16; first += 8) {        // eight sums in registers
+    Vector sum[8] = {};
+    for (int k = 0; k < 16; ++k)
+      for (int row = 0; row < 8; ++row) sum[row] += left[first + row][k] * right[k];
+    std::memcpy(sums[first], sum, sizeof sum);
   }
-  alignas(32) float sums[2][4][8];
-  for (int first = 0; first < 8; first += 4) {       // and 8 rows further down: eight sums in registers
-    Vector sum[2][4] = {};
-    for (int k = 0; k < 2; ++k)
-      for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 2; ++j)
-          for (int row = 0; row < 4; ++row)
-            for (int lower = 0; lower < 2; ++lower) sum[lower][row] += left[(first + row) * 4 + i][4 * k + 2 * lower + j] * right[k][i][j];
-    std::memcpy(sums, sum, sizeof sum);
-    for (int lane = 0; lane < 16; ++lane) add_four(products[4 * first + lane][which].d, sums[0][lane / 4] + lane % 4 * 2, sums[1][lane / 4] + lane % 4 * 2);
-  }
+  for (int row = 0; row < 8; ++row)
+    for (int i = 0; i < 4; ++i) add_four(reinterpret_cast<float*>(tops[4 * row + i] + step.d), sums[row] + 2 * i, sums[row + 8] + 2 * i);
 }
 
 }  // namespace cuda_on_host
