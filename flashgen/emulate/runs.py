@@ -7,8 +7,9 @@ from flashgen.errors import BackendError
 
 DEFINITION = r"\bvoid (\w+)(\([^{}]*\)) \{\s*asm(?: volatile)?\(\s*\"%s"
 PRODUCT, LOAD = (re.compile(DEFINITION % name) for name in (r"mma\.sync", "ldmatrix"))
-REGISTERS = re.compile(r"\bu32 (\w+)\[\d\];")
+REGISTERS = re.compile(r"\bu32 (\w+)((?:\[\w+\])?)\[\d\];")
 NAME = re.compile(r"\b[A-Za-z_]\w*")
+LOOP = re.compile(r"(?:#pragma unroll[^\n]*\s*)?\bfor $")  # up to its parenthesis
 BEGIN = " const ::cuda_on_host::ptx::Run run_of_products;"  # and by its destructor the end
 LATER = "::cuda_on_host::ptx::Later"  # in place of u32
 
@@ -16,8 +17,8 @@ LATER = "::cuda_on_host::ptx::Later"  # in place of u32
 def with_runs(cuda: str) -> str:
     """The text with every run of products begun after the brace that opens it; lines stay where they are.
 
-    A run is a block, as large as can be, that names the accumulators of its products nowhere but as their first argument, so that nobody
-    can tell when they are added. What ldmatrix loads in there for products alone may come as late, and has a type of its own.
+    A run is a block or a loop, as large as can be, that names the accumulators of its products nowhere but as their first argument, so that
+    nobody can tell when they are added. What ldmatrix loads in there for products alone may come as late, and has a type of its own.
 
     >>> mma = '__device__ void mma(float* d) { asm("mma.sync"); } '
     >>> with_runs(mma + "__device__ void f(float* d) { { ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }").removeprefix(mma)
@@ -28,24 +29,35 @@ def with_runs(cuda: str) -> str:
         return cuda
     code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), cuda)
     call = re.compile(rf"\bptx::(?:{products})\((\w+)")
-    begins = {begin for match in call.finditer(code) if (begin := run_around(code, match.start(), call))}
-    runs = [(begin, brace_around(code, begin - 1, 1)) for begin in begins]
-    edits = [(begin, begin, BEGIN) for begin in begins]
+    runs = {run for match in call.finditer(code) if (run := run_around(code, match.start(), call))}
+    edits = [edit for begin, end in runs for edit in marked(code, begin, end)]
+    later = []
     for registers in REGISTERS.finditer(code) if loads else ():
         scope = code[registers.end() : brace_around(code, registers.start(), 1)]
-        if any(begin <= registers.start() < end for begin, end in runs) and for_products_alone(scope, registers[1], loads, products):
-            edits.append((registers.start(), registers.start() + len("u32"), LATER))
-    if len(edits) > len(begins):
+        name, fragment = registers[1], rf"{registers[1]}\[\w+\]" if registers[2] else registers[1]
+        inside = any(begin <= registers.start() < end for begin, end in runs)
+        if inside and for_products_alone(scope, name, fragment, loads, products):
+            later.append((registers.start(), registers.start() + len("u32"), LATER))
+    if later:
         wrappers = (*PRODUCT.finditer(cuda), *LOAD.finditer(cuda))
-        edits += [(*match.span(2), re.sub(r"\bu32\b", "auto", match[2])) for match in wrappers]  # of either type
-    return edited(cuda, edits)
+        later += [(*match.span(2), re.sub(r"\bu32\b", "auto", match[2])) for match in wrappers]  # of either type
+    return edited(cuda, edits + later)
 
 
-def for_products_alone(scope: str, name: str, loads: str, products: str) -> bool:
-    """Whether all that a scope does with registers is to load them by ldmatrix and to multiply by them, as b."""
-    rest = re.sub(rf"\bptx::(?:{loads})\({name}, ", "(", scope)
+def for_products_alone(scope: str, name: str, fragment: str, loads: str, products: str) -> bool:
+    """Whether all that a scope does with registers, four a fragment, is to load them by ldmatrix and to multiply by them, as a or as b."""
+    rest = re.sub(rf"\bptx::(?:{loads})\({fragment}, ", "(", scope)
+    rest = re.sub(rf"(\bptx::(?:{products})\([^;,]*), {fragment}(?=[,)])", r"\1", rest)
     rest = re.sub(rf"(\bptx::(?:{products})\([^;]*), {name}\[\d\], {name}\[\d\]\);", r"\1);", rest)
     return not re.search(rf"\b{name}\b", rest)
+
+
+def marked(code: str, begin: int, end: int) -> list[tuple[int, int, str]]:
+    """The edits that begin a run and end it: behind the brace of a block, around a loop."""
+    if code[begin] == "{":
+        return [(begin + 1, begin + 1, BEGIN)]
+    begin = len(code[:begin].rstrip())  # pragmas stay before their loop
+    return [(begin, begin, " {" + BEGIN), (end, end, " }")]
 
 
 def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
@@ -55,31 +67,35 @@ def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
     return text
 
 
-def run_around(code: str, at: int, call: re.Pattern[str]) -> int:
-    """Where the largest run around a call begins, 0 if there is none."""
-    found = 0
+def run_around(code: str, at: int, call: re.Pattern[str]) -> tuple[int, int] | None:
+    """Where the largest run around a call begins and ends, if there is one."""
+    found = None
     for begin, end in blocks_around(code, at):
         inside = code[begin:end]
         if set(call.findall(inside)) & set(NAME.findall(call.sub("", inside))):
             break
-        found = begin
+        found = begin, end
     return found
 
 
 def blocks_around(code: str, at: int) -> Iterator[tuple[int, int]]:
-    """What lies between the braces around a place, innermost first, up to those of its function."""
+    """The blocks and loops around a place, from their first character on, innermost first, up to the body of its function."""
     head = ""
     while "__device__" not in head and "__global__" not in head:
-        opening = brace_around(code, at, -1)
-        yield opening + 1, brace_around(code, opening, 1)
-        head, at = re.split("[;{}]", code[:opening])[-1], opening
+        at = brace_around(code, at, -1)
+        end = brace_around(code, at, 1) + 1
+        yield at, end
+        while code[:at].rstrip().endswith(")") and (loop := LOOP.search(code[: brace_around(code, code.rindex(")", 0, at), -1, "()")])):
+            at = loop.start()
+            yield at, end
+        head = re.split("[;{}]", code[:at])[-1]
 
 
-def brace_around(code: str, at: int, step: int) -> int:
+def brace_around(code: str, at: int, step: int, braces: str = "{}") -> int:
     """Index of the brace that encloses a place: to its right (step 1) or left (-1)."""
     depth = 0
     while 0 <= (at := at + step) < len(code):
-        depth += {"{": step, "}": -step}.get(code[at], 0)
+        depth += {braces[0]: step, braces[1]: -step}.get(code[at], 0)
         if depth < 0:
             return at
     raise BackendError("the kernel's braces do not match")

@@ -37,6 +37,7 @@ SECOND = "      ptx::mma_f16(d + 4, a, b[2], b[3]);\n"
     [
         ("ptx::ldmatrix(b, 1); ptx::mma(d, 2, b[0], b[1]);", True),
         ("if (x) ptx::ldmatrix(b, 1); for (;;) { ptx::mma(d, 2, b[2], b[3]); }", True),
+        ("ptx::ldmatrix(b, 1); ptx::mma(d, b, 2, 3);", True),
         ("ptx::ldmatrix(b, b[1]); ptx::mma(d, 2, b[0], b[1]);", False),
         ("ptx::ldmatrix(b, 1); ptx::mma(d, b[0], b[0], b[1]);", False),
         ("ptx::ldmatrix(b, 1); ptx::mma(d, 2, b[0], b[1] + 1);", False),
@@ -64,6 +65,15 @@ def test_values_are_those_of_loads_in_time():
     assert [LATER in with_runs(kernel_text(PARAMS, body)) for body in (BODY, one_by_one)] == [True, False]
     assert launch().any()
     assert (launch() == launch(one_by_one)).all()
+
+
+def test_both_operands_may_come_late():
+    load = "ptx::ldmatrix_x4(b, shared + 512 * k + 16 * threadIdx.x);\n"
+    rows = "u32 c[2][4];\n      for (int i = 0; i < 2; ++i) ptx::ldmatrix_x4(c[i], shared + 512 * i + 16 * threadIdx.x);\n"
+    body = BODY.replace(load, load + rows).replace("mma_f16(d, a", "mma_f16(d, c[0]").replace("mma_f16(d + 4, a", "mma_f16(d + 4, c[1]")
+    in_time = body.replace(SECOND[6:].replace(", a,", ", c[1],"), SECOND[6:].replace(", a,", ", c[1],") + "      c[0][0] = 0;\n")
+    assert [f"{LATER} c[2][4]" in with_runs(kernel_text(PARAMS, text)) for text in (body, in_time)] == [True, False]
+    assert (launch(body) == launch(in_time)).all()
 
 
 def test_what_was_loaded_stays_to_the_end_of_the_run():

@@ -1,5 +1,7 @@
 """Runs of mma.sync: where the lanes need not meet at each product, and that nobody can tell."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,11 @@ ONE_BY_ONE = RUN.replace("\n  }", " d[0] += 0.0f;\n  }")
     "function",
     [
         "void f(float* d) {R ptx::mma(d, 1); ptx::mma(d + 4, 2); }",
-        "void f(float* d) { for (;;) {R if (d2) { ptx::mma(d, 1); } ptx::mma(d, 2); } d[0] = 1; }",
+        "void f(float* d) {<< for (;;) { if (d2) { ptx::mma(d, 1); } ptx::mma(d, 2); }>> d[0] = 1; }",
+        "void f(float* d) { d[0] = 1;<<\n#pragma unroll\nfor (int i = 0; i < 4; ++i)\n  for (;;) { ptx::mma(d, f(1)); }>> d[0] = 1; }",
+        "void f(float* d) { for (int i = d[0];;) {R ptx::mma(d, 1); } d[0] = 1; }",
+        "void f(float* d) { for (int i = d[0];;)<< for (;;) { ptx::mma(d, 1); }>> d[0] = 1; }",
+        "void f(float* d) { if (x) {R ptx::mma(d, 1); } d[0] = 1; }",
         "void f(float* d, float* e) { {R ptx::mma(d, 1); } {R ptx::mma(e, 2); } d[0] = e[0]; }",
         "void f(float* d) {R ptx::mma(d, 1); // to {d\n }",
         "void f(float* d) { ptx::mma(d, d[1]); }",
@@ -33,7 +39,9 @@ ONE_BY_ONE = RUN.replace("\n  }", " d[0] += 0.0f;\n  }")
 )
 def test_a_run_names_its_accumulators_in_products_alone(function):
     text = f"{MMA}__device__ {function}\n"
-    assert with_runs(text.replace("{R", "{")) == text.replace("{R", "{" + BEGIN)
+    plain = re.sub("(?<={)R|<<|>>", "", text)
+    marked = text.replace("{R", "{" + BEGIN).replace("<<", " {" + BEGIN).replace(">>", " }")
+    assert with_runs(plain) == marked
 
 
 def launch(products: str) -> np.ndarray:
@@ -45,9 +53,14 @@ def launch(products: str) -> np.ndarray:
     return d
 
 
-def test_products_of_a_run_are_those_done_one_by_one():
+@pytest.mark.parametrize("lane", [0, 1, 31])
+def test_products_of_a_run_are_those_done_one_by_one(lane):
+    product = "ptx::mma_f16(d + 4 * i, a, a[i], a[k]);"
+    change = product, f"{{ {product} if (threadIdx.x == {lane} && i == 1) a[k] ^= 0x100; }}"  # of what others share
     assert launch(RUN).any()
     assert (launch(RUN) == launch(ONE_BY_ONE)).all()
+    assert (launch(RUN.replace(*change)) != launch(RUN)).any()
+    assert (launch(RUN.replace(*change)) == launch(RUN.replace(*change).replace("0x100;", "0x100; d[0] += 0.0f;"))).all()
 
 
 @pytest.mark.parametrize("products", [RUN, ONE_BY_ONE])

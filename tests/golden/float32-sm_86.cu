@@ -607,12 +607,10 @@ struct Attend {                          // one block: a query tile against all 
       load_next<false>(0);
       #pragma unroll
       for (int ahead = 1; ahead < STAGES - 1; ++ahead) load_next<true>(ahead);
-      if (QUERY_IN_REGISTERS) {
-        ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
-        __syncthreads();
-        #pragma unroll
-        for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
-      }
+      ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
+      __syncthreads();
+      #pragma unroll
+      for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
       for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
       for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     }

@@ -48,7 +48,6 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
-constexpr bool QUERY_IN_REGISTERS = true;
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
@@ -259,7 +258,7 @@ struct Attend {                          // one block: a query tile against all 
   const u16* const values = p.v + work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head;
   float o[ROW_TILES][V_COLUMNS / 2] = {};
   Rows rows[ROW_TILES];
-  u32 queries[QUERY_IN_REGISTERS ? QK_COLUMNS / 16 : 1][ROW_TILES][4];
+  u32 queries[QK_COLUMNS / 16][ROW_TILES][4];
   int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
@@ -292,8 +291,7 @@ struct Attend {                          // one block: a query tile against all 
       for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k) {
-      u32 (&a)[ROW_TILES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
-      if (!QUERY_IN_REGISTERS) load_queries(a, k);
+      const u32 (&a)[ROW_TILES][4] = queries[k];
       #pragma unroll
       for (int n = 0; n < BLOCK_N / 16; ++n) {
         u32 b[4];
@@ -385,12 +383,10 @@ struct Attend {                          // one block: a query tile against all 
       load_next<false>(0);
       #pragma unroll
       for (int ahead = 1; ahead < STAGES - 1; ++ahead) load_next<true>(ahead);
-      if (QUERY_IN_REGISTERS) {
-        ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
-        __syncthreads();
-        #pragma unroll
-        for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
-      }
+      ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
+      __syncthreads();
+      #pragma unroll
+      for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
       for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
       for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     }

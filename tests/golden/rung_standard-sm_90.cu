@@ -50,7 +50,6 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
-constexpr bool QUERY_IN_REGISTERS = false;
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
@@ -254,7 +253,6 @@ struct Scores {                          // one block: a tile of s
   const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
   const Variant variant;
   const u16* const keys = p.k + work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head;
-  u32 queries[1][ROW_TILES][4];
   int stage = 0;
 
   __device__ __forceinline__ Scores(const Params& p, u32 shared, int t) : p(p), shared(shared), work(t, p), variant(p, work.batch, work.head, work.kv_head) {}
@@ -267,24 +265,19 @@ struct Scores {                          // one block: a tile of s
     load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
   }
 
-  // The warp's rows of q, 16 columns.
-  __device__ __forceinline__ void load_queries(u32 (&a)[ROW_TILES][4], int k) const {
-    const u32 row = shared + Q + place<QK_COLUMNS>(warp_row + lane % 16, lane / 16);
-    #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(a[m], advance<QK_COLUMNS>(row, 16 * m, k));
-  }
-
   // s = q k^T
   __device__ __forceinline__ void scores(float (&s)[ROW_TILES][BLOCK_N / 2]) {
     const u32 key = shared + K + stage * K_BYTES + place<QK_COLUMNS>(lane % 8 + lane / 16 * 8, lane / 8 % 2);   // an operand's halves in neighbouring registers
+    const u32 query = shared + Q + place<QK_COLUMNS>(warp_row + lane % 16, lane / 16);
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)
       #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k) {
-      u32 (&a)[ROW_TILES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
-      if (!QUERY_IN_REGISTERS) load_queries(a, k);
+      u32 a[ROW_TILES][4];
+      #pragma unroll
+      for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(a[m], advance<QK_COLUMNS>(query, 16 * m, k));
       #pragma unroll
       for (int n = 0; n < BLOCK_N / 16; ++n) {
         u32 b[4];

@@ -48,7 +48,6 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
-constexpr bool QUERY_IN_REGISTERS = true;
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
@@ -269,7 +268,7 @@ struct Attend {                          // one block: a query tile against all 
   const u16* const values = p.v + work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head;
   float o[ROW_TILES][V_COLUMNS / 2] = {};
   Rows rows[ROW_TILES];
-  u32 queries[QUERY_IN_REGISTERS ? QK_COLUMNS / 16 : 1][ROW_TILES][4];
+  u32 queries[QK_COLUMNS / 16][ROW_TILES][4];
   int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
@@ -302,8 +301,7 @@ struct Attend {                          // one block: a query tile against all 
       for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k) {
-      u32 (&a)[ROW_TILES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
-      if (!QUERY_IN_REGISTERS) load_queries(a, k);
+      const u32 (&a)[ROW_TILES][4] = queries[k];
       #pragma unroll
       for (int n = 0; n < BLOCK_N / 16; ++n) {
         u32 b[4];
@@ -419,13 +417,11 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void run() {
     if (work.last() >= 0) {
       load_query_tile();
-      if (QUERY_IN_REGISTERS) {
-        ptx::copy_commit();
-        ptx::copy_wait<0>();
-        __syncthreads();
-        #pragma unroll
-        for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
-      }
+      ptx::copy_commit();
+      ptx::copy_wait<0>();
+      __syncthreads();
+      #pragma unroll
+      for (int k = 0; k < QK_COLUMNS / 16; ++k) load_queries(queries[k], k);
       begin_pass<false>();
       for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) maximum_step<true>(tile);
       for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) maximum_step<false>(tile);
