@@ -272,9 +272,6 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float shrink(float from, float to) { return power_of_two(int(fmaxf(from - (to == -INF ? 0.0f : to), -127.0f))); }   // 2^(from - to), integers, from <= to
 
-// A weight without its last bit, which two planes do not hold: so what is summed is what multiplies v.
-__device__ __forceinline__ float held(float x) { return __uint_as_float(__float_as_uint(x) & ~1u); }
-
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new reference.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
@@ -300,7 +297,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-      const float left = held(ptx::exp2(fmaf(s[i], factor, -reference))), right = held(ptx::exp2(fmaf(s[i + 1], factor, -reference)));
+      const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
       sum += left + right;
       s[i] = left * power_of_two(TOP);
       s[i + 1] = right * power_of_two(TOP);
