@@ -24,7 +24,7 @@ class AsyncCopies : public Engine {
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     if (array) GlobalUse(Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
     const SharedMemory::Use use(memory_, agent, clock, SharedMemory::Proxy::generic);
-    if (size == 16) std::memset(use.write(destination, 16), 0xFF, 16);
+    if (size == SharedMemory::kGranule) std::memset(use.write(destination), 0xFF, SharedMemory::kGranule);
     else std::memset(use.write(destination, size), 0xFF, size);
     __builtin_prefetch(source);
     flying_.push_back({source, destination, queue.groups, static_cast<std::int16_t>(t.id), static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes)});

@@ -70,9 +70,11 @@ class BulkLoads : public Engine {
     Load load{map, destination, mbarrier, at, block->clock(), block->chance(), block->place()};
     const int agent = mbarriers_.issue(mbarrier, load.clock);
     const Array* array = array_of(map);
+    const GlobalUse reads(Access::copy, agent, load.clock);
+    const SharedMemory::Use use(*shared, agent, load.clock, SharedMemory::Proxy::async);
     for_each_chunk(map, destination, at, [&](std::uint32_t address, const unsigned char* global, int valid) {
-      if (array && valid > 0) GlobalUse(Access::copy, agent, load.clock).note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
-      std::memset(shared->write(address, 16, agent, load.clock, SharedMemory::Proxy::async), 0xFF, 16);
+      if (array && valid > 0) reads.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
+      std::memset(use.write(address), 0xFF, 16);
     });
     const auto later = [](const Load& a, const Load& b) { return a.lateness < b.lateness; };
     pending_.insert(std::upper_bound(pending_.begin(), pending_.end(), load, later), load);
@@ -84,8 +86,8 @@ class BulkLoads : public Engine {
     const Load load = pending_.front();
     pending_.erase(pending_.begin());
     block->engine_at(load.place);
-    for_each_chunk(load.map, load.destination, load.at, [&](std::uint32_t address, const unsigned char* global, int valid) {
-      unsigned char* chunk = shared->poke(address);
+    for_each_chunk(load.map, load.destination, load.at, [&, &memory = *shared](std::uint32_t address, const unsigned char* global, int valid) {
+      unsigned char* chunk = memory.poke(address);
       if (valid < 16) std::memset(chunk, 0, 16);       // outside the tensor: zeros
       if (valid > 0) std::memcpy(chunk, global, static_cast<std::size_t>(valid));
     });

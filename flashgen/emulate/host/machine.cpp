@@ -55,26 +55,26 @@ void builtins::__syncwarp(unsigned mask) {
     t.copies_seen = std::max(t.copies_seen, copies);
   }
 }
-void builtins::__syncthreads() { HERE, units->named.sync(0, (block->size() + 31) / 32 * 32); }
+void builtins::__syncthreads() { HERE, THIS_STACK.units->named.sync(0, (block->size() + 31) / 32 * 32); }
 
 namespace ptx {
 
-void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count) { HERE, units->mbarriers.init(barrier, count); }
-void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier) { HERE, units->mbarriers.arrive(barrier); }
+void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count) { HERE, THIS_STACK.units->mbarriers.init(barrier, count); }
+void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier) { HERE, THIS_STACK.units->mbarriers.arrive(barrier); }
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes) {
   HERE;
-  units->mbarriers.expect(barrier, bytes);
-  units->mbarriers.arrive(barrier);
+  THIS_STACK.units->mbarriers.expect(barrier, bytes);
+  THIS_STACK.units->mbarriers.arrive(barrier);
 }
 // The hardware may suspend the thread in here; on the host it always does, so the loop around it turns once.
 void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity) {
   HERE;
-  units->mbarriers.wait(barrier, parity);
+  THIS_STACK.units->mbarriers.wait(barrier, parity);
   done = true;
 }
-void fence_mbarrier_init_release_cluster() { HERE, units->mbarriers.fence_init(); }
-void bar_sync(int id, int threads) { HERE, units->named.sync(id, threads); }
-void bar_arrive(int id, int threads) { HERE, units->named.arrive(id, threads); }
+void fence_mbarrier_init_release_cluster() { HERE, THIS_STACK.units->mbarriers.fence_init(); }
+void bar_sync(int id, int threads) { HERE, THIS_STACK.units->named.sync(id, threads); }
+void bar_arrive(int id, int threads) { HERE, THIS_STACK.units->named.arrive(id, threads); }
 
 static Coordinates coordinates(const int* at, int rank) {
   Coordinates all{};
@@ -82,45 +82,45 @@ static Coordinates coordinates(const int* at, int rank) {
   return all;
 }
 void load_box(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier) {
-  HERE, units->loads.issue(destination, checked(map, destination, rank), coordinates(at, rank), mbarrier);
+  HERE, THIS_STACK.units->loads.issue(destination, checked(map, destination, rank), coordinates(at, rank), mbarrier);
 }
 void store_box(const void* map, const int* at, int rank, std::uint32_t source) {
-  HERE, units->stores.issue(checked(map, source, rank), source, coordinates(at, rank), false);
+  HERE, THIS_STACK.units->stores.issue(checked(map, source, rank), source, coordinates(at, rank), false);
 }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier) {
-  HERE, units->loads.issue(destination, plain(source, destination, bytes), {}, mbarrier);
+  HERE, THIS_STACK.units->loads.issue(destination, plain(source, destination, bytes), {}, mbarrier);
 }
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes) {
-  HERE, units->stores.issue(plain(destination, source, bytes), source, {}, true);
+  HERE, THIS_STACK.units->stores.issue(plain(destination, source, bytes), source, {}, true);
 }
-void cp_async_bulk_commit_group() { HERE, units->stores.commit(); }
-void cp_async_bulk_wait_group_read(int newest) { HERE, units->stores.wait(newest, true); }
-void cp_async_bulk_wait_group(int newest) { HERE, units->stores.wait(newest, false); }
-void fence_proxy_async_shared_cta() { HERE, shared->fence_async_proxy(); }
+void cp_async_bulk_commit_group() { HERE, THIS_STACK.units->stores.commit(); }
+void cp_async_bulk_wait_group_read(int newest) { HERE, THIS_STACK.units->stores.wait(newest, true); }
+void cp_async_bulk_wait_group(int newest) { HERE, THIS_STACK.units->stores.wait(newest, false); }
+void fence_proxy_async_shared_cta() { HERE, this_thread().memory->fence_async_proxy(); }
 
-void wgmma_fence_sync_aligned() { HERE, units->tensor_core().fence(); }
-void wgmma_commit_group_sync_aligned() { HERE, units->tensor_core().commit(); }
-void wgmma_wait_group_sync_aligned(int newest) { HERE, units->tensor_core().wait(newest); }
-void wgmma(const Operation& operation, float* d, const std::uint32_t* a) { HERE, units->tensor_core().issue(operation, d, a); }
-void setmaxnreg_dec_sync_aligned_u32(int count) { HERE, units->registers.decrease(count); }
-void setmaxnreg_inc_sync_aligned_u32(int count) { HERE, units->registers.increase(count); }
+void wgmma_fence_sync_aligned() { HERE, THIS_STACK.units->tensor_core().fence(); }
+void wgmma_commit_group_sync_aligned() { HERE, THIS_STACK.units->tensor_core().commit(); }
+void wgmma_wait_group_sync_aligned(int newest) { HERE, THIS_STACK.units->tensor_core().wait(newest); }
+void wgmma(const Operation& operation, float* d, const std::uint32_t* a) { HERE, THIS_STACK.units->tensor_core().issue(operation, d, a); }
+void setmaxnreg_dec_sync_aligned_u32(int count) { HERE, THIS_STACK.units->registers.decrease(count); }
+void setmaxnreg_inc_sync_aligned_u32(int count) { HERE, THIS_STACK.units->registers.increase(count); }
 
 void copy_async(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
   HERE;
   const StackTop& top = THIS_STACK;
   top.units->copies.issue(*top.thread, destination, source, bytes, source_bytes, past_l1);
 }
-void cp_async_commit_group() { HERE, units->copies.commit(); }
-void cp_async_wait_group(int newest) { HERE, units->copies.wait(newest); }
-void cp_async_wait_all() { HERE, units->copies.wait_all(); }
+void cp_async_commit_group() { HERE, THIS_STACK.units->copies.commit(); }
+void cp_async_wait_group(int newest) { HERE, THIS_STACK.units->copies.wait(newest); }
+void cp_async_wait_all() { HERE, THIS_STACK.units->copies.wait_all(); }
 
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes) {
   HERE;
-  std::memcpy(shared->write(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), value, bytes);
+  std::memcpy(this_thread().memory->write(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), value, bytes);
 }
 void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
   HERE;
-  std::memcpy(value, shared->read(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), bytes);
+  std::memcpy(value, this_thread().memory->read(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), bytes);
 }
 void store_global(void* address, const void* value, std::size_t bytes) {
   HERE;

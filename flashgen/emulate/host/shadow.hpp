@@ -12,7 +12,7 @@ constexpr std::uint32_t kNever = ~0u;                  // later than anybody kno
 struct Touch {
   std::uint32_t time;
   std::int16_t agent;
-  std::uint8_t words;                                  // a bit for each 4 bytes of the granule; of a read 0: none
+  std::uint8_t words;                                  // a bit for each 4 bytes of the granule; of a read 0: none, and time 0
   std::uint8_t lane;                                   // of a warp's, that wrote
   Place place;
   bool is_of(std::int16_t who, std::uint8_t which) const { return agent == who && words == which; }

@@ -62,30 +62,40 @@ class SharedMemory {
       return data;
     }
 
-    INLINED unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
+    unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
+      if (bytes == kGranule) return write(address);
       unsigned char* const data = memory_.at(address, bytes, agent_, "writes");
       if (!checks_) return data;
       const auto [g, words] = memory_.place(address, bytes);
+      judge_write(g, words);
       Granule& granule = memory_.shadow_[g];
-      const Touch now{now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
-      const bool again = granule.uniform && words == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == now.lane;
-      bool known = granule.uniform & (granule.more == 0) & ((granule.write.time == kNever) | (granule.write.time <= clock_.time[granule.write.agent]));
-      for (Touch& r : granule.reads) {
-        known &= ((r.words & words) == 0) | (r.agent == agent_) | (r.time <= clock_.time[r.agent]);
-      }
-      if (!known) [[unlikely]] judge_write(g, words);
-      if (words != kWhole && granule.uniform) memory_.rest_[g].writes.fill(granule.write);
-      granule.uniform = words == kWhole;
-      if (granule.uniform) granule.write = now, granule.more = 0;
-      for (int i = 0; i < 4 && !granule.uniform; ++i)
-        if (words >> i & 1) memory_.write_of(g, i) = now;
-      for (Touch& r : granule.reads) r.words &= static_cast<std::uint8_t>(~words);
-      if (proxy_ == Proxy::async) {
-        granule.unfenced &= static_cast<std::uint8_t>(~words);
-      } else if (!again || granule.unfenced != kWhole) {   // else the thread remembers it already
-        granule.unfenced |= words;
-        memory_.unfenced_[static_cast<std::size_t>(memory_.block_.thread().id)].emplace_back(g, words);
-      }
+      if (granule.uniform) memory_.rest_[g].writes.fill(granule.write);
+      granule.uniform = false;
+      for (int i = 0; i < 4; ++i)
+        if (words >> i & 1) memory_.write_of(g, i) = now(words);
+      for (Touch& r : granule.reads) leave_out(words, r);
+      for (int i = 0; i < granule.more; ++i) leave_out(words, memory_.rest_[g].reads[static_cast<std::size_t>(i)]);
+      if (proxy_ == Proxy::async) granule.unfenced &= static_cast<std::uint8_t>(~words);
+      else to_fence(g, words);
+      return data;
+    }
+    // A whole granule.
+    INLINED unsigned char* write(std::uint32_t address) const {
+      unsigned char* const data = memory_.at(address, kGranule, agent_, "writes");
+      if (!checks_) return data;
+      const std::uint32_t g = memory_.place(address, kGranule).first;
+      Granule& granule = memory_.shadow_[g];
+      bool known = granule.uniform & (granule.more == 0) & (granule.write.time <= clock_.time[granule.write.agent]);
+      for (const Touch& r : granule.reads) known &= r.time <= clock_.time[r.agent];   // nobody's has time 0, the agent's own is always known
+      if (!known) [[unlikely]] judge_write(g, kWhole);
+      const Touch access = now(kWhole);
+      const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == access.lane;
+      granule.uniform = true;
+      granule.more = 0;
+      granule.write = access;
+      granule.reads = {};
+      if (proxy_ == Proxy::async) granule.unfenced = 0;
+      else if (!again) to_fence(g, kWhole);            // else the thread remembers it already
       return data;
     }
 
@@ -105,15 +115,21 @@ class SharedMemory {
         if (const Touch& w = memory_.write_of(g, i); granule.uniform || (words >> i & 1))
           if (w.time != kNever && w.time > clock_.time[w.agent]) memory_.race(agent_, "writes", g, "written by " + memory_.name(w.agent) + " with no wait in between", w);
       for (const Touch& r : granule.reads) judge_after(g, words, r);
-      for (int i = 0; i < granule.more; ++i) {
-        Touch& r = memory_.rest_[g].reads[static_cast<std::size_t>(i)];
-        judge_after(g, words, r);
-        r.words &= static_cast<std::uint8_t>(~words);
-      }
+      for (int i = 0; i < granule.more; ++i) judge_after(g, words, memory_.rest_[g].reads[static_cast<std::size_t>(i)]);
     }
     void judge_after(std::uint32_t g, std::uint8_t words, const Touch& r) const {
       if ((r.words & words) && r.agent != agent_ && r.time > clock_.time[r.agent])
         memory_.race(agent_, "writes", g, "still read by " + memory_.name(r.agent) + ", nothing orders the two", r);
+    }
+    static void leave_out(std::uint8_t words, Touch& r) {
+      if (!(r.words &= static_cast<std::uint8_t>(~words))) r = {};
+    }
+    INLINED Touch now(std::uint8_t words) const {
+      return {now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
+    }
+    void to_fence(std::uint32_t g, std::uint8_t words) const {
+      memory_.shadow_[g].unfenced |= words;
+      memory_.unfenced_[static_cast<std::size_t>(memory_.block_.thread().id)].emplace_back(g, words);
     }
 
     SharedMemory& memory_;

@@ -23,10 +23,11 @@ struct StackTop {
 };
 static_assert(sizeof(StackTop) <= 64);
 
-// Frames of a warp's lanes, at the same depth, fall into different sets of the first cache.
+// Frames of a warp's lanes, at the same depth, fall into different sets of the first cache, and of the page tables' cache.
 inline __attribute__((always_inline)) StackTop& top_of(const void* in_stack) {
   const auto at = reinterpret_cast<std::uintptr_t>(in_stack);
-  return *reinterpret_cast<StackTop*>((at | (StackTop::kBytes - 1)) - 63 - at / StackTop::kBytes % 32 * (4096 + 128));
+  const auto top = (at | (StackTop::kBytes - 1)) - 63 - at / StackTop::kBytes % 32 * (4096 + 128);
+  return *static_cast<StackTop*>(__builtin_assume_aligned(reinterpret_cast<void*>(top), 64));
 }
 // Of the fiber that runs; on the scheduler's stack there is none.
 #define THIS_STACK ::cuda_on_host::top_of(__builtin_frame_address(0))

@@ -73,7 +73,7 @@ class TensorCore : public Engine {                     // the share of one warpg
     if (index == completed_ + queue_.size()) queue_.push_back({operation, tile_for(mine, accumulators, operation.n), {}, {}, 0, block_.place()});
     Queued& op = queue_[index - completed_];
     if (!(op.operation == operation)) block_.fault("wgmma: the threads of the warpgroup disagree on its operands", "descriptors and scale-d must be the same in all 128 threads", op.place);
-    lend(mine, op.tile, accumulators, index);
+    lend(mine, op.tile, accumulators, index, operation.accumulate);
     if (fragment) {
       op.fragment[t] = fragment;
       mine.fragments.push_back({fragment, {fragment[0], fragment[1], fragment[2], fragment[3]}, index});
@@ -171,7 +171,7 @@ class TensorCore : public Engine {                     // the share of one warpg
     (*free)->value.resize(static_cast<std::size_t>(64 * n));
     return free->get();
   }
-  void lend(State& mine, Tile* tile, float* accumulators, std::size_t operation) {
+  void lend(State& mine, Tile* tile, float* accumulators, std::size_t operation, bool accumulate) {
     for (Loan& loan : mine.loans)
       if (loan.registers == accumulators) {
         if (loan.tile != tile) block_.fault("wgmma: the threads of the warpgroup disagree on its accumulators", "one array of accumulators a product, the same in all threads");
@@ -180,38 +180,56 @@ class TensorCore : public Engine {                     // the share of one warpg
       }
     mine.loans.push_back({tile, accumulators, operation});
     ++tile->borrowers;
-    for_each_pair(tile->n, [&](int i, int at) { std::memcpy(&tile->value[static_cast<std::size_t>(at)], accumulators + i, 8); });
+    if (accumulate) for_each_pair(tile->n, [&](int i, int at) { std::memcpy(&tile->value[static_cast<std::size_t>(at)], accumulators + i, 8); });
     std::fill_n(accumulators, tile->n / 2, std::bit_cast<float>(kInFlight));
   }
   void give_back(const Loan& loan) {
     Tile& tile = *loan.tile;
-    for (int i = 0; i < tile.n / 2 && block_.checks(); ++i)
-      if (std::bit_cast<std::uint32_t>(loan.registers[i]) != kInFlight)
-        block_.fault(text("accumulator %d was written before the wait for its wgmma", i), "wgmma.wait_group before the accumulators are touched");
+    const auto touched = [&](int i) { return std::bit_cast<std::uint32_t>(loan.registers[i]) ^ kInFlight; };
+    std::uint32_t any = 0;
+    for (int i = 0; i < tile.n / 2; ++i) any |= touched(i);
+    for (int i = 0; any && block_.checks(); ++i)
+      if (touched(i)) block_.fault(text("accumulator %d was written before the wait for its wgmma", i), "wgmma.wait_group before the accumulators are touched");
     for_each_pair(tile.n, [&](int i, int at) { std::memcpy(loan.registers + i, &tile.value[static_cast<std::size_t>(at)], 8); });
     --tile.borrowers;
   }
 
-  // Widens the 8 elements of a 16-byte chunk into to[0], to[step], to[2 * step], ...
-  template <class Widen>
-  void chunk(std::uint32_t address, const SharedMemory::Use& use, Widen widen, float* to, int step) {
-    const Vector eight = widen_8(use.read(address, 16), widen);
-    for (int i = 0; i < 8; ++i) to[i * step] = eight[i];
+  // Chunks of 8 elements, widened, as rows of `row` floats: `major` of them by `minor`, of which `address` gives each.
+  template <class Address, class Widen>
+  static void chunks(const SharedMemory::Use& use, int major, int minor, Address address, Widen widen, float* to, int row) {
+    for (int i = 0; i < major; ++i)
+      for (int j = 0; j < minor; ++j) {
+        const Vector eight = widen_8(use.read(address(i, j), 16), widen);
+        std::memcpy(to + i * row + 8 * j, &eight, sizeof eight);
+      }
+  }
+  // The same as columns.
+  template <class Address, class Widen>
+  static void chunks_across(const SharedMemory::Use& use, int major, int minor, Address address, Widen widen, float* to, int row) {
+    for (int i = 0; i < major; i += 8)
+      for (int j = 0; j < minor; ++j) {
+        Matrix matrix;
+        for (int r = 0; r < 8; ++r) std::memcpy(&matrix.rows[r], use.read(address(i + r, j), 16), 16);
+        matrix = transposed(matrix);
+        for (int r = 0; r < 8; ++r) {
+          const Vector eight = widen(matrix.rows[r]);
+          std::memcpy(to + (8 * j + r) * row + i, &eight, sizeof eight);
+        }
+      }
   }
   template <class Widen>
   void load(const Queued& op, Widen widen) {
     const Operation& o = op.operation;
-    const int n = o.n;
     const SharedMemory::Use use(memory_, agent_, op.clock, SharedMemory::Proxy::async);
+    const auto k_major = [](const Descriptor& d) { return [&d](int mn, int chunk) { return d.k_major(mn, chunk); }; };
+    const auto mn_major = [](const Descriptor& d) { return [&d](int k, int chunk) { return d.mn_major(k, chunk); }; };
     const Descriptor b(o.b);
-    for (int i = 0; i < 2 * n; ++i)
-      if (o.b_mn_major) chunk(b.mn_major(i / (n / 8), i % (n / 8)), use, widen, &b_[i / (n / 8) * n + i % (n / 8) * 8], 1);
-      else chunk(b.k_major(i / 2, i % 2), use, widen, &b_[i % 2 * 8 * n + i / 2], n);
+    if (o.b_mn_major) chunks(use, 16, o.n / 8, mn_major(b), widen, b_.data(), o.n);
+    else chunks_across(use, o.n, 2, k_major(b), widen, b_.data(), o.n);
     if (o.a_in_registers) return load_fragment(op, widen);
     const Descriptor a(o.a);
-    for (int i = 0; i < 128; ++i)
-      if (o.a_mn_major) chunk(a.mn_major(i / 8, i % 8), use, widen, &a_[i % 8 * 8][i / 8], 16);
-      else chunk(a.k_major(i / 2, i % 2), use, widen, &a_[i / 2][i % 2 * 8], 1);
+    if (o.a_mn_major) chunks_across(use, 16, 8, mn_major(a), widen, a_[0], 16);
+    else chunks(use, 64, 2, k_major(a), widen, a_[0], 16);
   }
   template <class Widen>
   void load_fragment(const Queued& op, Widen widen) {

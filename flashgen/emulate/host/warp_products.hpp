@@ -58,8 +58,9 @@ void Deferred::multiply(const Step& step, Widen widen) {
       for (int row = 0; row < 8; ++row) sum[row] += left[first + row][k] * right[k];
     std::memcpy(sums[first], sum, sizeof sum);
   }
+  const std::int32_t d = step.d;
   for (int row = 0; row < 8; ++row)
-    for (int i = 0; i < 4; ++i) add_four(reinterpret_cast<float*>(tops[4 * row + i] + step.d), sums[row] + 2 * i, sums[row + 8] + 2 * i);
+    for (int i = 0; i < 4; ++i) add_four(reinterpret_cast<float*>(tops[4 * row + i] + d), sums[row] + 2 * i, sums[row + 8] + 2 * i);
 }
 
 }  // namespace cuda_on_host
