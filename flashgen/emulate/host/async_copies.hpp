@@ -17,15 +17,16 @@ class AsyncCopies : public Engine {
     if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
     if (source_bytes < 0 || source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
     if (destination & (size - 1)) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
-    const Array* array = inside(source, static_cast<std::size_t>(source_bytes), size);
+    const auto from = reinterpret_cast<std::uintptr_t>(source);
+    const Array* array = array_;
+    if (!array || from % 16 || from < array->begin || from + size > array->begin + array->bytes) array_ = array = inside(source, static_cast<std::size_t>(source_bytes), size);
     Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
-    if (array) GlobalUse(Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(source), static_cast<std::size_t>(source_bytes));
-    const SharedMemory::Use use(memory_, agent, clock, SharedMemory::Proxy::generic);
-    if (size == SharedMemory::kGranule) std::memset(use.write(destination), 0xFF, SharedMemory::kGranule);
-    else std::memset(use.write(destination, size), 0xFF, size);
+    if (array && array->shadow) GlobalUse(Access::read, agent, clock).note(*array, from, static_cast<std::size_t>(source_bytes));
+    if (size == SharedMemory::kGranule) std::memset(SharedMemory::Use(memory_, agent, clock, SharedMemory::Proxy::generic).write(destination), 0xFF, SharedMemory::kGranule);
+    else std::memset(memory_.write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
     __builtin_prefetch(source);
     flying_.push_back({source, destination, queue.groups, static_cast<std::int16_t>(t.id), static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes)});
     if (queue.last != queue.groups) queue.flying.resize(static_cast<std::size_t>(queue.groups + 1)), queue.last = queue.groups;
@@ -98,6 +99,7 @@ class AsyncCopies : public Engine {
   Block& block_;
   SharedMemory& memory_;
   std::vector<Copy> flying_;
+  const Array* array_ = nullptr;                       // that the last copy came from, which all launches of the block have
   std::vector<Queue> queues_;                          // by thread
 };
 

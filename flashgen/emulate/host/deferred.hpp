@@ -20,15 +20,18 @@ struct Step {
   std::int32_t d = 0;                                  // a product's accumulators, and its operand a: bytes from the top of a stack, as they lie in each lane's frame
   std::int32_t a_at = 0;
   std::uint32_t a = 0, b[2] = {};                      // loaded: number of the first matrix, of the matrices. As the place they agree by themselves
-  std::uint32_t left = 0;                              // where what its lanes leave lies
-  bool shared = false;                                 // with an earlier step, so far
+  bool shared = false;                                 // what the lanes leave, with an earlier step, so far
   ptx::Kind kind{};
+  union {                                              // what its lanes leave, by lane
+    std::uint32_t* rows = nullptr;                     // of an ldmatrix
+    Fragment* fragments;                               // of a product
+  };
 };
 
 // A warp's.
 struct Deferred {
   static constexpr int kSteps = 192;
-  Step steps[kSteps + 1];                              // the last one stays empty
+  Step steps[kSteps + 1];                              // the last one stays empty: what a lane does next outside of runs
   alignas(64) std::uint32_t rows[kSteps][32];          // of an ldmatrix, by lane
   Fragment fragments[kSteps][32];                      // of a product
   std::uint32_t pairs[kSteps][32][2];                  // of its b, unless loaded
@@ -36,16 +39,20 @@ struct Deferred {
   std::vector<Matrix> matrices;                        // of those, as far as they are here, transposed
 
   void add(const Thread& t) {
-    t.top->deferred = this, t.top->lane = t.lane, t.top->step = steps;
+    t.top->deferred = this, t.top->lane = t.lane, t.top->step = steps + kSteps;
     tops[t.lane] = reinterpret_cast<char*>(t.top);
   }
   void begin_run(StackTop& top) {
-    if (top.runs++ == 0 && !steps->place) loaded = 0, matrices.clear();
+    if (top.runs++) return;
+    top.step = steps;
+    if (!steps->place) loaded = 0, matrices.clear();
   }
   void end_run(StackTop& top) {
-    if (--top.runs == 0 && left(top)) meet();
+    if (--top.runs) return;
+    if (top.step != steps) meet();
+    top.step = steps + kSteps;
   }
-  bool left(const StackTop& top) const { return top.step != steps; }
+  bool left(const StackTop& top) const { return top.runs && top.step != steps; }
   [[gnu::noinline]] static void meet();
   void finish();                                       // once the lanes have met
 
@@ -73,7 +80,7 @@ inline void Deferred::meet() {
 
 // No other lane has come to it, or not to this one.
 inline Step& Deferred::first(StackTop& top, const Step& mine) {
-  if (top.step == steps + kSteps) meet();
+  if (top.step == steps + kSteps) top.runs ? meet() : void(top.step = steps);
   Step& step = *top.step;
   if (step.place) {
     top.thread->place = place_of(mine.place);
@@ -83,14 +90,14 @@ inline Step& Deferred::first(StackTop& top, const Step& mine) {
   }
   step = mine;
   if (step.kind.matrices) {
-    step.left = rows_left++;
+    step.rows = rows[rows_left++];
     step.a = std::exchange(loaded, loaded + step.kind.matrices);
   } else if (step.kind.a_loaded) {
     const auto* const a = reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(&top) + step.a_at);
     for (std::uint32_t i = 0; i < 4; ++i)
       if (a[i] != a[0] + i) not_modelled("mma.sync of an a that one ldmatrix did not load");
   } else if (!(step.shared = shares(top, step))) {
-    step.left = fragments_left++;
+    step.fragments = fragments[fragments_left++];
   }
   return step;
 }
@@ -99,18 +106,18 @@ inline Step& Deferred::first(StackTop& top, const Step& mine) {
 inline bool Deferred::shares(const StackTop& top, Step& mine) const {
   for (const Step* step = &mine; step-- > steps && &mine - step < 16;)
     if (!step->kind.matrices && !step->kind.a_loaded && step->a_at == mine.a_at) {
-      mine.left = step->left;
-      return step->kind.float16 == mine.kind.float16 && std::memcmp(&fragments[step->left][top.lane], reinterpret_cast<const char*>(&top) + mine.a_at, sizeof(Fragment)) == 0;
+      mine.fragments = step->fragments;
+      return step->kind.float16 == mine.kind.float16 && std::memcmp(mine.fragments + top.lane, reinterpret_cast<const char*>(&top) + mine.a_at, sizeof(Fragment)) == 0;
     }
   return false;
 }
 
 // In this lane it is another one. Those that came before had the same, those that come later have left what it was.
 inline void Deferred::no_longer_shared(Step& step, int lane, Fragment mine) {
-  std::memcpy(fragments[fragments_left], fragments[step.left], sizeof *fragments);
-  step.shared = false;
-  step.left = fragments_left++;
-  fragments[step.left][lane] = mine;
+  Fragment* const apart = fragments[fragments_left++];
+  std::memcpy(apart, step.fragments, sizeof *fragments);
+  apart[lane] = mine;
+  step.fragments = apart, step.shared = false;
 }
 
 }  // namespace cuda_on_host

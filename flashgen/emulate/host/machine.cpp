@@ -142,7 +142,7 @@ template void store_matrices<4>(std::uint32_t, Values<std::uint32_t, 4>, bool);
 static std::uint32_t leave_load(StackTop& top, Step& step, std::uint32_t row_address) {
   top.step = &step + 1;
   ++top.loads;
-  top.deferred->rows[step.left][top.lane] = row_address;
+  step.rows[top.lane] = row_address;
   return step.a;
 }
 [[gnu::noinline]] static std::uint32_t load_first(StackTop& top, const void* place, std::uint32_t row_address, Kind kind) {
@@ -157,34 +157,39 @@ std::uint32_t load_later(StackTop& top, std::uint32_t row_address, Kind kind) {
 static std::int32_t from_top(const StackTop& top, const void* in_stack) {
   return static_cast<std::int32_t>(static_cast<const char*>(in_stack) - reinterpret_cast<const char*>(&top));
 }
-template <class A, class B> INLINED void leave_product(StackTop& top, Step& step, const A* a, B b0, B b1) {
-  Deferred& all = *top.deferred;
+template <class A, class B> INLINED void leave_product(StackTop& top, Step& step, const A* a, const Values<B, 2>& b) {
   top.step = &step + 1;
-  if constexpr (std::is_same_v<B, std::uint32_t>) all.pairs[&step - all.steps][top.lane][0] = b0, all.pairs[&step - all.steps][top.lane][1] = b1;
+  if constexpr (std::is_same_v<B, std::uint32_t>) std::memcpy(top.deferred->pairs[&step - top.deferred->steps][top.lane], &b, sizeof b);
   if constexpr (std::is_same_v<A, std::uint32_t>) {
     Fragment mine;
     std::memcpy(&mine, a, sizeof mine);
-    if (Fragment& before = all.fragments[step.left][top.lane]; !step.shared) before = mine;
-    else if (differ(before, mine)) [[unlikely]] all.no_longer_shared(step, top.lane, mine);
+    if (Fragment& before = step.fragments[top.lane]; !step.shared) before = mine;
+    else if (differ(before, mine)) [[unlikely]] top.deferred->no_longer_shared(step, top.lane, mine);
   }
 }
-template <class A, class B> [[gnu::noinline]] static void multiply_first(StackTop& top, float* d, const A* a, B b0, B b1, bool float16, const void* place) {
-  const auto number = [](auto x) { return static_cast<std::uint32_t>(x); };
+template <bool kFloat16, class A, class B> [[gnu::noinline]] static void multiply_first(StackTop& top, float* d, const A* a, Values<B, 2> b, const void* place) {
   constexpr bool kA = std::is_same_v<A, Later>, kB = std::is_same_v<B, Later>;
-  leave_product(top, top.deferred->first(top, {.place = place, .d = from_top(top, d), .a_at = from_top(top, a), .a = kA ? number(*a) : 0, .b = {number(b0), number(b1)},
-                                               .kind = {.float16 = float16, .a_loaded = kA, .b_loaded = kB}}), a, b0, b1);
-  if (!top.runs) Deferred::meet();
+  leave_product(top, top.deferred->first(top, {.place = place, .d = from_top(top, d), .a_at = from_top(top, a), .a = kA ? static_cast<std::uint32_t>(*a) : 0,
+                                               .b = {static_cast<std::uint32_t>(b.v[0]), static_cast<std::uint32_t>(b.v[1])},
+                                               .kind = {.float16 = kFloat16, .a_loaded = kA, .b_loaded = kB}}), a, b);
+  if (!top.runs) {
+    Deferred::meet();
+    top.step = top.deferred->steps + Deferred::kSteps;
+  }
 }
-template <class A, class B> void multiply_later(StackTop& top, float* d, const A* a, B b0, B b1, bool float16) {
+template <bool kFloat16, class A, class B> void multiply_later(StackTop& top, float* d, const A* a, Values<B, 2> b) {
   const void* const place = __builtin_return_address(0);
-  if (top.step->place != place || top.step->d != from_top(top, d)) [[unlikely]] return multiply_first(top, d, a, b0, b1, float16, place);
-  leave_product(top, *top.step, a, b0, b1);
-  if (!top.runs) [[unlikely]] Deferred::meet();
+  if (top.step->place != place || top.step->d != from_top(top, d)) [[unlikely]] return multiply_first<kFloat16>(top, d, a, b, place);
+  leave_product(top, *top.step, a, b);
 }
-template void multiply_later(StackTop&, float*, const std::uint32_t*, std::uint32_t, std::uint32_t, bool);
-template void multiply_later(StackTop&, float*, const std::uint32_t*, Later, Later, bool);
-template void multiply_later(StackTop&, float*, const Later*, std::uint32_t, std::uint32_t, bool);
-template void multiply_later(StackTop&, float*, const Later*, Later, Later, bool);
+#define PRODUCTS(A, B) \
+  template void multiply_later<false>(StackTop&, float*, const A*, Values<B, 2>); \
+  template void multiply_later<true>(StackTop&, float*, const A*, Values<B, 2>);
+PRODUCTS(std::uint32_t, std::uint32_t)
+PRODUCTS(std::uint32_t, Later)
+PRODUCTS(Later, std::uint32_t)
+PRODUCTS(Later, Later)
+#undef PRODUCTS
 void begin_run() { THIS_STACK.deferred->begin_run(THIS_STACK); }
 void end_run() { THIS_STACK.deferred->end_run(THIS_STACK); }
 

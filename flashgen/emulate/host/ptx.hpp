@@ -144,16 +144,16 @@ MATRICES(1)   // ldmatrix_sync_aligned_m8n8_x1_shared_b16, ..._trans_..., stmatr
 MATRICES(2)
 MATRICES(4)
 #undef MATRICES
-template <class A, class B> void multiply_later(StackTop& top, float* d, const A* a, B b0, B b1, bool float16);
-template <class A, class B> INLINED void mma_sync(Operation::Element element, Registers<float, 4> d, Registers<A, 4> a, Values<B, 2> b, Registers<float, 4> c) {
+template <bool kFloat16, class A, class B> void multiply_later(StackTop& top, float* d, const A* a, Values<B, 2> b);
+template <bool kFloat16, class A, class B> INLINED void mma_sync(Registers<float, 4> d, Registers<A, 4> a, Values<B, 2> b, Registers<float, 4> c) {
   if (c.first != d.first) not_modelled("mma.sync with its result apart from what it adds to");
-  multiply_later<std::remove_const_t<A>>(THIS_STACK, d.first, a.first, b.v[0], b.v[1], element == Operation::Element::f16);
+  multiply_later<kFloat16, std::remove_const_t<A>>(THIS_STACK, d.first, a.first, b);
 }
-#define MMA(NAME, ELEMENT) \
-  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); } \
-  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<Later, 2> b, Registers<float, 4> c) { mma_sync(ELEMENT, d, a, b, c); }
-MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, Operation::Element::bf16)
-MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, Operation::Element::f16)
+#define MMA(NAME, FLOAT16) \
+  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<std::uint32_t, 2> b, Registers<float, 4> c) { mma_sync<FLOAT16>(d, a, b, c); } \
+  template <class A> INLINED void NAME(Registers<float, 4> d, Registers<A, 4> a, Values<Later, 2> b, Registers<float, 4> c) { mma_sync<FLOAT16>(d, a, b, c); }
+MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, false)
+MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, true)
 #undef MMA
 void begin_run();
 void end_run();

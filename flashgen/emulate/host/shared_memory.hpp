@@ -55,7 +55,7 @@ class SharedMemory {
       const auto [g, words] = memory_.place(address, bytes);
       Granule& granule = memory_.shadow_[g];
       const Touch& w = granule.write;
-      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] judge_read(g, words);
+      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
       Touch& before = granule.reads[agent_ % granule.reads.size()];
       if (before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_};
       else memory_.note_read(g, {now_, agent_, words, 0, place_});
@@ -67,7 +67,7 @@ class SharedMemory {
       unsigned char* const data = memory_.at(address, bytes, agent_, "writes");
       if (!checks_) return data;
       const auto [g, words] = memory_.place(address, bytes);
-      judge_write(g, words);
+      memory_.judge_write(g, words, agent_, clock_);
       Granule& granule = memory_.shadow_[g];
       if (granule.uniform) memory_.rest_[g].writes.fill(granule.write);
       granule.uniform = false;
@@ -76,7 +76,7 @@ class SharedMemory {
       for (Touch& r : granule.reads) leave_out(words, r);
       for (int i = 0; i < granule.more; ++i) leave_out(words, memory_.rest_[g].reads[static_cast<std::size_t>(i)]);
       if (proxy_ == Proxy::async) granule.unfenced &= static_cast<std::uint8_t>(~words);
-      else to_fence(g, words);
+      else memory_.to_fence(g, words);
       return data;
     }
     // A whole granule.
@@ -87,7 +87,7 @@ class SharedMemory {
       Granule& granule = memory_.shadow_[g];
       bool known = granule.uniform & (granule.more == 0) & (granule.write.time <= clock_.time[granule.write.agent]);
       for (const Touch& r : granule.reads) known &= r.time <= clock_.time[r.agent];   // nobody's has time 0, the agent's own is always known
-      if (!known) [[unlikely]] judge_write(g, kWhole);
+      if (!known) [[unlikely]] memory_.judge_write(g, kWhole, agent_, clock_);
       const Touch access = now(kWhole);
       const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == access.lane;
       granule.uniform = true;
@@ -95,41 +95,16 @@ class SharedMemory {
       granule.write = access;
       granule.reads = {};
       if (proxy_ == Proxy::async) granule.unfenced = 0;
-      else if (!again) to_fence(g, kWhole);            // else the thread remembers it already
+      else if (!again) memory_.to_fence(g, kWhole);     // else the thread remembers it already
       return data;
     }
 
    private:
-    [[gnu::noinline]] void judge_read(std::uint32_t g, std::uint8_t words) const {
-      const Granule& granule = memory_.shadow_[g];
-      for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-        if (const Touch& w = memory_.write_of(g, i); granule.uniform || (words >> i & 1)) {
-          if (w.time == kNever) memory_.never_written(agent_, g);
-          if (w.time > clock_.time[w.agent]) memory_.race(agent_, "reads", g, "written by " + memory_.name(w.agent) + " with no wait in between", w);
-          if (proxy_ == Proxy::async && (granule.unfenced & words)) memory_.unfenced(agent_, g, w);
-        }
-    }
-    [[gnu::noinline]] void judge_write(std::uint32_t g, std::uint8_t words) const {
-      const Granule& granule = memory_.shadow_[g];
-      for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
-        if (const Touch& w = memory_.write_of(g, i); granule.uniform || (words >> i & 1))
-          if (w.time != kNever && w.time > clock_.time[w.agent]) memory_.race(agent_, "writes", g, "written by " + memory_.name(w.agent) + " with no wait in between", w);
-      for (const Touch& r : granule.reads) judge_after(g, words, r);
-      for (int i = 0; i < granule.more; ++i) judge_after(g, words, memory_.rest_[g].reads[static_cast<std::size_t>(i)]);
-    }
-    void judge_after(std::uint32_t g, std::uint8_t words, const Touch& r) const {
-      if ((r.words & words) && r.agent != agent_ && r.time > clock_.time[r.agent])
-        memory_.race(agent_, "writes", g, "still read by " + memory_.name(r.agent) + ", nothing orders the two", r);
-    }
     static void leave_out(std::uint8_t words, Touch& r) {
       if (!(r.words &= static_cast<std::uint8_t>(~words))) r = {};
     }
     INLINED Touch now(std::uint8_t words) const {
       return {now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
-    }
-    void to_fence(std::uint32_t g, std::uint8_t words) const {
-      memory_.shadow_[g].unfenced |= words;
-      memory_.unfenced_[static_cast<std::size_t>(memory_.block_.thread().id)].emplace_back(g, words);
     }
 
     SharedMemory& memory_;
@@ -162,15 +137,41 @@ class SharedMemory {
   Touch& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : rest_[g].writes[static_cast<std::size_t>(word - 1)]; }
 
   // An access lies inside one granule: up to 16 bytes, aligned.
-  std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
+  INLINED std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
     const std::uint32_t offset = address - kBase, first = offset % kGranule / 4, last = (offset % kGranule + bytes - 1) / 4;
     if (last > 3 || address & (bytes - 1)) [[unlikely]] misaligned(offset, bytes);
     return {offset / kGranule, static_cast<std::uint8_t>((2u << last) - (1u << first))};
   }
 
-  unsigned char* at(std::uint32_t address, std::uint32_t bytes, int agent, const char* verb) {
-    if (address < kBase || address + bytes > kBase + bytes_) outside(address, agent, verb);
+  INLINED unsigned char* at(std::uint32_t address, std::uint32_t bytes, int agent, const char* verb) {
+    if (address < kBase || address + bytes > kBase + bytes_) [[unlikely]] outside(address, agent, verb);
     return memory_.data() + (address - kBase);
+  }
+
+  [[gnu::noinline]] void judge_read(std::uint32_t g, std::uint8_t words, int agent, const Clock& clock, Proxy proxy) {
+    const Granule& granule = shadow_[g];
+    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+      if (const Touch& w = write_of(g, i); granule.uniform || (words >> i & 1)) {
+        if (w.time == kNever) never_written(agent, g);
+        if (w.time > clock.time[w.agent]) race(agent, "reads", g, "written by " + name(w.agent) + " with no wait in between", w);
+        if (proxy == Proxy::async && (granule.unfenced & words)) unfenced(agent, g, w);
+      }
+  }
+  [[gnu::noinline]] void judge_write(std::uint32_t g, std::uint8_t words, int agent, const Clock& clock) {
+    const Granule& granule = shadow_[g];
+    for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
+      if (const Touch& w = write_of(g, i); granule.uniform || (words >> i & 1))
+        if (w.time != kNever && w.time > clock.time[w.agent]) race(agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
+    const auto judge = [&](const Touch& r) {
+      if ((r.words & words) && r.agent != agent && r.time > clock.time[r.agent])
+        race(agent, "writes", g, "still read by " + name(r.agent) + ", nothing orders the two", r);
+    };
+    std::for_each(granule.reads.begin(), granule.reads.end(), judge);
+    std::for_each_n(rest_[g].reads.begin(), granule.more, judge);
+  }
+  [[gnu::noinline]] void to_fence(std::uint32_t g, std::uint8_t words) {
+    shadow_[g].unfenced |= words;
+    unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
   }
 
   // Where another agent's read, or one of other words, has its place. When there are too many one is forgotten: a race may be missed, none invented.

@@ -17,8 +17,8 @@ void count_conflicts(int matrices, const Rows& rows) {   // their addresses, by 
     if (const int free = 8 - std::popcount(banks)) bank_conflicts += free;
   }
 }
-inline void check_row(std::uint32_t address, const char* what) {
-  if (address % 16) block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
+INLINED void check_row(std::uint32_t address, const char* what) {
+  if (address % 16) [[unlikely]] block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
 }
 
 // Have the lanes waited for the same, so that one clock goes for all?
@@ -67,7 +67,7 @@ void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_addre
 
 inline void Deferred::load(const Step& step, bool alike) {
   Matrix read[4];
-  read_matrices(read, step.kind.matrices, [&](int lane) { return rows[step.left][lane]; }, alike);
+  read_matrices(read, step.kind.matrices, [&](int lane) { return step.rows[lane]; }, alike);
   for (int i = 0; i < step.kind.matrices; ++i) matrices.push_back(step.kind.transposed ? read[i] : transposed(read[i]));
 }
 

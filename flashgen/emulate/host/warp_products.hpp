@@ -19,7 +19,7 @@ inline void add_four(float* d, const float* upper, const float* lower) {   // tw
 // for the products that follow.
 template <class Widen>
 const float (&Deferred::left_of(const Step& step, Widen widen))[16][16] {
-  const std::uint32_t number = step.kind.a_loaded ? step.a / 4 : step.left;
+  const std::uint32_t number = step.kind.a_loaded ? step.a / 4 : static_cast<std::uint32_t>(step.fragments - fragments[0]) / 32;
   Left& kept = converted[number % std::size(converted)];
   const Left::Key key{number, step.kind};
   if (kept.key == key) return kept.of;
@@ -27,7 +27,7 @@ const float (&Deferred::left_of(const Step& step, Widen widen))[16][16] {
   for (int j = 0; j < 4; ++j) {
     Matrix part;
     if (step.kind.a_loaded) part = transposed(matrices[step.a + j]);
-    else for (int lane = 0; lane < 32; ++lane) std::memcpy(reinterpret_cast<char*>(&part) + 4 * lane, reinterpret_cast<const char*>(&fragments[step.left][lane]) + 4 * j, 4);
+    else for (int lane = 0; lane < 32; ++lane) std::memcpy(reinterpret_cast<char*>(&part) + 4 * lane, reinterpret_cast<const char*>(step.fragments + lane) + 4 * j, 4);
     for (int row = 0; row < 8; ++row) {
       const Vector eight = widen(part.rows[row]);
       std::memcpy(kept.of[row + j % 2 * 8] + j / 2 * 8, &eight, sizeof eight);
