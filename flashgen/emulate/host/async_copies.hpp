@@ -12,7 +12,7 @@ class AsyncCopies : public Engine {
  public:
   AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.size())) {}
 
-  void issue(const Thread& t, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
+  INLINED void issue(const Thread& t, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
     const auto size = static_cast<std::uint32_t>(bytes);
     if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
     if (source_bytes < 0 || source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");

@@ -8,12 +8,13 @@ namespace cuda_on_host {
 thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
-void here(const void* caller) {
+INLINED void come_from(const void* caller) {
   StackTop& top = THIS_STACK;
-  if (top.loads) Deferred::meet();
+  if (top.loads) [[unlikely]] Deferred::meet();
   top.thread->place = place_of(caller);
 }
-#define HERE here(__builtin_return_address(0))
+void here(const void* caller) { come_from(caller); }
+#define HERE come_from(__builtin_return_address(0))
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
 
@@ -23,17 +24,17 @@ static void whole_warp(std::uint32_t mask, const char* what) {
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source) {
   HERE;
   whole_warp(mask, what);
-  return block->exchange(what, bits)[source];
+  return this_thread().block->exchange(what, bits)[source];
 }
 std::uint32_t vote(std::uint32_t mask, bool predicate) {
   HERE;
   whole_warp(mask, "a vote");
-  const auto all = block->exchange("a vote", std::uint64_t{predicate});
+  const auto all = this_thread().block->exchange("a vote", std::uint64_t{predicate});
   std::uint32_t bits = 0;
   for (int i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
   return bits;
 }
-int lane() { return block->lane(); }
+int lane() { return THIS_STACK.lane; }
 void begin_turn() { HERE, block->pause(); }
 void end_turn() { block->pause(); }
 void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
