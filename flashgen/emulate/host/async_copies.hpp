@@ -99,7 +99,7 @@ class AsyncCopies : public Engine {
   Block& block_;
   SharedMemory& memory_;
   std::vector<Copy> flying_;
-  const Array* array_ = nullptr;                       // that the last copy came from, which all launches of the block have
+  const Array* array_ = nullptr;                       // that the last copy came from
   std::vector<Queue> queues_;                          // by thread
 };
 

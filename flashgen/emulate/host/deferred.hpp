@@ -17,9 +17,8 @@ inline bool differ(Fragment x, Fragment y) {
 
 struct Step {
   const void* place = nullptr;                         // where it returns to; null: no lane has come to it yet
-  std::int32_t d = 0;                                  // a product's accumulators, and its operand a: bytes from the top of a stack, as they lie in each lane's frame
-  std::int32_t a_at = 0;
-  std::uint32_t a = 0, b[2] = {};                      // loaded: number of the first matrix, of the matrices. As the place they agree by themselves
+  std::int32_t d = 0, a_at = 0;                        // where a product's accumulators and operand a lie in each lane's frame: bytes from the top of the stack
+  std::uint32_t a = 0, b[2] = {};                      // numbers of matrices that were loaded: the first one, each. Where all places agree they do
   bool shared = false;                                 // what the lanes leave, with an earlier step, so far
   ptx::Kind kind{};
   union {                                              // what its lanes leave, by lane

@@ -8,13 +8,13 @@ namespace cuda_on_host {
 thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
-INLINED void come_from(const void* caller) {
+INLINED void note_place(const void* caller) {
   StackTop& top = THIS_STACK;
   if (top.loads) [[unlikely]] Deferred::meet();
   top.thread->place = place_of(caller);
 }
-void here(const void* caller) { come_from(caller); }
-#define HERE come_from(__builtin_return_address(0))
+void here(const void* caller) { note_place(caller); }
+#define HERE note_place(__builtin_return_address(0))
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
 

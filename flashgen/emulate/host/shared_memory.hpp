@@ -43,7 +43,7 @@ class SharedMemory {
   // The generic proxy is ordinary loads and stores; the asynchronous one is TMA and wgmma.
   enum class Proxy { generic, async };
 
-  // Accesses by one agent with what it knows: no closer than that is looked at in between.
+  // Accesses by one agent from one place, which learns nothing between them.
   class Use {
    public:
     Use(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
