@@ -514,13 +514,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
-        #pragma unroll 1                 // the tiles above and below have one text, which saves a quarter of the compilation
-        for (int run = 2; run >= 0; run -= 2) {
-          const int begin = run ? work.begin[2] : work.begin[0], end = run ? work.end[2] : work.end[0];
-          for (int tile = min(end, last) - 1; tile >= begin; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-          if (run == 2)
-            for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        }
+        for (int tile = min(work.end[2], last) - 1; tile >= work.begin[2]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
         release(shared + V_EMPTY + 8 * stage(step++));
