@@ -3,19 +3,13 @@
 from collections.abc import Iterator
 
 from flashgen.errors import PlanError
-from flashgen.expr import Holes
 from flashgen.plan.model import LaunchPlan, PipelinePlan, SmemPlan, TilePlan
-from flashgen.plan.search import Draft, Problem
-from flashgen.spec import Spec
+from flashgen.plan.search import NEVER, Draft, Problem
 
 SKELETON = "interpreter"
+LAZY_FROM = NEVER  # a branch a row costs NumPy more than it saves
 
 BLOCK = 128  # rows and keys, where the spec pins none
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """A branch a row costs NumPy more than it saves."""
-    return "always", 0.0
 
 
 def check(problem: Problem) -> None:

@@ -2,24 +2,18 @@
 
 from collections.abc import Iterator
 
-from flashgen.expr import Holes
 from flashgen.plan import sm80
 from flashgen.plan.limits import check
-from flashgen.plan.search import Draft, Problem
+from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm80 import launch
-from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "passes_sm80"
+LAZY_FROM = NEVER  # these schedules have no reference that may stay behind
 
 NORMALIZED_FRAGMENTS = 160  # registers a thread of q, one and a half s, and o, where o is divided after every tile; fitted to what spills
 LONE_BLOCK = 1.15  # clocks of the only block on a multiprocessor against those of two, where it passes more than once; measured
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """These schedules have no reference that may stay behind."""
-    return "always", 0.0
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:

@@ -173,10 +173,10 @@ def schedules() -> Mapping[str, SoftmaxPlan]:
     }
 
 
-def resolve(schedule: Schedule, rescale: str = "always", threshold: float = 0.0) -> SoftmaxPlan:
+def resolve(schedule: Schedule, rescale: str = "always") -> SoftmaxPlan:
     """What a spec pins, the rest filled in: one pass, divided at the end, rescaled as given where that is free.
 
-    >>> resolve(Schedule(passes=1), "lazy", 8.0).rescale
+    >>> resolve(Schedule(passes=1), "lazy").rescale
     'lazy'
 
     Raises PlanError for what contradicts itself, and for a threshold beyond 15 log2 units.
@@ -191,7 +191,7 @@ def resolve(schedule: Schedule, rescale: str = "always", threshold: float = 0.0)
         return softmax
     if not can_wait:
         raise PlanError("schedule: rescale is lazy, which takes passes: 1 and normalize: end; every other schedule rescales always")
-    wait = (threshold or THRESHOLD) if schedule.threshold is None else schedule.threshold
+    wait = THRESHOLD if schedule.threshold is None else schedule.threshold
     if wait > MAX_THRESHOLD:
         raise PlanError(f"schedule: lazy is {wait:g}, which lets exponentials reach 2^{wait:g}; the most is {MAX_THRESHOLD:g}, for float16")
     return replace(softmax, threshold=wait)

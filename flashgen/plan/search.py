@@ -1,6 +1,7 @@
 """Enumerate, reject with a reason, score, choose: the same for every architecture; what differs is in sm90, sm80 and host."""
 
 import importlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,6 +23,7 @@ from flashgen.plan.split import UNHELD, split
 from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+NEVER: tuple[float, float] = (math.inf, math.inf)  # of Strategy.LAZY_FROM
 _OUTPUT_REASONS = {
     "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
     "keys": "o leaves through the place of a key tile, so the next query tile loads while this one is written",
@@ -70,9 +72,7 @@ class Strategy(Protocol):
     """What a module of flashgen.plan offers to plan for an architecture."""
 
     SKELETON: str
-
-    def rescale(self, spec: Spec, holes: Holes) -> tuple[str, float]:
-        """The default, and its threshold in log2 units."""
+    LAZY_FROM: tuple[float, float]  # columns of v from which on lazy is the default: of most scores, of those that take special functions
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError where no candidate can help."""
@@ -191,7 +191,8 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
 def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
-    schedule = resolve(spec.schedule, *(strategy.rescale(spec, found) if spec.softmax.normalized else ("always", 0.0)))
+    least = strategy.LAZY_FROM[found.instructions.special > 0]
+    schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and spec.head_dim.v >= least else "always")
     if schedule.rescale == "lazy" and "max" in row_outputs(spec):
         if spec.schedule.threshold:
             raise PlanError(

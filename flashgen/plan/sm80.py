@@ -8,18 +8,19 @@ from dataclasses import replace
 from itertools import product
 
 from flashgen.errors import PlanError
-from flashgen.expr import Holes
 from flashgen.plan import limits
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.limits import up, v_splits
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
-from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm80"
+# p stays below 2^8, exact in float16 and bfloat16. A warp's step of 128x64 executes 770 instead of 880 instructions at head dim 128, 594
+# instead of 634 at 64, and no fewer at 32.
+LAZY_FROM: tuple[float, float] = (33, 33)
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
@@ -40,14 +41,6 @@ LOAD_LATENCY = 500  # and when its loads have half a step
 STEP = 150  # start and end of two products
 BARRIER = 160  # a barrier of the only block on a multiprocessor; others fill most of the wait
 QUERY_TILE = 1500  # start and end of 128 query rows
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """Lazy where it executes fewer instructions; p stays below 2^8, exact in float16 and bfloat16.
-
-    A warp's step of 128x64 executes 770 instead of 880 at head dim 128, 594 instead of 634 at 64, and no fewer at 32.
-    """
-    return ("lazy", 8.0) if spec.head_dim.v > 32 else ("always", 0.0)
 
 
 def check(problem: Problem) -> None:

@@ -3,21 +3,20 @@
 from collections.abc import Iterator
 from itertools import product
 
-from flashgen.expr import Holes
 from flashgen.plan import planes
 from flashgen.plan.arguments import query_tiles
 from flashgen.plan.limits import up
 from flashgen.plan.model import KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.planes import check
-from flashgen.plan.search import Draft, Problem
+from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm80 import LONE_WARP, MAX_STAGES, MAX_WARPS, MMA_SYNC_FLOPS, choices, with_blocks
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SplitPlan, split
-from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm80_split"
+LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's product to o: free
 
 MAX_KEYS = 128
 FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything
@@ -29,11 +28,6 @@ SPILLED = 8  # instructions a register and step
 STEP = 300  # start and end of two products, and their barriers
 LOAD_LATENCY = 500  # of loads that have half a step
 QUERY_TILE = 1500  # start and end of 128 query rows
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """The rescale is part of the multiply-add that takes a tile's product to o: free."""
-    return "always", 0.0
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:

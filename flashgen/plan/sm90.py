@@ -13,9 +13,10 @@ from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm90"
+LAZY_FROM: tuple[float, float] = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
 
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
@@ -40,12 +41,6 @@ COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of 
 NARROW = 0.97  # of the key tiles of a query tile: a warpgroup that sees more of them had better take them all
 CONTENTION = 1.1  # on shared memory that TMA fills while products read it
 LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:
-    """Lazy where the multiplies saved outweigh the vote and the registers it takes; p stays below 2^8, exact in float16 and bfloat16."""
-    least = 65 if holes.instructions.special else 64
-    return ("lazy", 8.0) if spec.head_dim.v >= least else ("always", 0.0)
 
 
 def check(problem: Problem) -> None:

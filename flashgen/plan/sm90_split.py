@@ -3,21 +3,20 @@
 from collections.abc import Iterator
 from itertools import product
 
-from flashgen.expr import Holes
 from flashgen.plan import planes
 from flashgen.plan.arguments import query_tiles
 from flashgen.plan.limits import up
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, SmemPlan, TilePlan
 from flashgen.plan.planes import check
-from flashgen.plan.search import Draft, Problem
+from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm90 import GATHERED
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
-from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm90_split"
+LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's product to o: free
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill
@@ -30,11 +29,6 @@ PART = 64  # columns of such a part, and of q and k that one sum of a score cove
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
 STEP = 300  # start and end of the two products of a key step, one after the other
 QUERY_TILE = 3000  # start and end of 128 query rows
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """The rescale is part of the multiply-add that takes a tile's product to o: free."""
-    return "always", 0.0
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:

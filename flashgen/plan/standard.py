@@ -3,25 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flashgen.expr import Holes
 from flashgen.plan import sm80
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
 from flashgen.plan.passes import objection
-from flashgen.plan.search import Draft, Problem
+from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm80 import cost
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
-__all__ = ["SKELETON", "check", "cost", "drafts", "launch", "objection", "rescale"]
+__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "standard_sm80"
-
-
-def rescale(spec: Spec, holes: Holes) -> tuple[str, float]:  # noqa: ARG001
-    """The maximum of a row is known before its exponentials."""
-    return "always", 0.0
+LAZY_FROM = NEVER  # the maximum of a row is known before its exponentials
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:

@@ -150,14 +150,14 @@ def test_infinite_and_undefined_scores_reach_the_result(name, score):
 
 def test_resolve_fills_in_what_a_spec_leaves_open():
     assert resolve(Schedule()) == SoftmaxPlan()
-    assert resolve(Schedule(), "lazy", 8.0) == SoftmaxPlan(rescale="lazy", threshold=8.0)
-    assert resolve(Schedule(rescale="always"), "lazy", 8.0) == SoftmaxPlan()
+    assert resolve(Schedule(), "lazy") == SoftmaxPlan(rescale="lazy", threshold=8.0)
+    assert resolve(Schedule(rescale="always"), "lazy") == SoftmaxPlan()
     assert resolve(Schedule(rescale="lazy")).threshold == 8.0
-    assert resolve(Schedule(rescale="lazy", threshold=2.0), "lazy", 8.0).threshold == 2.0
-    assert resolve(Schedule(normalize="each_step"), "lazy", 8.0) == SoftmaxPlan(normalize="each_step")
-    assert resolve(Schedule(passes=2), "lazy", 8.0) == SoftmaxPlan(passes=2)
-    assert resolve(Schedule(materialize=True), "lazy", 8.0) == SoftmaxPlan(materialize=True)
-    assert resolve(Schedule(outer="kv"), "lazy", 8.0) == SoftmaxPlan(outer="kv", rescale="lazy", threshold=8.0)
+    assert resolve(Schedule(rescale="lazy", threshold=2.0), "lazy").threshold == 2.0
+    assert resolve(Schedule(normalize="each_step"), "lazy") == SoftmaxPlan(normalize="each_step")
+    assert resolve(Schedule(passes=2), "lazy") == SoftmaxPlan(passes=2)
+    assert resolve(Schedule(materialize=True), "lazy") == SoftmaxPlan(materialize=True)
+    assert resolve(Schedule(outer="kv"), "lazy") == SoftmaxPlan(outer="kv", rescale="lazy", threshold=8.0)
 
 
 @pytest.mark.parametrize("name", schedules())
@@ -165,7 +165,7 @@ def test_every_schedule_can_be_pinned(name):
     plan = schedules()[name]
     keys = [field.name for field in dataclasses.fields(Schedule)]
     pinned = Schedule(**{key: getattr(plan, key) for key in keys if key != "threshold"}, threshold=plan.threshold or None)
-    assert resolve(pinned, "lazy", 4.0) == plan
+    assert resolve(pinned, "lazy") == plan
 
 
 @pytest.mark.parametrize(
