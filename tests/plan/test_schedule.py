@@ -165,7 +165,7 @@ def test_every_schedule_can_be_pinned(name):
     plan = schedules()[name]
     keys = [field.name for field in dataclasses.fields(Schedule)]
     pinned = Schedule(**{key: getattr(plan, key) for key in keys if key != "threshold"}, threshold=plan.threshold or None)
-    assert resolve(pinned, "lazy") == plan
+    assert resolve(pinned, "lazy") == resolve(pinned) == plan
 
 
 @pytest.mark.parametrize(
