@@ -35,7 +35,7 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
 }
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
-LEVELS = {"s": 3, "column": 3, "q_idx": 2, "first_row": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
 PREFIXES = {"row": 2, "at": 3}
 UNIFORM, ROW, ELEMENT = 1, 2, 3

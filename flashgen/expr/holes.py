@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.expr.apart import take_apart
 from flashgen.expr.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, UNIFORM, Binder, S, level
 from flashgen.expr.conditions import visible
 from flashgen.expr.division import divide_rows
@@ -13,7 +14,6 @@ from flashgen.expr.instructions import Instructions
 from flashgen.expr.linear import Sum, assemble, collect, normal, zero
 from flashgen.expr.lower import Expressions
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
-from flashgen.expr.pairs import at_first_row
 from flashgen.expr.signs import Requirement, Signs
 from flashgen.expr.text import show
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 ONE = Const(1.0, "float")
+BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,21 @@ class Holes:
     """What fills the holes of a skeleton.
 
     In scope everywhere: `p`. Of `uniform`, members of struct Variant: batch, head, kv_head. Of `row`, members of struct Row: what
-    `uniform` declares, q_idx, kv_begin. Of `score` and `keep`, bodies of functions: what `uniform` declares, row, column; of the
-    score also s, the raw q.k; of both, where something is read, at.
+    `uniform` declares, q_idx, kv_begin. Of `column_slope`: what `uniform` declares; of `row_bias`: that, row. Of `score` and `keep`,
+    bodies of functions: what `uniform` declares, row, column; of the score also s, the raw q.k; of both, where something is read, at.
     """
 
     uniform: tuple[Member, ...]
     row: tuple[Member, ...]
     score: tuple[str, ...] | None  # None: linear in s, all of it in `outer`
+    column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
+    row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
     keep: tuple[str, ...]
     reads: tuple[Read, ...]
     keys: str  # from kv_begin to kv_len
     outer: str  # log2 units of one unit of the score
     requires: tuple[Requirement, ...]  # of the params, at each call
     sink: str | None  # a logit in log2 units, one more term in the sum of a row
-    below: str | None  # what every score of a thread's second row has besides, in log2 units: what depends on the row is taken at the first
     description_score: str
     description_mask: str
     instructions: Instructions  # of the score of an element, besides what makes exponents of it
@@ -97,10 +99,10 @@ class Holes:
         return sum(block_n // (2 if read.by_row else 4) // (2 if read.flags else 1) for read in self.reads)
 
 
-def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, together: bool = False) -> Holes:
+def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
-    `together`: what a score adds to a row is taken at the first of a thread's two rows for both, where that is possible.
+    `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.apart`).
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -117,13 +119,12 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, togeth
     def bind(node: Node) -> Node:
         return divide_rows(binder(node), binder.signs)
 
-    score = _score(bind(expressions.score), spec, binder.signs, together)
+    score = _score(bind(expressions.score), spec, binder.signs, apart)
     outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")
     statements = None if score.rest == S else hoist.statements(score.rest)
-    cost = hoist.instructions
-    below = None
-    if score.below is not None:
-        below = hoist.text(_log2(score.below), "below", "what scores of a thread's second row have more, log2 units")
+    column_slope = None if score.column_slope is None else hoist.text(score.column_slope, "slope", "of the raw q.k, from column to column")
+    row_bias = None if score.row_bias is None else hoist.text(score.row_bias, "bias", "what all its scores have besides")
+    cost = hoist.instructions + (Instructions() if score.column_slope is None else BEGIN)
     sink = None
     if expressions.sink is not None:
         sink = hoist.text(_log2(bind(expressions.sink)), "sink", "one more term in the sum, log2 units")
@@ -135,17 +136,18 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, togeth
     if reads:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
         uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
-    emitted = (uniform, row, statements, keep, reads, keys, outer, tuple(requires.values()), sink, below)
+    emitted = (uniform, row, statements, column_slope, row_bias, keep, reads, keys, outer, tuple(requires.values()), sink)
     return Holes(*emitted, show(expressions.score), show(expressions.mask), cost, chosen, score.beside)
 
 
 @dataclass(frozen=True)
 class _Score:
-    """`factor`, positive and uniform, times `rest`; and what is added to all of a thread's second row, if that is known."""
+    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`; the raw q.k begins at `column_slope` times the column."""
 
     factor: Node
     rest: Node
-    below: Node | None
+    row_bias: Node | None
+    column_slope: Node | None
     proof: frozenset[str]  # the params that the sign of the factor rests on
 
     @property
@@ -155,13 +157,17 @@ class _Score:
         return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
 
 
-def _score(bound: Node, spec: "Spec", signs: Signs, together: bool) -> _Score:
+def _score(bound: Node, spec: "Spec", signs: Signs, apart: bool) -> _Score:
+    total = collect(bound, _varies)
     if not spec.softmax.normalized:
-        return _Score(ONE, assemble(collect(bound, _varies)), None, frozenset())
-    factor, total, proof = _split(bound, signs)
-    if together and (found := at_first_row(total)):
-        return _Score(factor, assemble(found[0]), found[1], proof)
-    return _Score(factor, assemble(total), None, proof)
+        return _Score(ONE, assemble(total), None, None, frozenset())
+    if not apart:
+        factor, rest, proof = _split(total, signs)
+        return _Score(factor, assemble(rest), None, None, proof)
+    parts = take_apart(total, signs)
+    factor, rest, proof = _split(parts.rest, signs)
+    row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
+    return _Score(factor, assemble(rest), row_bias, parts.column_slope, proof)
 
 
 def _read(hoist: Hoist, address: Load, name: Name) -> Read:
@@ -179,9 +185,8 @@ def _varies(node: Node) -> bool:
     return level(node) == ELEMENT
 
 
-def _split(score: Node, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
+def _split(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
     """The score as a positive uniform factor times the rest, and the params that the sign of the factor rests on."""
-    total = collect(score, _varies)
     if len(total.terms) == 1 and total.const == zero("float"):
         core, factor = total.terms[0]
         proof = signs.positive(factor)

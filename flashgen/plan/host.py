@@ -8,6 +8,7 @@ from flashgen.plan.search import NEVER, Draft, Problem
 
 SKELETON = "interpreter"
 LAZY_FROM = NEVER  # a branch a row costs NumPy more than it saves
+APART = False
 
 BLOCK = 128  # rows and keys, where the spec pins none
 

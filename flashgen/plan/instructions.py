@@ -31,8 +31,10 @@ def reasons(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Hol
     yield "instructions", thread + (part if score.special or score.multiply else "")
     if pipe.multiplied:
         yield "multiplied", f"one exponential in {pipe.multiplied} by multiply-adds, off by 2^-13: the score keeps special functions busy"
-    if holes.below:
-        yield "rows_together", "what grows evenly from row to row is taken at the first of a thread's two: columns add to it once"
+    if holes.column_slope:
+        yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
+    if holes.row_bias:
+        yield "bias", "what rows and key tiles add to scores goes to the maximum and the reference of a row"
     if holes.form:
         yield "functions", _of_form(holes.form)
 

@@ -53,7 +53,6 @@ class PipelinePlan:
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     query_in_registers: bool = False
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
-    rows_together: bool = False  # what a score adds to a row is computed at the first of a thread's two rows for both
     multiplied: int = 0  # one exponential in so many by multiply-adds, beside the special function unit; 0: none
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
 

@@ -73,6 +73,7 @@ class Strategy(Protocol):
 
     SKELETON: str
     LAZY_FROM: tuple[float, float]  # columns of v from which on lazy is the default: of most scores, of those that take special functions
+    APART: bool  # what a score adds to rows and to columns is told apart: the skeleton has places for both
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError where no candidate can help."""
@@ -114,8 +115,6 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     (best, cost), others = legal[0], legal[1:]
     slower = [Rejected(d.text, f"{c['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for d, c in others]
     assert isinstance(best.smem, SmemPlan)
-    if best.pipeline.rows_together:
-        problem = replace(problem, holes=holes(problem.expressions, spec, arch.tanh, together=True))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
     reasons = tuple(_reasons(problem, best, cost, ranges, why))
     launch = with_head_maximum(strategy.launch(problem, best), spec)
@@ -183,7 +182,7 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
     length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
-    found, spans = holes(expressions, spec, arch.tanh), _spans(spec, expressions, ranges, length)
+    found, spans = holes(expressions, spec, arch.tanh, strategy.APART), _spans(spec, expressions, ranges, length)
     told = (ranges.uniform, bool(ranges.pairings))
     return Problem(spec, arch, expressions, found, _softmax(spec, strategy, found), copy_bytes, length, *spans, *told)
 

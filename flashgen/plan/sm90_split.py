@@ -13,10 +13,11 @@ from flashgen.plan.sm90 import GATHERED
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
 
-__all__ = ["LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm90_split"
 LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's product to o: free
+APART = False
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill

@@ -13,7 +13,7 @@ from tests.plan.agreement import arrays, error
 FAMILIES = {
     "sm_90a": {},
     "sm_80": {},
-    "sm_90a two rows together": {"softmax": {"sink": "slopes[h]"}, "block": {"m": 192}},
+    "sm_90a three warpgroups": {"softmax": {"sink": "slopes[h]"}, "block": {"m": 192}},
     "sm_90a any strides": {"layout": "bhsd"},
     "standard": {"schedule": "standard"},
     "two_pass": {"schedule": "two_pass"},

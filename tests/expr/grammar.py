@@ -77,6 +77,8 @@ CORNER_SCORES = [
     "c * tanh(s / c) + c * tanh(s / c) * e",
     "s + (kv_idx - q_idx) * (kv_idx + q_idx) * e",
     "s * (kv_idx + 1) / (q_idx + 1)",
+    "s + slopes[h] * (kv_idx - q_idx) + table[q_idx, h]",
+    "c * (tanh(s) + e * (kv_idx - q_idx)) - n",
     "abs(s) + abs(kv_idx - q_idx) + floor(-e * kv_idx)",
     "s + (kv_idx - q_idx) // 3 * e + (kv_idx * 3 + 1) // n - (q_idx - kv_idx) % n",
     "c",

@@ -67,6 +67,8 @@ struct Variant {
   Row row(const Params& p, int q_idx, int kv_begin) const { Row row; %(set_row)s return row; }
   struct At { %(at)s };
   void read(const Params& p, const Row& row, int column, At* at) const { %(read)s }
+  float column_slope(const Params& p) const { return %(column_slope)s; }
+  float row_bias(const Params& p, const Row& row) const { return %(row_bias)s; }
   float score(const Params& p, float s, const Row& row, const At& at, int column) const { %(score)s }
   bool keep(const Params& p, const Row& row, const At& at, int column) const { %(keep)s }
 };
@@ -78,7 +80,8 @@ void run(const Params& p, const float* s, float* score, bool* keep) {
       Variant::At at[TILE];
       for (int column = 0; column < TILE; column += 2) variant.read(p, row, column, at + column);
       for (int column = 0; column < TILE; ++column, ++s) {
-        *score++ = variant.score(p, *s, row, at[column], column) * variant.to_log2();
+        const float begun = %(raw)s;
+        *score++ = (variant.score(p, begun, row, at[column], column)%(besides)s) * variant.to_log2();
         *keep++ = variant.keep(p, row, at[column], column);
       }
     }
@@ -107,6 +110,10 @@ def text(holes):
         "row": " ".join(f"{m.type} {m.name};" for m in holes.row),
         "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
         "outer": holes.outer,
+        "column_slope": holes.column_slope or "0.0f",
+        "row_bias": holes.row_bias or "0.0f",
+        "raw": "*s + variant.column_slope(p) * float(column)" if holes.column_slope else "*s",
+        "besides": " + variant.row_bias(p, row)" if holes.row_bias else "",
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
             f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "

@@ -18,16 +18,16 @@ from tests.expr.grammar import CORNER_MASKS, CORNER_SCORES, PARAMS, TENSORS, con
 BATCH = 100  # of expressions compiled together
 
 
-def emitted(together=False, **given):
+def emitted(apart=False, **given):
     spec = Spec(head_dim=64, dtype="bfloat16", **given)
-    return holes(lower(spec), spec, together=together)
+    return holes(lower(spec), spec, apart=apart)
 
 
 def lines(members):
     return [f"{m.type} {m.name} = {m.value};" for m in members]
 
 
-@pytest.mark.parametrize("module", ["holes", "cuda", "linear", "hoist", "bind", "division"])
+@pytest.mark.parametrize("module", ["holes", "apart", "cuda", "linear", "hoist", "bind", "division"])
 def test_examples(module):
     assert doctest.testmod(importlib.import_module(f"flashgen.expr.{module}")).failed == 0
 
@@ -65,16 +65,37 @@ def test_alibi_is_two_multiply_adds():
     assert found.score == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
     assert found.outer == "1.442695f"
     assert found.instructions == Instructions(multiply=2)
-    assert found.below is None
+    assert (found.column_slope, found.row_bias) == (None, None)
 
 
-def test_alibi_of_two_rows_together_is_one_and_a_half():
-    found = emitted(together=True, **ALIBI)
-    assert lines(found.row)[0] == "float bias = slope * float(kv_begin - first_row);"
-    assert found.score == emitted(**ALIBI).score
-    assert found.below == "below"
-    assert "float below = -8.0f * slope * 1.442695f;" in lines(found.uniform)
-    assert found.instructions == Instructions(multiply=1.5)
+def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
+    found = emitted(apart=True, **ALIBI)
+    assert lines(found.uniform)[:2] == [
+        "float factor = p.softmax_scale * 1.442695f;",
+        "float slope = p.arg_slopes(head) / p.softmax_scale;",
+    ]
+    assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
+    assert (found.score, found.column_slope, found.row_bias, found.outer) == (None, "slope", "row.bias", "factor")
+    assert found.instructions == Instructions(multiply=0.5, other=0.5)  # for both rows: computed and copied
+
+
+@pytest.mark.parametrize(("score", "column_slope", "row_bias"), [
+    ("s + c * (kv_idx - q_idx)", "slope", "row.bias"),
+    ("s * temperature + slopes[h] * kv_idx", "slope", "row.bias"),
+    ("s + rows[q_idx]", None, "row.bias"),
+    ("s + slopes[h]", None, "bias"),
+    ("s + slopes[h] * (kv_idx - q_idx) * (q_idx + 1)", None, "row.bias"),  # the slope is not the query tile's
+    ("c * tanh(s) + slopes[h] * (kv_idx - q_idx)", None, "row.bias"),
+    ("slopes[h] * s + kv_idx - q_idx", None, "row.bias"),  # the slope may be 0
+    ("s + keys[kv_idx] + rows[q_idx]", None, None),
+    ("s - slopes[h] * abs(kv_idx - q_idx) + rows[q_idx]", None, None),
+    ("s", None, None),
+])  # fmt: skip
+def test_what_is_apart(score, column_slope, row_bias):
+    of = {"slopes": "hq", "rows": "q_len", "keys": "kv_len"}
+    tensors = {name: {"shape": [extent], "dtype": "float32"} for name, extent in of.items()}
+    found = emitted(apart=True, score=score, tensors=tensors, params={"c": 0.5, "temperature": 2.0})
+    assert (found.column_slope, found.row_bias) == (column_slope, row_bias)
 
 
 def test_window_of_a_param():
@@ -146,10 +167,9 @@ def test_what_occurs_twice_is_computed_once():
     )
 
 
-@pytest.mark.parametrize("score", ["s + slopes[h] * kv_idx", "s + rows[q_idx]", "s * (kv_idx - q_idx)", "s + slopes[h] * (q_idx // 2)"])
-def test_what_does_not_grow_evenly_from_row_to_row_is_each_rows_own(score):
-    tensors = {"slopes": {"shape": ["hq"], "dtype": "float32"}, "rows": {"shape": ["q_len"], "dtype": "float32"}}
-    assert emitted(together=True, score=score, tensors=tensors).below is None
+def test_weights_are_whole():
+    found = emitted(apart=True, softmax="none", **ALIBI)
+    assert (found.column_slope, found.row_bias, found.score) == (None, None, emitted(softmax="none", **ALIBI).score)
 
 
 def test_text_is_the_same_every_time():
@@ -210,7 +230,8 @@ def check(library, number, lowered, values, raw):
     return finite.mean()
 
 
-def test_emitted_text_computes_the_expressions(tmp_path):
+@pytest.mark.parametrize("apart", [False, True], ids=["whole", "apart"])
+def test_emitted_text_computes_the_expressions(apart, tmp_path):
     rng = np.random.default_rng(3)
     raw = rng.standard_normal((harness.EXTENTS["b"], harness.EXTENTS["hq"], harness.ROWS, harness.KEYS), np.float32) * 6
     raw[:, :, 1, :3] = np.inf, -np.inf, np.nan
@@ -219,6 +240,6 @@ def test_emitted_text_computes_the_expressions(tmp_path):
     for first in range(0, len(pairs), BATCH):
         specs = [spec_of(*pair) for pair in pairs[first : first + BATCH]]
         lowered = [lower(spec) for spec in specs]
-        library = harness.build(tmp_path / f"{first}", [holes(*case) for case in zip(lowered, specs, strict=True)])
+        library = harness.build(tmp_path / f"{first}", [holes(*case, apart=apart) for case in zip(lowered, specs, strict=True)])
         compared += [check(library, number, expressions, values, raw) for number, expressions in enumerate(lowered)]
     assert np.mean(compared) > 0.5

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 450959e0 | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 687717b4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -134,6 +134,8 @@ __device__ __forceinline__ void tma_store_wait() { asm volatile("cp.async.bulk.w
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// x, computed here: the compiler moves what goes into a product to just before it, beyond the barriers, or keeps it over a loop in registers.
+__device__ __forceinline__ float here(float x) { asm volatile("" : "+f"(x)); return x; }
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
@@ -182,18 +184,20 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
-  float slope;
+  float factor;                          // log2 units of one unit of the score
+  float slope;                           // of the raw q.k, from column to column
   int offset;
   int offset_2;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
-    slope = p.arg_slopes(head);
+    factor = p.softmax_scale * 1.442695f;
+    slope = p.arg_slopes(head) / p.softmax_scale;
     offset = p.q_len - p.kv_len;
     offset_2 = p.kv_len - p.q_len + 1;
   }
-  __device__ __forceinline__ float to_log2() const { return 1.442695f; }   // log2 units of one unit of the score below
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
-    float bias;
+    float bias;                          // what all its scores have besides
     int end;                             // of the keys seen, from kv_begin
   };
   __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
@@ -202,10 +206,8 @@ struct Variant {                         // what score and mask need, folded onc
     row.end = min(q_idx + offset_2, p.kv_len) - kv_begin;
     return row;
   }
-  // s + slopes[h] * (kv_idx - q_idx - kv_len + q_len)
-  __device__ __forceinline__ float score(const Params& p, float s, const Row& row, int column) const {
-    return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));
-  }
+  __device__ __forceinline__ float row_bias(const Params& p, const Row& row) const { return row.bias; }   // what all its scores have besides
+  __device__ __forceinline__ float column_slope(const Params& p) const { return slope; }   // what the raw q.k has more from column to column
 
   // kv_idx <= q_idx + kv_len - q_len
   __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
@@ -234,22 +236,21 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
-    float top = rows.max[r];
+    float top = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        s[j] = variant.score(p, s[j], row, column(j));
         if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
-    top = row_max(top);
+    top = fmaxf(rows.max[r], row_max(top + variant.row_bias(p, row)));
     if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
     const float base = base_of(top);
     rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
     rows.max[r] = top;
-    const float reference = base * variant.to_log2();
+    const float reference = (base - variant.row_bias(p, row)) * variant.to_log2();
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -399,6 +400,12 @@ struct Attend {                          // one warpgroup: 64 query rows against
     return work;
   }
 
+  // The sums of q.k begin at what columns add to scores. Known before the turn, so that nothing is computed in it.
+  __device__ __forceinline__ void begin_scores(float (&s)[BLOCK_N / 2], const Variant& variant) const {
+    const float slope = ptx::here(variant.column_slope(p));
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::here(slope * float(column(i)));
+  }
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
     ptx::mbarrier_wait(shared + K_FULL + 8 * stage(at), parity(at));
@@ -406,7 +413,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k)
-      ptx::product_qk(s, advance(q_rows, k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), k > 0);
+      ptx::product_qk(s, advance(q_rows, k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), 1);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
@@ -436,6 +443,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::wgmma_wait<0>();
     release(shared + V_EMPTY + 8 * stage(step));
     pack(s, probabilities);
+    begin_scores(s, variant);
     rescale_rows(o, rescale);
     ++step;
   }
@@ -485,6 +493,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
       if (last >= 0) {
+        begin_scores(s, variant);
         start_scores(s, step);
         pass_turn();
         ptx::wgmma_wait<0>();
@@ -492,6 +501,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         if (first == last) queries_read();
         softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
+        begin_scores(s, variant);
         for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 73f95e6f | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_89 | plan fd0a56b2 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
