@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flashgen.expr.bind import ROW, UNIFORM, S, level
 from flashgen.expr.fold import call
 from flashgen.expr.linear import COLUMN, Sum, assemble, collect, zero
-from flashgen.expr.nodes import Call, Node, names
+from flashgen.expr.nodes import Call, Node
 from flashgen.expr.signs import Signs
 
 _COLUMN = Call("float", (COLUMN,), "float")
@@ -29,7 +29,7 @@ class Apart:
 
 
 def take_apart(total: Sum, signs: Signs) -> Apart:
-    """A score as what a row, a column and an element have of it, where all that varies besides s is in proportion to the column.
+    """A score as what a row, a column and an element have of it, where it is linear in s, and in the column what else varies.
 
     So what the row's part leaves behind grows with the columns of one key tile, not with positions in the sequence: large numbers that
     cancel, as of slope * (kv_idx - q_idx) far from the first key, do so once a row, and take no bits of an element.
@@ -42,7 +42,7 @@ def take_apart(total: Sum, signs: Signs) -> Apart:
     ('row', 'slope / scale', 'scale * s')
     """
     terms, nothing = dict(total.terms), zero("float")
-    if any("s" not in names(core) for core in terms if core != _COLUMN):
+    if not terms.keys() <= {S, _COLUMN}:
         return Apart(total, nothing, None)
     factor, slope = terms.get(S), terms.get(_COLUMN)
     if factor and slope and len(terms) == 2 and _uniform(factor, slope) and signs.positive(factor) is not None:

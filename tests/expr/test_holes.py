@@ -85,7 +85,7 @@ def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
     ("s + rows[q_idx]", None, "row.bias"),
     ("s + slopes[h]", None, "bias"),
     ("s + slopes[h] * (kv_idx - q_idx) * (q_idx + 1)", None, "row.bias"),  # the slope is not the query tile's
-    ("c * tanh(s) + slopes[h] * (kv_idx - q_idx)", None, "row.bias"),
+    ("c * tanh(s) + slopes[h] * (kv_idx - q_idx)", None, None),  # an element adds both at once anyway
     ("slopes[h] * s + kv_idx - q_idx", None, "row.bias"),  # the slope may be 0
     ("s + keys[kv_idx] + rows[q_idx]", None, None),
     ("s - slopes[h] * abs(kv_idx - q_idx) + rows[q_idx]", None, None),

@@ -75,7 +75,7 @@ def test_a_map_of_queries(asked: list[tuple[Any, ...]]) -> None:
     assert call[7:] == (
         "CU_TENSOR_MAP_INTERLEAVE_NONE",
         "CU_TENSOR_MAP_SWIZZLE_128B",
-        "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+        "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
     )
 
