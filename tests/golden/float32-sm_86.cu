@@ -67,7 +67,6 @@ constexpr u32 V = 81920;                 // 1 x 16384
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = 1;             // of 16 query rows, a warp's
-constexpr bool QUERY_IN_REGISTERS = true;
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -471,7 +470,7 @@ struct Attend {                          // one block: a query tile against all 
   float o[V_COLUMNS / 2] = {}, q_scale[2], rescale[2], weight[2];
   Rows rows;
   bool held = true;                      // by planes, all that the warp's rows have seen so far
-  u32 queries[QUERY_IN_REGISTERS ? QK_COLUMNS / 16 : 1][PLANES][4];
+  u32 queries[QK_COLUMNS / 16][PLANES][4];
   int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
@@ -503,8 +502,7 @@ struct Attend {                          // one block: a query tile against all 
       for (int i = 0; i < min(QK_PART, QK_COLUMNS) / 16; ++i) {
         const int k = part / 16 + i;
         if (QK_COLUMNS % QK_PART != 0 && k >= QK_COLUMNS / 16) break;
-        u32 (&a)[PLANES][4] = queries[QUERY_IN_REGISTERS ? k : 0];
-        if (!QUERY_IN_REGISTERS) load_queries(a, k);
+        const u32 (&a)[PLANES][4] = queries[k];
         #pragma unroll
         for (int n = 0; n < BLOCK_N / 16; ++n)
           #pragma unroll
@@ -533,9 +531,14 @@ struct Attend {                          // one block: a query tile against all 
   // o = o * rescale + p v * weight, a part of the columns at a time; two neighbouring products of p are one operand of the next.
   __device__ __forceinline__ void output(const float (&s)[ROW_TILES][BLOCK_N / 2]) {
     const u32 value = shared + V + stage * V_BYTES + place(lane % 16, lane / 16);
-    u32 probabilities[BLOCK_N / 4][PLANES];
+    u32 probabilities[BLOCK_N / 16][PLANES][4];
     #pragma unroll
-    for (int i = 0; i < BLOCK_N / 4; ++i) split(s[0][2 * i], s[0][2 * i + 1], probabilities[i]);
+    for (int i = 0; i < BLOCK_N / 4; ++i) {
+      u32 planes[PLANES];
+      split(s[0][2 * i], s[0][2 * i + 1], planes);
+      #pragma unroll
+      for (int plane = 0; plane < PLANES; ++plane) probabilities[i / 4][plane][i % 4] = planes[plane];
+    }
     #pragma unroll
     for (int part = 0; part < V_COLUMNS; part += V_PART) {
       float sums[PLANES][V_PART / 2] = {};
@@ -549,9 +552,8 @@ struct Attend {                          // one block: a query tile against all 
             ptx::ldmatrix_x4_trans(b, advance<BLOCK_N>(value, 16 * k, part / 16 + n) + right * V_PLANE);
             #pragma unroll
             for (int left = 0; left < PLANES - right; ++left) {
-              const u32 a[4] = {probabilities[4 * k][left], probabilities[4 * k + 1][left], probabilities[4 * k + 2][left], probabilities[4 * k + 3][left]};
-              ptx::mma_f16(sums[left + right] + 8 * n, a, b[0], b[1]);
-              ptx::mma_f16(sums[left + right] + 8 * n + 4, a, b[2], b[3]);
+              ptx::mma_f16(sums[left + right] + 8 * n, probabilities[k][left], b[0], b[1]);
+              ptx::mma_f16(sums[left + right] + 8 * n + 4, probabilities[k][left], b[2], b[3]);
             }
           }
       if (PLANES > 1)
