@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
-SHADOW = 36  # bytes that the checker keeps for 4 of an array
+SHADOW = 36 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Watched:
     shadow: NDArray[np.uint8] = field(init=False)  # who wrote and read what, from one kernel of the call to the next
 
     def __post_init__(self) -> None:
-        granules = 0 if self.use == "read" else self.nbytes // 4 + 2
+        granules = 0 if self.use == "read" else self.nbytes // 16 + 2
         object.__setattr__(self, "shadow", np.zeros(granules * SHADOW, np.uint8))
 
     @property

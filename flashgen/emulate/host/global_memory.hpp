@@ -1,12 +1,13 @@
 // Global memory: the arrays of a launch, their bounds, and a shadow that finds races between blocks, and between warps of one.
 #pragma once
 #include <mutex>
+#include <optional>
 
 #include "global_order.hpp"
 
 namespace cuda_on_host {
 
-// One access to 4 bytes.
+// One access to a word of 4 bytes, or to all words of a granule.
 struct GlobalAccess {
   std::uint32_t time;
   Place place;
@@ -15,23 +16,31 @@ struct GlobalAccess {
   std::uint8_t launch;                                 // number of the kernel in its call; 0: nobody yet
   std::uint8_t bytes;                                  // a bit for each of the four
 };
-struct GlobalGranule {
-  GlobalAccess write, read;                            // the last ones
-  std::uint32_t written : 4, atomic : 1;               // bytes that hold something; the last write was an atomic's
+struct GlobalGranule {                                 // 16 bytes
+  GlobalAccess write, read;                            // the last ones, to all of it, unless `apart`
+  std::uint16_t written;                               // a bit for each byte that holds something
+  std::uint8_t atomic;                                 // a bit for each word whose last write was an atomic's
+  bool apart;                                          // its words have accesses of their own, from the first on that did not concern it all
 };
-static_assert(sizeof(GlobalGranule) == 36);            // memory.py makes them, zero
+struct GlobalWords { GlobalAccess writes[4], reads[4]; };
+static_assert(sizeof(GlobalGranule) == 36 && sizeof(GlobalWords) == 128);   // memory.py makes them, zero
 
 struct Array {                                         // machine.py fills it; none: nothing is checked
   const char* name;
   std::uintptr_t begin;
   std::size_t bytes;
-  GlobalGranule* shadow;                               // null: kernels only read it
+  GlobalGranule* shadow;                               // null: kernels only read it. Its GlobalWords lie behind
   int defined;                                         // does it hold something before it is written?
+
+  bool holds(std::uintptr_t at, std::size_t size) const { return at - begin < bytes && size <= begin + bytes - at; }
+  std::size_t granule(std::uintptr_t at) const { return at / 16 - begin / 16; }
+  GlobalWords& words(std::uintptr_t at) const { return reinterpret_cast<GlobalWords*>(shadow + bytes / 16 + 2)[granule(at)]; }
 };
 
 inline std::vector<Array> arrays;
 inline std::uint8_t launch_number;
-inline std::mutex shadow_in_use;
+inline bool many_cores;                                // do blocks run side by side?
+inline std::mutex shadow_in_use;                       // then
 
 constexpr const char* kOutside = "the index and the strides that this address is made of, and the test against the length";
 
@@ -46,59 +55,80 @@ inline std::string outside_of(std::uintptr_t at) {
 
 inline const Array* array_at(std::uintptr_t at, std::size_t bytes) {
   for (const Array& a : arrays)
-    if (at >= a.begin && at + bytes <= a.begin + a.bytes) return &a;
+    if (a.holds(at, bytes)) return &a;
   return nullptr;
 }
 
 // An access, judged and noted: who it is to the race checker, and what it knows then.
 class GlobalUse {
  public:
-  GlobalUse(Access access, int agent, const Clock& clock) : access_(access), reads_(access == Access::read || access == Access::copy), agent_(agent), clock_(clock) {}
+  GlobalUse(Access access, int agent, const Clock& clock) : access_(access), reads_(access == Access::read || access == Access::copy), agent_(static_cast<std::int16_t>(agent)), block_(block->number()), time_(clock.time[static_cast<std::size_t>(agent)]), place_(block->place()), clock_(clock) {}
 
   void note(const Array& array, std::uintptr_t at, std::size_t bytes) const {
     if ((!array.shadow && reads_) || !block->checks()) return;
     if (!array.shadow) block->fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
-    if (const Fault found = noted(array, at, bytes); !found.what.empty()) block->fault(found.what, found.hint, found.other);
+    if (const auto found = noted(array, at, bytes)) block->fault(found->what, found->hint, found->other);
   }
 
  private:
-  // What is wrong with it, empty if nothing. No fiber is switched while the shadow is in use.
-  Fault noted(const Array& array, std::uintptr_t at, std::size_t bytes) const {
-    const std::lock_guard alone(shadow_in_use);
-    Fault found;
-    for (const std::uintptr_t end = at + bytes; at < end && found.what.empty(); at = (at | 3) + 1) {
-      const unsigned first = at % 4, last = static_cast<unsigned>(std::min<std::uintptr_t>(end - (at & ~std::uintptr_t{3}), 4));
-      note(array, at, array.shadow[at / 4 - array.begin / 4], static_cast<std::uint8_t>((1u << last) - (1u << first)), found);
+  // What is wrong with it, if anything. No fiber is switched while the shadow is in use.
+  std::optional<Fault> noted(const Array& array, std::uintptr_t at, std::size_t bytes) const {
+    std::unique_lock alone(shadow_in_use, std::defer_lock);
+    if (many_cores) alone.lock();
+    for (const std::uintptr_t end = at + bytes; at < end;) {
+      GlobalGranule& granule = array.shadow[array.granule(at)];
+      if (at % 16 == 0 && end - at >= 16 && !granule.apart) {
+        if (auto found = noted(array, at, granule, granule.write, granule.read, 15, 0xFFFF, 15)) return found;
+        at += 16;
+        continue;
+      }
+      GlobalWords& words = array.words(at);
+      if (!granule.apart) std::fill_n(words.writes, 4, granule.write), std::fill_n(words.reads, 4, granule.read), granule.apart = true;
+      const unsigned word = at / 4 % 4, some = bytes_of_word(at, end);
+      if (auto found = noted(array, at, granule, words.writes[word], words.reads[word], static_cast<std::uint8_t>(some), some << 4 * word, 1u << word)) return found;
+      at = (at | 3) + 1;
     }
-    return found;
+    return {};
   }
-
-  void note(const Array& array, std::uintptr_t at, GlobalGranule& granule, std::uint8_t bytes, Fault& found) const {
-    if ((access_ == Access::atomic || access_ == Access::read) && !array.defined && (bytes & ~granule.written))
-      found = {name(array, at) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
-               "the kernel that fills it: which part it writes, and whether it runs before"};
-    if ((access_ != Access::atomic || !granule.atomic) && unordered(granule.write, bytes))
-      found = race(array, at, granule.write, granule.atomic ? "changed by an atomic of" : "written by");
-    if (!reads_ && unordered(granule.read, bytes)) found = race(array, at, granule.read, "read by");
-    const GlobalAccess now{clock_.time[static_cast<std::size_t>(agent_)], block->place(), block->number(), static_cast<std::int16_t>(agent_), launch_number, bytes};
+  // `write`, `read`: the last accesses there. `bytes` are those of each word, `all` and `words` those of the granule.
+  INLINED std::optional<Fault> noted(const Array& array, std::uintptr_t at, GlobalGranule& granule, GlobalAccess& write, GlobalAccess& read, std::uint8_t bytes, unsigned all, unsigned words) const {
+    const auto foreign = [&](const GlobalAccess& past) { return past.launch == launch_number && (past.block != block_ || past.agent != agent_ || past.time > time_); };
+    const bool unset = !array.defined && (all & ~granule.written), atomic = granule.atomic & words;
+    if (foreign(write) || unset || (!reads_ && foreign(read))) [[unlikely]]   // somebody else in this launch, or nobody yet
+      if (auto found = judge(array, at, write, read, bytes, atomic, unset)) return found;
     if (reads_) {
-      granule.read = now;
-      return;
+      read = now(bytes);
+    } else {
+      write = now(bytes);
+      granule.written |= static_cast<std::uint16_t>(all);
+      granule.atomic = static_cast<std::uint8_t>(access_ == Access::atomic ? granule.atomic | words : granule.atomic & ~words);
     }
-    granule.write = now;
-    granule.written |= bytes;
-    granule.atomic = access_ == Access::atomic;
+    return {};
+  }
+  INLINED static unsigned bytes_of_word(std::uintptr_t at, std::uintptr_t end) {   // a bit for each
+    if (at % 4 == 0 && end - at >= 4) return 15;
+    return (1u << std::min<std::uintptr_t>(end - (at & ~std::uintptr_t{3}), 4)) - (1u << at % 4);
+  }
+  INLINED GlobalAccess now(std::uint8_t bytes) const { return {time_, place_, block_, agent_, launch_number, bytes}; }
+
+  [[gnu::noinline]] std::optional<Fault> judge(const Array& array, std::uintptr_t at, const GlobalAccess& write, const GlobalAccess& read, std::uint8_t bytes, bool atomic, bool unset) const {
+    if (!reads_ && unordered(read, bytes)) return race(array, at, read, "read by");
+    if ((access_ != Access::atomic || !atomic) && unordered(write, bytes)) return race(array, at, write, atomic ? "changed by an atomic of" : "written by");
+    if ((access_ == Access::atomic || access_ == Access::read) && unset)
+      return Fault{name(array, at) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
+                   "the kernel that fills it: which part it writes, and whether it runs before"};
+    return {};
   }
 
   bool unordered(const GlobalAccess& past, std::uint8_t bytes) const {
     if (past.launch != launch_number || !(past.bytes & bytes)) return false;   // a kernel begins when all of the one before it has ended
-    if (past.block == block->number()) return past.time > clock_.time[static_cast<std::size_t>(past.agent)];
+    if (past.block == block_) return past.time > clock_.time[static_cast<std::size_t>(past.agent)];
     return !order->knows(past.block, past.agent, past.time, clock_, !reads_);
   }
   [[gnu::cold, gnu::noinline]] Fault race(const Array& array, std::uintptr_t at, const GlobalAccess& past, const char* did) const {
-    const bool within = past.block == block->number();
+    const bool within = past.block == block_;
     const char* verb = reads_ ? "reads" : access_ == Access::write ? "writes" : "changes";
-    return {text("race: block %d %s ", block->number(), verb) + name(array, at) + text(", %s ", did) +
+    return {text("race: block %d %s ", block_, verb) + name(array, at) + text(", %s ", did) +
                 (within ? std::string("another warp or unit of it") : text("block %d", past.block)) + ", nothing orders the two",
             within ? "a barrier of the block, or the wait for the copy, between the two"
                    : "which rows each block owns; else __threadfence and an atomic after the one, an atomic and __threadfence before the other",
@@ -108,7 +138,10 @@ class GlobalUse {
 
   Access access_;
   bool reads_;
-  int agent_;
+  std::int16_t agent_;
+  std::int32_t block_;
+  std::uint32_t time_;
+  Place place_;
   const Clock& clock_;
 };
 

@@ -65,6 +65,7 @@ class Grid {
   // What went wrong, empty if nothing.
   Fault run() {
     const Traps traps;
+    many_cores = cores_ > 1;
     std::vector<std::jthread> others;
     for (int core = 1; core < cores_; ++core) others.emplace_back([=, this] { work(core); });
     work(0);
@@ -76,8 +77,8 @@ class Grid {
   static constexpr int kSlots = 8;
   struct Slot {
     unsigned next = 0;                                 // the number of its next block
+    std::unique_ptr<Stacks> stacks;                    // of its block
     std::unique_ptr<Resident> block;
-    Stacks stacks;
     bool rests = false;                                // in this round
     Fault fault;
   };
@@ -104,9 +105,16 @@ class Grid {
 
   void advance(Slot& slot) {
     const auto index = static_cast<int>(&slot - slots_.data());
-    for (; slot.block || slot.next < blocks_; slot.block.reset()) {
-      if (!slot.block) slot.block = std::make_unique<Resident>(launch_, std::exchange(slot.next, slot.next + kSlots), slot.stacks, kernel_);
+    auto& idle = idle_[static_cast<std::size_t>(index % cores_)];
+    while (slot.block || slot.next < blocks_) {
+      if (!slot.block) {
+        if (idle.empty()) idle.push_back(std::make_unique<Stacks>());
+        slot.stacks = std::move(idle.back()), idle.pop_back();
+        slot.block = std::make_unique<Resident>(launch_, std::exchange(slot.next, slot.next + kSlots), *slot.stacks, kernel_);
+      }
       if (failed_ < index || slot.block->advance()) return;
+      slot.block.reset();
+      idle.push_back(std::move(slot.stacks));
     }
   }
 
@@ -144,6 +152,7 @@ class Grid {
   int cores_;
   std::mt19937_64 random_;
   std::array<Slot, kSlots> slots_;
+  std::array<std::vector<std::unique_ptr<Stacks>>, kSlots> idle_;   // by core, for its next block: still in the cache
   std::vector<int> order_;                             // slots that take their turns in this round
   std::atomic<int> turn_ = 0;                          // whose turn it is, an index of `order_`
   std::atomic<int> failed_ = kSlots;                   // the first slot that found a fault

@@ -32,11 +32,12 @@ template <class Widen> Vector widen_8(const void* from, Widen widen) {   // neig
 
 struct Matrix { Halves rows[8]; };                     // as a lane each holds a pair of neighbours: lane l elements 2 * (l % 4) and the next of row l / 4
 
-template <int... kFrom> Halves picked(Halves a, Halves b) {
+template <int... kFrom, class Elements> Elements picked(Elements a, Elements b) {
 #ifdef __clang__
   return __builtin_shufflevector(a, b, kFrom...);
 #else
-  return __builtin_shuffle(a, b, Halves{kFrom...});
+  using Numbers = decltype(a < b);                     // integers of the elements' size
+  return __builtin_shuffle(a, b, Numbers{kFrom...});
 #endif
 }
 // Rows i and i + 4 interleaved: an element's index, row and column in bits, turns by one bit each time.

@@ -20,14 +20,12 @@ struct Touch {
 struct alignas(64) Granule {                           // a cache line
   bool uniform = true;                                 // one write covered all words
   std::uint8_t unfenced = 0;                           // words stored by generic code with no proxy fence since
-  std::uint8_t more = 0;                               // reads that found no room here
+  std::uint8_t more = 0;                               // a bit for each read elsewhere
   Touch write{kNever, 0, 0, 0, 0};                     // the last one to the first word; to all if uniform
-  std::array<Touch, 4> reads{};                        // since then, each where its agent's number says
+  std::array<Touch, 4> reads{};                        // since then, each where its agent's number says, here or in more
 };
 static_assert(sizeof(Granule) == 64);
-struct RestOfGranule {                                 // seldom needed
-  std::array<Touch, 3> writes;                         // the last ones to the other words, unless uniform
-  std::array<Touch, 8> reads;
-};
+using OtherWrites = std::array<Touch, 3>;              // the last ones to the other words, unless uniform
+struct alignas(64) MoreReads : std::array<Touch, 8> {};
 
 }  // namespace cuda_on_host

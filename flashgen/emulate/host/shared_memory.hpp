@@ -30,7 +30,7 @@ class SharedMemory {
   static constexpr std::uint32_t kBase = 1024;         // sm_90 keeps the first KiB of the window for itself
   static constexpr std::uint32_t kGranule = 16;        // bytes, the unit of the shadow
 
-  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), rest_(std::make_unique_for_overwrite<RestOfGranule[]>(shadow_.size())), unfenced_(static_cast<std::size_t>(block.size())) {}   // NaN, whatever the type
+  SharedMemory(Block& block, std::uint32_t bytes) : block_(block), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), writes_(std::make_unique_for_overwrite<OtherWrites[]>(shadow_.size())), more_(std::make_unique_for_overwrite<MoreReads[]>(shadow_.size())), unfenced_(static_cast<std::size_t>(block.size())) {}   // NaN, whatever the type
 
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
@@ -47,19 +47,22 @@ class SharedMemory {
   class Use {
    public:
     Use(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
-        : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()) {}
+        : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()),
+          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), more_(memory.more_.get()), bytes_(memory.bytes_) {}
 
-    INLINED const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
+    const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
       unsigned char* const data = memory_.at(address, bytes, agent_, "reads");
       if (!checks_) return data;
       const auto [g, words] = memory_.place(address, bytes);
-      Granule& granule = memory_.shadow_[g];
-      const Touch& w = granule.write;
-      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
-      Touch& before = granule.reads[agent_ % granule.reads.size()];
-      if (before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_};
-      else memory_.note_read(g, {now_, agent_, words, 0, place_});
+      note_read(memory_.shadow_[g], g, words);
       return data;
+    }
+    // A whole granule.
+    INLINED const unsigned char* read(std::uint32_t address) const {
+      const std::uint32_t offset = address - kBase;
+      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "reads");
+      if (checks_) note_read(shadow_[offset / kGranule], offset / kGranule, kWhole);
+      return data_ + offset;
     }
 
     unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
@@ -69,24 +72,25 @@ class SharedMemory {
       const auto [g, words] = memory_.place(address, bytes);
       memory_.judge_write(g, words, agent_, clock_);
       Granule& granule = memory_.shadow_[g];
-      if (granule.uniform) memory_.rest_[g].writes.fill(granule.write);
+      if (granule.uniform) memory_.writes_[g].fill(granule.write);
       granule.uniform = false;
       for (int i = 0; i < 4; ++i)
         if (words >> i & 1) memory_.write_of(g, i) = now(words);
       for (Touch& r : granule.reads) leave_out(words, r);
-      for (int i = 0; i < granule.more; ++i) leave_out(words, memory_.rest_[g].reads[static_cast<std::size_t>(i)]);
+      memory_.for_more(granule, g, [all = words](Touch& r) { leave_out(all, r); });
       if (proxy_ == Proxy::async) granule.unfenced &= static_cast<std::uint8_t>(~words);
       else memory_.to_fence(g, words);
       return data;
     }
     // A whole granule.
     INLINED unsigned char* write(std::uint32_t address) const {
-      unsigned char* const data = memory_.at(address, kGranule, agent_, "writes");
-      if (!checks_) return data;
-      const std::uint32_t g = memory_.place(address, kGranule).first;
-      Granule& granule = memory_.shadow_[g];
-      bool known = granule.uniform & (granule.more == 0) & (granule.write.time <= clock_.time[granule.write.agent]);
+      const std::uint32_t offset = address - kBase, g = offset / kGranule;
+      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "writes");
+      if (!checks_) return data_ + offset;
+      Granule& granule = shadow_[g];
+      bool known = granule.uniform & (granule.write.time <= clock_.time[granule.write.agent]);
       for (const Touch& r : granule.reads) known &= r.time <= clock_.time[r.agent];   // nobody's has time 0, the agent's own is always known
+      memory_.for_more(granule, g, [&](const Touch& r) { known &= r.time <= clock_.time[r.agent]; });
       if (!known) [[unlikely]] memory_.judge_write(g, kWhole, agent_, clock_);
       const Touch access = now(kWhole);
       const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == access.lane;
@@ -96,10 +100,25 @@ class SharedMemory {
       granule.reads = {};
       if (proxy_ == Proxy::async) granule.unfenced = 0;
       else if (!again) memory_.to_fence(g, kWhole);     // else the thread remembers it already
-      return data;
+      return data_ + offset;
     }
 
    private:
+    INLINED void note_read(Granule& granule, std::uint32_t g, std::uint8_t words) const {
+      const Touch& w = granule.write;
+      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
+      const unsigned at = static_cast<unsigned>(agent_) % 4, bit = agent_ & 4 ? 1u << at : 0;
+      if (bit) [[unlikely]] return note_more(granule, g, words, at, bit);
+      Touch& before = granule.reads[at];
+      if (before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_};
+      else memory_.note_elsewhere(g, {now_, agent_, words, 0, place_});
+    }
+    // Every other four agents have their places there.
+    INLINED void note_more(Granule& granule, std::uint32_t g, std::uint8_t words, unsigned at, unsigned bit) const {
+      Touch& before = more_[g][at];
+      if (bit & ~granule.more || before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_}, granule.more |= static_cast<std::uint8_t>(bit);
+      else memory_.note_elsewhere(g, {now_, agent_, words, 0, place_});
+    }
     static void leave_out(std::uint8_t words, Touch& r) {
       if (!(r.words &= static_cast<std::uint8_t>(~words))) r = {};
     }
@@ -114,6 +133,10 @@ class SharedMemory {
     std::int16_t agent_;
     Proxy proxy_;
     bool checks_;
+    unsigned char* data_;                              // of the memory, so that it need not be asked each time
+    Granule* shadow_;
+    MoreReads* more_;
+    std::uint32_t bytes_;
   };
   const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).read(address, bytes); }
   unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).write(address, bytes); }
@@ -134,7 +157,7 @@ class SharedMemory {
   void name_mbarrier(std::uint32_t address) { mbarriers_.push_back(name_of(static_cast<std::int64_t>(address) - kBase)); }
 
  private:
-  Touch& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : rest_[g].writes[static_cast<std::size_t>(word - 1)]; }
+  Touch& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : writes_[g][static_cast<std::size_t>(word - 1)]; }
 
   // An access lies inside one granule: up to 16 bytes, aligned.
   INLINED std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
@@ -167,7 +190,7 @@ class SharedMemory {
         race(agent, "writes", g, "still read by " + name(r.agent) + ", nothing orders the two", r);
     };
     std::for_each(granule.reads.begin(), granule.reads.end(), judge);
-    std::for_each_n(rest_[g].reads.begin(), granule.more, judge);
+    for_more(granule, g, judge);
   }
   [[gnu::noinline]] void to_fence(std::uint32_t g, std::uint8_t words) {
     shadow_[g].unfenced |= words;
@@ -175,17 +198,24 @@ class SharedMemory {
   }
 
   // Where another agent's read, or one of other words, has its place. When there are too many one is forgotten: a race may be missed, none invented.
-  [[gnu::noinline]] void note_read(std::uint32_t g, const Touch& read) {
-    auto& more = rest_[g].reads;
-    std::uint8_t& count = shadow_[g].more;
-    const auto end = more.begin() + count;
-    const auto found = std::find_if(more.begin(), end, [&](const Touch& r) { return r.words == 0 || r.is_of(read.agent, read.words); });
-    if (found != end) *found = read;
-    else if (count < more.size()) more[count++] = read;
-    else std::copy(more.begin() + 1, more.end(), more.begin()), more.back() = read;
+  [[gnu::noinline]] void note_elsewhere(std::uint32_t g, const Touch& read) {
+    MoreReads& more = more_[g];
+    std::uint8_t& used = shadow_[g].more;
+    const auto free = [&](std::size_t i) { return !(used >> i & 1) || more[i].words == 0 || more[i].is_of(read.agent, read.words); };
+    std::size_t at = 4;
+    for (std::size_t tried = 0; !free(at) && tried < more.size(); ++tried) at = (at + 1) % more.size();
+    used |= static_cast<std::uint8_t>(1u << at);
+    more[at] = read;
+  }
+  template <class Visit> INLINED void for_more(const Granule& granule, std::uint32_t g, const Visit& visit) {
+    for (unsigned left = granule.more; left; left &= left - 1) visit(more_[g][static_cast<std::size_t>(std::countr_zero(left))]);
   }
 
 #define COLD [[noreturn, gnu::cold, gnu::noinline]]
+  COLD void not_a_granule(std::uint32_t address, int agent, const char* verb) const {
+    if (address - kBase < bytes_) misaligned(address - kBase, kGranule);
+    outside(address, agent, verb);
+  }
   COLD void misaligned(std::uint32_t offset, std::uint32_t bytes) const {
     block_.fault(text("%u bytes at ", bytes) + name_of(offset) + ": not aligned", "the address must be a multiple of the access's size");
   }
@@ -217,7 +247,8 @@ class SharedMemory {
   std::vector<unsigned char> memory_;
   std::uint32_t bytes_;
   std::vector<Granule> shadow_;
-  std::unique_ptr<RestOfGranule[]> rest_;
+  std::unique_ptr<OtherWrites[]> writes_;
+  std::unique_ptr<MoreReads[]> more_;
   std::vector<std::string> mbarriers_;                 // names, by index
   std::vector<std::vector<std::pair<std::uint32_t, std::uint8_t>>> unfenced_;   // by thread
 };

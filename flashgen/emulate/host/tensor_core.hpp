@@ -199,7 +199,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   static void chunks(const SharedMemory::Use& use, int major, int minor, Address address, Widen widen, float* to, int row) {
     for (int i = 0; i < major; ++i)
       for (int j = 0; j < minor; ++j) {
-        const Vector eight = widen_8(use.read(address(i, j), 16), widen);
+        const Vector eight = widen_8(use.read(address(i, j)), widen);
         std::memcpy(to + i * row + 8 * j, &eight, sizeof eight);
       }
   }
@@ -209,7 +209,7 @@ class TensorCore : public Engine {                     // the share of one warpg
     for (int i = 0; i < major; i += 8)
       for (int j = 0; j < minor; ++j) {
         Matrix matrix;
-        for (int r = 0; r < 8; ++r) std::memcpy(&matrix.rows[r], use.read(address(i + r, j), 16), 16);
+        for (int r = 0; r < 8; ++r) std::memcpy(&matrix.rows[r], use.read(address(i + r, j)), 16);
         matrix = transposed(matrix);
         for (int r = 0; r < 8; ++r) {
           const Vector eight = widen(matrix.rows[r]);

@@ -9,14 +9,10 @@ namespace cuda_on_host {
 
 inline std::atomic<int> bank_conflicts = 0;            // rows of ldmatrix and stmatrix that had to wait for another of their matrix
 
-template <class Rows>
-void count_conflicts(int matrices, const Rows& rows) {   // their addresses, by lane
-  for (int j = 0; j < matrices; ++j) {
-    unsigned banks = 0;                                // of 16 bytes
-    for (int i = 0; i < 8; ++i) banks |= 1u << rows(8 * j + i) / 16 % 8;
-    if (const int free = 8 - std::popcount(banks)) bank_conflicts += free;
-  }
+inline void count_conflicts(std::uint32_t banks) {     // that the rows of a matrix lie in, 16 bytes each
+  if (const int free = 8 - std::popcount(banks)) bank_conflicts += free;
 }
+INLINED std::uint32_t bank_of(std::uint32_t address) { return 1u << address / 16 % 8; }
 INLINED void check_row(std::uint32_t address, const char* what) {
   if (address % 16) [[unlikely]] block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
 }
@@ -30,21 +26,22 @@ inline bool know_alike(const Warp& warp) {
   return alike;
 }
 
-// The rows of some matrices, 16 bytes each: `addresses` gives them by lane, lane 8 * j + r that of row r of matrix j.
-template <class Addresses>
-void read_matrices(Matrix* to, int count, const Addresses& addresses, bool alike) {
+// The rows of some matrices, 16 bytes each; their addresses by lane, lane 8 * j + r that of row r of matrix j.
+inline void read_matrices(Matrix* to, int count, const std::uint32_t* addresses, bool alike) {
   Block& block = *this_thread().block;
-  const auto read = [&](int lanes, int first) {         // that know the same
-    const SharedMemory::Use use(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(first), SharedMemory::Proxy::generic);
-    for (int i = first; i < first + lanes; ++i) {
-      const std::uint32_t address = addresses(i);
-      check_row(address, "ldmatrix");
-      std::memcpy(&to[i / 8].rows[i % 8], use.read(address, 16), 16);
+  SharedMemory& memory = *this_thread().memory;
+  const int agent = agent::warp(block.warp_index());
+  const SharedMemory::Use first(memory, agent, block.clock_of(0), SharedMemory::Proxy::generic);
+  for (int j = 0; j < count; ++j, addresses += 8) {
+    std::uint32_t banks = 0;
+    for (int r = 0; r < 8; ++r) {
+      check_row(addresses[r], "ldmatrix");
+      const void* const row = alike ? first.read(addresses[r]) : memory.read(addresses[r], 16, agent, block.clock_of(8 * j + r), SharedMemory::Proxy::generic);
+      std::memcpy(&to[j].rows[r], row, 16);
+      banks |= bank_of(addresses[r]);
     }
-  };
-  if (alike) read(8 * count, 0);
-  else for (int i = 0; i < 8 * count; ++i) read(1, i);
-  count_conflicts(count, addresses);
+    count_conflicts(banks);
+  }
 }
 
 // Lane l receives of each matrix elements 2 * (l % 4) and the next of row l / 4; transposed, of column l / 4. The last lane to come reads for all.
@@ -57,7 +54,9 @@ void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_addre
   t.block->exchange(transposed ? "ldmatrix.trans" : "ldmatrix", Row{row_address, &to}, [=](const Left<Row>& lanes) {
     Matrix matrices[N];
     const Warp& warp = *this_thread().warp;
-    read_matrices(matrices, N, [&](int lane) { return lanes[lane].address; }, know_alike(warp));
+    std::uint32_t addresses[32];
+    for (int i = 0; i < 32; ++i) addresses[i] = lanes[i].address;
+    read_matrices(matrices, N, addresses, know_alike(warp));
     if (warp.deferred->left(*this_thread().top)) warp.deferred->finish();
     for (int j = 0; transposed && j < N; ++j) matrices[j] = cuda_on_host::transposed(matrices[j]);
     for (int i = 0; i < 32; ++i)
@@ -67,7 +66,7 @@ void ptx::load_matrices(References<std::uint32_t, N> to, std::uint32_t row_addre
 
 inline void Deferred::load(const Step& step, bool alike) {
   Matrix read[4];
-  read_matrices(read, step.kind.matrices, [&](int lane) { return step.rows[lane]; }, alike);
+  read_matrices(read, step.kind.matrices, step.rows, alike);
   for (int i = 0; i < step.kind.matrices; ++i) matrices.push_back(step.kind.transposed ? read[i] : transposed(read[i]));
 }
 
@@ -108,7 +107,11 @@ void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> mat
     }
   }
   const auto rows = block->exchange("stmatrix", row_address);
-  if (lane == 0) count_conflicts(N, [&](int i) { return rows[i]; });
+  for (int j = 0; lane == 0 && j < N; ++j) {
+    std::uint32_t banks = 0;
+    for (int r = 0; r < 8; ++r) banks |= bank_of(rows[8 * j + r]);
+    count_conflicts(banks);
+  }
   for (int j = 0; j < N; ++j) {
     const std::uint32_t at = rows[8 * j + row] + static_cast<std::uint32_t>(column) * 2;
     std::memcpy(shared->write(at, 4, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), &matrices.v[j], 4);

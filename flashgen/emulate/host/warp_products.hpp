@@ -4,15 +4,19 @@
 
 namespace cuda_on_host {
 
-inline void add_four(float* d, const float* upper, const float* lower) {   // two of each
-  using Pair = double __attribute__((vector_size(16)));
-  using Quad = float __attribute__((vector_size(16)));
-  double first, second;
-  std::memcpy(&first, upper, 8), std::memcpy(&second, lower, 8);
-  Quad all;
-  std::memcpy(&all, d, 16);
-  all += reinterpret_cast<Quad>(Pair{first, second});
-  std::memcpy(d, &all, 16);
+// To the accumulators of four lanes, two numbers of a row and two of the row 8 further down each.
+inline void add_rows(char* const* tops, std::int32_t d, const Vector& upper, const Vector& lower) {
+  using Pairs = double __attribute__((vector_size(32)));
+  using Four = float __attribute__((vector_size(16)));
+  const auto u = reinterpret_cast<const Pairs&>(upper), l = reinterpret_cast<const Pairs&>(lower);
+  const Pairs even = picked<0, 4, 2, 6>(u, l), odd = picked<1, 5, 3, 7>(u, l);   // of lanes 0 and 2, of 1 and 3
+  for (int i = 0; i < 4; ++i) {
+    Four sum, mine;
+    std::memcpy(&mine, reinterpret_cast<const char*>(i % 2 ? &odd : &even) + i / 2 * 16, 16);
+    std::memcpy(&sum, tops[i] + d, 16);
+    sum += mine;
+    std::memcpy(tops[i] + d, &sum, 16);
+  }
 }
 
 // Operand a as rows of floats. Lane 4 * g + i holds, in pairs along k: rows g, g + 8 at k = 2 * i, then both at k = 2 * i + 8. It is kept
@@ -51,16 +55,14 @@ void Deferred::multiply(const Step& step, Widen widen) {
   const auto& left = left_of(step, widen);
   Vector right[16];
   for (int k = 0; k < 16; ++k) right[k] = widen(b[k / 8]->rows[k % 8]);
-  alignas(32) float sums[16][8];
+  Vector sums[16];
   for (int first = 0; first < 16; first += 8) {        // eight sums in registers
     Vector sum[8] = {};
     for (int k = 0; k < 16; ++k)
       for (int row = 0; row < 8; ++row) sum[row] += left[first + row][k] * right[k];
-    std::memcpy(sums[first], sum, sizeof sum);
+    std::memcpy(sums + first, sum, sizeof sum);
   }
-  const std::int32_t d = step.d;
-  for (int row = 0; row < 8; ++row)
-    for (int i = 0; i < 4; ++i) add_four(reinterpret_cast<float*>(tops[4 * row + i] + d), sums[row] + 2 * i, sums[row + 8] + 2 * i);
+  for (int row = 0; row < 8; ++row) add_rows(tops + 4 * row, step.d, sums[row], sums[row + 8]);
 }
 
 }  // namespace cuda_on_host
