@@ -97,6 +97,7 @@ def test_faults(fault, seed):
         run(fault, seed)
 
 
+WAITED = r"deadlock.*\n  threads .* wait for setmaxnreg.inc: too few free registers, the launch gave %d a thread"
 TRADES = """  if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 %d;");
   else asm volatile("setmaxnreg.inc.sync.aligned.u32 %d;");"""
 
@@ -107,5 +108,13 @@ def test_warpgroups_trade_the_registers_of_the_launch(load, compute):
 
 
 def test_more_registers_than_the_launch_has_are_waited_for_in_vain():
-    with pytest.raises(EmulationFault, match=r"deadlock.*\n  threads .* wait for setmaxnreg.inc: too few free registers"):
+    with pytest.raises(EmulationFault, match=WAITED % 168):
         HostKernel(kernel_text("int n;", TRADES % (32, 240))).launch(1, 384, 0, record("int n;"))
+
+
+def test_a_single_warp_more_takes_the_registers_of_four():
+    """Each of 544 threads has 96, as if it were 640: what warpgroups of 512 trade is not there."""
+    kernel = HostKernel(kernel_text("int n;", TRADES % (72, 136)))
+    kernel.launch(1, 512, 0, record("int n;"))
+    with pytest.raises(EmulationFault, match=WAITED % 96):
+        kernel.launch(1, 544, 0, record("int n;"))

@@ -7,6 +7,8 @@
 
 namespace cuda_on_host {
 
+constexpr const char* kRegisters = "setmaxnreg.inc";
+
 class RegisterFile {                                   // setmaxnreg: warps trade what the block was launched with, and nothing else
  public:
   void decrease(int count) {
@@ -19,14 +21,15 @@ class RegisterFile {                                   // setmaxnreg: warps trad
     check(count, count >= current());
     while (free_ < count - current()) {
       waiting_.push_back(block->thread().id);
-      block->block_on({"setmaxnreg.inc: too few free registers"});
+      block->block_on({kRegisters, 0, entry(block->size())});
     }
     free_ -= count - current();
     block->thread().registers = count;
   }
 
  private:
-  static int entry(int threads) { return std::min(255, 65536 / threads / 8 * 8); }   // what __launch_bounds__ lets ptxas take
+  // What __launch_bounds__ lets ptxas take: a warp for each quarter of a multiprocessor is as many as four.
+  static int entry(int threads) { return std::min(255, 65536 / ((threads + 127) / 128 * 128) / 8 * 8); }
   static int current() {
     int& registers = block->thread().registers;
     return registers ? registers : registers = entry(block->size());
@@ -64,6 +67,7 @@ struct Units {
     owner.describe_with([this](const Wait& wait) {
       if (!std::strcmp(wait.what, "mbarrier")) return text("parity %d of ", wait.detail) + mbarriers.describe(wait.object);
       if (!std::strcmp(wait.what, "named barrier")) return named.describe(static_cast<int>(wait.object));
+      if (wait.what == kRegisters) return text("setmaxnreg.inc: too few free registers, the launch gave %d a thread", wait.detail);
       return std::string(wait.what);
     });
   }
