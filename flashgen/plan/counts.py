@@ -113,7 +113,8 @@ def counts(plan: Plan) -> Counts:
 
 
 def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
-    """A kernel that writes planes of k and v, the attention, which splits q, one that looks for lost tiles. A tile's scale is read once."""
+    """A kernel that writes planes of k and v, or none where they are split in place; the attention, which splits q; one that looks for lost
+    tiles. A tile's scale is read once."""
     tile, split, heads, rows = plan.tile, plan.split, B * H, sympy.ceiling(S_q / m)
     assert split
     own = [s for s in plan.launch.scratch if s.name == "lost" or s.name.endswith(("_planes", "_scales"))]
@@ -125,8 +126,11 @@ def _of_planes(plan: Plan, arrays: Expr, output: Expr, flops: Expr) -> Counts:
         ("kv_len", tile.block_n): sympy.ceiling(S_kv / n),
     }
     memory = sum(by_name(s.dtype).bytes * sympy.prod([words.get(size, size) for size in s.shape]) for s in own)
-    keys = 2 * split.planes * n * (tile.qk_stored + tile.v_stored) + 2 * FLOAT
-    read = arrays + heads * (rows * m / 16 * FLOAT + W * keys)
+    if plan.pipeline.in_place:
+        once, keys = FLOAT * heads * S_q * D, FLOAT * n * (D + D_v)
+    else:
+        once, keys = arrays, 2 * split.planes * n * (tile.qk_stored + tile.v_stored) + 2 * FLOAT
+    read = once + heads * (rows * m / 16 * FLOAT + W * keys)
     normalized = int(plan.softmax.normalized)
     exponentials, rescales = heads * W * m * n * normalized, heads * W * m * (D_v + normalized)
     return Counts(

@@ -52,6 +52,7 @@ class PipelinePlan:
     query_stages: int = 1  # q of so many query tiles in shared memory
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     query_in_registers: bool = False
+    in_place: bool = False  # float32 keys and values are split where they arrive in shared memory, else a kernel before has split them
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
     multiplied: int = 0  # one exponential in so many by multiply-adds, beside the special function unit; 0: none
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
@@ -68,6 +69,7 @@ class PipelinePlan:
             "o in place of keys": self.output_place == "keys",
             "q in registers": self.query_in_registers,
             "overlapped": self.overlap,
+            "split in place": self.in_place,
         }
         extras[f"{self.query_stages} q tiles"] = self.query_stages > 1
         extras[f"an exponential in {self.multiplied} by multiply-adds"] = self.multiplied > 0

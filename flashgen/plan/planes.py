@@ -40,35 +40,53 @@ def plain_regions(spec: Spec, tile: TilePlan) -> tuple[Region, Region]:
 def launch(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...] = ()) -> LaunchPlan:
     """The planes of k and v; the attention of planes, dealt by the counter, if any; plain float32 where a tile has no planes."""
     spec = problem.spec
-    kernels = (
-        KernelPlan("split_keys_values", SPLIT_THREADS, SPLIT_BYTES, (2, ("kv_len", tile.block_n), "kv_heads", "batch")),
-        attention,
-        KernelPlan("forward_plain", 2 * tile.block_m, plain_bytes(spec, tile), query_tiles(tile), resident=1),
-    )
-    arguments = (*_arguments(spec), *counter, *further_arguments(spec))
-    return LaunchPlan(kernels, bool(counter), not problem.uniform, arguments, _scratch(SPLITS[spec.precision].planes, tile))
+    before = KernelPlan("split_keys_values", SPLIT_THREADS, SPLIT_BYTES, (2, ("kv_len", tile.block_n), "kv_heads", "batch"))
+    arguments = (*_arrays(spec), *_planes(), _lost(), *counter, *further_arguments(spec))
+    scratch = (*_of_keys(SPLITS[spec.precision].planes, tile), _of_queries(tile))
+    return LaunchPlan((before, attention, _plain(spec, tile)), bool(counter), not problem.uniform, arguments, scratch)
 
 
-def _arguments(spec: Spec) -> Iterator[Argument]:
+def launch_in_place(problem: Problem, tile: TilePlan, attention: KernelPlan, counter: tuple[Argument, ...]) -> LaunchPlan:
+    """The same where the attention splits k and v itself: no kernel before, no planes in memory."""
+    spec = problem.spec
+    maps = (Argument(f"{x}_tiles", "TensorMap", "tensor_map", x, (32, tile.block_n)) for x in "kv")
+    arguments = (*maps, *_arrays(spec), _lost(), *counter, *further_arguments(spec))
+    return LaunchPlan((attention, _plain(spec, tile)), True, not problem.uniform, arguments, (_of_queries(tile),))
+
+
+def _plain(spec: Spec, tile: TilePlan) -> KernelPlan:
+    return KernelPlan("forward_plain", 2 * tile.block_m, plain_bytes(spec, tile), query_tiles(tile), resident=1)
+
+
+def _arrays(spec: Spec) -> Iterator[Argument]:
     for x in "qkv":
         yield Argument(x, "const float*", "pointer", x)
     yield Argument("o", f"{spec.out_element.cuda}*", "pointer", "o")
     for x in "qkvo":
         yield Argument(f"{x}_strides", "Strides", "strides", x)
     yield from row_arguments(spec)
+
+
+def _planes() -> Iterator[Argument]:
     for x in "kv":
         yield Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them")
     for x in "kv":
         yield Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, 16 bytes apart, or NaN")
-    yield Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
 
 
-def _scratch(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
-    queries, keys = ("batch", "heads", ("q_len", tile.block_m)), ("batch", "kv_heads", ("kv_len", tile.block_n))
+def _lost() -> Argument:
+    return Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
+
+
+def _of_keys(planes: int, tile: TilePlan) -> tuple[Scratch, ...]:
+    keys = ("batch", "kv_heads", ("kv_len", tile.block_n))
     return (
         Scratch("k_planes", "float16", (*keys, planes * tile.block_n * tile.qk_stored)),
         Scratch("v_planes", "float16", (*keys, planes * tile.block_n * tile.v_stored)),
         Scratch("k_scales", "float32", (*keys, SCALE_FLOATS)),
         Scratch("v_scales", "float32", (*keys, SCALE_FLOATS)),
-        Scratch("lost", "int32", (*queries, tile.block_m // 16)),
     )
+
+
+def _of_queries(tile: TilePlan) -> Scratch:
+    return Scratch("lost", "int32", ("batch", "heads", ("q_len", tile.block_m), tile.block_m // 16))

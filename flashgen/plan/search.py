@@ -19,7 +19,7 @@ from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges
 from flashgen.plan.model import LaunchPlan, PipelinePlan, Plan, Rejected, SmemPlan, SoftmaxPlan, TilePlan, row_outputs
 from flashgen.plan.schedule import resolve
-from flashgen.plan.split import UNHELD, split
+from flashgen.plan.split import UNHELD, place_reason, split
 from flashgen.spec import Schedule, Spec
 
 LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
@@ -41,6 +41,7 @@ class Problem:
     holes: Holes
     softmax: SoftmaxPlan
     copy_bytes: int  # what rows are aligned to
+    mapped: bool  # arrays are such as tensor maps take
     length: int  # queries and keys for which candidates are scored
     begin: NDArray[np.int64]  # of the keys that each STRIPE of query rows sees at that length, in GRAINs
     end: NDArray[np.int64]
@@ -104,7 +105,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     """
     arch = by_name(arch) if isinstance(arch, str) else arch
     strategy = _strategy(spec, arch, copy_bytes)
-    problem = _problem(spec, arch, strategy, copy_bytes or 16, length)
+    problem = _problem(spec, arch, strategy, copy_bytes, length)
     legal, rejected = _legal(problem, strategy)
     why = f"the fewest clocks at length {problem.length} of {len(legal)} legal candidates ({len(rejected)} rejected)"
     if candidate is not None:
@@ -116,7 +117,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     slower = [Rejected(d.text, f"{c['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for d, c in others]
     assert isinstance(best.smem, SmemPlan)
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
-    reasons = tuple(_reasons(problem, best, cost, ranges, why))
+    reasons = (*_reasons(problem, best, cost, ranges, why), *_place_reasons(best, (legal, rejected)))
     launch = with_head_maximum(strategy.launch(problem, best), spec)
     pieces = 1 + best.pipeline.warps // 4 if best.pipeline.narrow else 1
     launch = launch if problem.softmax.materialize else with_ranges(launch, ranges, pieces)
@@ -133,7 +134,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     """
     arch = by_name(arch) if isinstance(arch, str) else arch
     strategy = _strategy(spec, arch, 0)
-    legal, _ = _legal(_problem(spec, arch, strategy, 16, length), strategy)
+    legal, _ = _legal(_problem(spec, arch, strategy, 0, length), strategy)
     return tuple(draft.text for draft, _ in legal)
 
 
@@ -184,7 +185,7 @@ def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length
     length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
     found, spans = holes(expressions, spec, arch.tanh, strategy.APART), _spans(spec, expressions, ranges, length)
     told = (ranges.uniform, bool(ranges.pairings))
-    return Problem(spec, arch, expressions, found, _softmax(spec, strategy, found), copy_bytes, length, *spans, *told)
+    return Problem(spec, arch, expressions, found, _softmax(spec, strategy, found), copy_bytes or 16, not copy_bytes, length, *spans, *told)
 
 
 def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
@@ -266,6 +267,14 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
         yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {UNHELD}"
     for reason in ranges.reasons:
         yield "ranges", reason
+
+
+def _place_reasons(best: Draft, tried: tuple[list[_Legal], list[Rejected]]) -> Iterator[tuple[str, str]]:
+    """Where float32 keys and values are split, if there was a choice."""
+    clocks = {d.pipeline.in_place: cost["total"] for d, cost in sorted(tried[0], key=lambda entry: -entry[1]["total"])}
+    refused = [r.reason for r in tried[1] if r.candidate.endswith("split in place")]
+    if True in clocks or refused:
+        yield "in_place", place_reason(best.pipeline.in_place, clocks, refused[0] if refused else "")
 
 
 def _order_reason(problem: Problem) -> str:

@@ -20,16 +20,22 @@ LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's
 APART = False
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
-ACCUMULATORS = 196  # s, its second sum, p, o and a tile's product a thread, beyond which they spill
+IN_PLACE = {1: (128, 248), 2: (72, 184)}  # the same where the loading ones split keys and values, in two warpgroups
+ACCUMULATORS = {232: 196, 184: 176}  # s, its second sum, p, o and a tile's product, beyond which they spill, by a thread's registers
 MASK_REGISTERS = 8  # that a mask needs besides where two sums of a score are alive,
 SCORE_REGISTERS, READ_REGISTERS = 24, 48  # a score that is not linear, and a score or mask that reads tensors
 TILE_BYTES = 128  # of what the loading thread tells about a query tile
+SPLIT_THREADS = 128  # that split a tile in place
+EXTREMES_BYTES = 2 * 3 * SPLIT_THREADS // 32 * 8  # for keys and for values, in two steps and once more, two numbers a warp
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
 STEP = 300  # start and end of the two products of a key step, one after the other
-QUERY_TILE = 3000  # start and end of 128 query rows
+QUERY_TILE = 45  # start and end of 128 query rows, for each column of q and o
+IN_PLACE_TILE = 4300  # the same where keys and values are split in place
+SPLIT_TILE, SPLIT_WAITS = 1100, 1.5  # of a tile split in place: start and end, and how long it waits while products read shared memory
+SPLIT_BYTES = 14.0  # a multiprocessor's share of what the kernel before reads and writes, a clock
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
@@ -39,32 +45,40 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     rows = by_warps if spec.block.m is None else [spec.block.m]
     keys = (16, 32, 48, 64, 80, 96, 128) if spec.block.n is None else (spec.block.n,)
     stages = [1, 2, 3] if spec.stages is None else [spec.stages]
-    for block_m, block_n, n, overlap in product(rows, keys, stages, (True, False)):
-        yield _draft(problem, block_m, block_n, n, overlap)
+    for block_m, block_n, n, (overlap, in_place) in product(rows, keys, stages, ((True, False), (False, False), (False, True))):
+        yield _draft(problem, block_m, block_n, n, overlap, in_place)
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: bool) -> Draft:
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: bool, in_place: bool) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     columns = up(v, PART) if v > WIDE else up(v, 16)
     qk_part = up(qk, 16) if problem.spec.precision == "tf32" else PART  # rounded to 11 bits, what sums lose does not count
     tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, PART), up(v, PART), qk_part, columns if v <= WIDE else PART)
     groups = max(1, block_m // 64)
-    load, compute = REGISTERS[min(groups, 2)]
-    pipeline = PipelinePlan(stages, 4 * groups, 4, compute, load, overlap and groups > 1, overlap, copy_bytes=problem.copy_bytes)
-    return Draft(tile, pipeline, _smem(problem, tile, stages))
+    load, compute = (IN_PLACE if in_place else REGISTERS)[min(groups, 2)]
+    turns = overlap and groups > 1
+    loading = 8 if in_place else 4
+    pipeline = PipelinePlan(stages, 4 * groups, loading, compute, load, turns, overlap, copy_bytes=problem.copy_bytes, in_place=in_place)
+    return Draft(tile, pipeline, _smem(problem, tile, pipeline))
 
 
-def _smem(problem: Problem, tile: TilePlan, stages: int) -> SmemPlan | str:
-    count = SPLITS[problem.spec.precision].planes
+def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
+    count, stages = SPLITS[problem.spec.precision].planes, pipe.stages
+    held, scale = (2, 4) if pipe.in_place else (count, 4 * planes.SCALE_FLOATS)  # float32 takes as much as two planes
     pieces = [
         ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
-        ("K", "K", count * tile.block_n * tile.qk_stored * 2, stages, 1024),
-        ("V", "V", count * tile.block_n * tile.v_stored * 2, stages, 1024),
-        ("k scales", "K_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
-        ("v scales", "V_SCALES", 4 * planes.SCALE_FLOATS, stages, 16),
+        ("K", "K", held * tile.block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", held * tile.block_n * tile.v_stored * 2, stages, 1024),
+        ("k scales", "K_SCALES", scale, stages, 16),
+        ("v scales", "V_SCALES", scale, stages, 16),
         ("tile", "TILE", TILE_BYTES, 2, 8),
     ]
-    barriers = [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
+    states = ["full", "empty"]
+    if pipe.in_place:
+        pieces += [(f"more {x}", f"{x}_MORE", 4, stages, 4) for x in "KV"]
+        pieces += [("extremes", "EXTREMES", EXTREMES_BYTES, 1, 16)]
+        states += ["arrived"]
+    barriers = [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in states]
     barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
     return lay_out(pieces, barriers, problem.arch.shared_bytes)
 
@@ -84,9 +98,24 @@ def objection(problem: Problem, draft: Draft) -> str | None:
         return f"plain float32 takes {needed} bytes of shared memory, {problem.arch.shared_bytes} are there"
     if pipe.overlap and (tile.qk_columns > tile.qk_part or tile.v_columns > tile.v_part):
         return f"head dims {spec.head_dim.qk} and {spec.head_dim.v} take several sums a score or several products a tile: no overlap"
+    if pipe.in_place and (reason := _not_in_place(problem, tile, pipe)):
+        return reason
     needed = tile.v_columns // 2 + _beside_output(problem, tile, pipe)
-    if needed > ACCUMULATORS and tile.block_n > 16:  # narrower there is none: it may spill
-        return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {ACCUMULATORS} can be held"
+    held = next(numbers for registers, numbers in ACCUMULATORS.items() if pipe.compute_registers >= registers)
+    if needed > held and tile.block_n > 16:  # narrower there is none: it may spill
+        return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {held} can be held"
+    return None
+
+
+def _not_in_place(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> str | None:
+    if not problem.mapped:
+        return "tensor maps copy keys and values that are split in place, and do not take such arrays"
+    if 192 in (tile.qk_stored, tile.v_stored):
+        return "four warps split 64, 128 or 256 columns in place, not 192"
+    if tile.block_m > 64 and tile.v_columns > WIDE:
+        return f"o of {tile.v_columns} columns spills beside {pipe.load_warps} warps that split in place, but for block m = 64"
+    if pipe.stages == 1:
+        return "stages is 1: in place a tile arrives while another is split, so 2 at least"
     return None
 
 
@@ -117,16 +146,20 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * 2 / 128 * len(split.products),
         "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax
     }
+    if pipe.in_place:
+        step["splitting"] = SPLIT_TILE + SPLIT_WAITS * step["shared memory"]
     clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 1.3) - pipe.stages
-    total = problem.key_tiles(m, n) * clocks + QUERY_TILE * m / 128
-    return {**step, "step": clocks, "total": total * up(problem.length, m) / problem.length / m}
+    around = IN_PLACE_TILE if pipe.in_place else QUERY_TILE * columns
+    total = (problem.key_tiles(m, n) * clocks + around * m / 128) * up(problem.length, m) / problem.length / m
+    before = 0.0 if pipe.in_place else (4 + 2 * split.planes) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1) / SPLIT_BYTES
+    return {**step, "step": clocks, "total": total + before}
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     """Attention of planes by one block a multiprocessor; the counter deals."""
     assert isinstance(draft.smem, SmemPlan)
-    attention = KernelPlan(
-        "forward", 128 * (draft.tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(draft.tile), early=True, resident=1
-    )
+    tile, pipe = draft.tile, draft.pipeline
+    attention = KernelPlan("forward", 32 * (pipe.warps + pipe.load_warps), draft.smem.bytes, query_tiles(tile), early=True, resident=1)
     counter = "query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
-    return planes.launch(problem, draft.tile, attention, (Argument("counter", "int*", "pointer", "counter", comment=counter),))
+    dealt = (Argument("counter", "int*", "pointer", "counter", comment=counter),)
+    return (planes.launch_in_place if pipe.in_place else planes.launch)(problem, tile, attention, dealt)

@@ -36,7 +36,8 @@ def _workers(plan: Plan) -> str:
     pipe = plan.pipeline
     if pipe.load_warps:
         turns = ", in turns" if pipe.turns else ""
-        return f"{pipe.warps // 4} warpgroups compute 64 query rows each{turns}, 1 loads"
+        others = "1 loads and splits values, 1 splits keys" if pipe.in_place else "1 loads"
+        return f"{pipe.warps // 4} warpgroups compute 64 query rows each{turns}, {others}"
     return f"{pipe.warps} warps compute {plan.tile.block_m // pipe.warps} query rows each and share the loads"
 
 

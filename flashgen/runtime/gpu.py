@@ -60,27 +60,27 @@ class Gpu:
         self.reasons: dict[str, None] = {}
         self._arch = arch  # None: that of the arrays' device
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
-        self._serving: dict[tuple[Any, ...], Kernel] = {}  # by what `kernel` is asked for
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by what `_plan` is asked for
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._keeping = threading.Lock()
 
     def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1], card: str | None = None) -> Kernel:
         """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys on a
         card, by default the current one."""
-        asked = arch.name, copy_bytes, length_class(keys), card
-        if asked not in self._serving:
-            chosen = self._plan(arch, copy_bytes, length_class(keys), card)
-            if chosen.digest not in self.kernels:
-                self.kernels[chosen.digest] = _kernel(chosen)
-            self._serving[asked] = self.kernels[chosen.digest]
-        return self._serving[asked]
+        chosen = self._plan(arch, copy_bytes, length_class(keys), card)
+        if chosen.digest not in self.kernels:
+            self.kernels[chosen.digest] = _kernel(chosen)
+        return self.kernels[chosen.digest]
 
     def _plan(self, arch: Arch, copy_bytes: int, length: int, card: str | None) -> Plan:
-        if copy_bytes:
-            return plan(self.spec, arch.name, copy_bytes, length)
-        if self._candidate:
-            return plan(self.spec, arch.name, 0, length, self._candidate)
-        return planned(self.spec, arch, length, card)
+        asked = arch.name, copy_bytes, length, card
+        if asked not in self._plans:
+            if copy_bytes or self._candidate:
+                candidate = None if copy_bytes else self._candidate
+                self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate)
+            else:
+                self._plans[asked] = planned(self.spec, arch, length, card)
+        return self._plans[asked]
 
     def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
@@ -138,25 +138,25 @@ class Gpu:
             return _Prepared(ordinal, tuple(outputs.values()), (), None)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
-        kernel = self.kernel(arch, self._copy_bytes(first, layouts), sizes.kv_len, target.name)
+        preferred = self._plan(arch, 0, length_class(sizes.kv_len), target.name)
+        kernel = self.kernel(arch, self._copy_bytes(preferred, layouts), sizes.kv_len, target.name)
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
         launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
         return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, not sizes.kv_len)
 
-    def _copy_bytes(self, first: Plan, layouts: Mapping[str, Layout]) -> int:
-        """0 where the first plan serves these arrays, else what all their rows are aligned to."""
+    def _copy_bytes(self, preferred: Plan, layouts: Mapping[str, Layout]) -> int:
+        """0 where the preferred plan serves these arrays, else what all their rows are aligned to."""
         by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o")}
-        aligned = min(layout.row_alignment for layout in by_rows.values())
-        if any(argument.kind == "tensor_map" for argument in first.launch.arguments):
-            faults = {name: tma.addressable(layout) for name, layout in by_rows.items()}
-        else:
-            least = first.pipeline.copy_bytes
-            faults = {
-                n: f"rows are aligned to {x.row_alignment} bytes, not {least}" if x.row_alignment < least else None
-                for n, x in by_rows.items()
-            }
-        if not any(faults.values()):
+        aligned, least = min(layout.row_alignment for layout in by_rows.values()), preferred.pipeline.copy_bytes
+        mapped = {argument.of for argument in preferred.launch.arguments if argument.kind == "tensor_map"}
+        faults = []
+        for name, layout in by_rows.items():
+            if name in mapped:
+                faults += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
+            elif layout.row_alignment < least:
+                faults.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
+        if not faults:
             return 0
-        why = "; ".join(f"{name}: {fault}" for name, fault in faults.items() if fault)
+        why = "; ".join(faults)
         self.reasons[f"{why}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
         return aligned

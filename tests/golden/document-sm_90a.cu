@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan 6b94850f | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan ee394c9f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

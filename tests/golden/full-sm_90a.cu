@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec full | arch sm_90a | plan 17b4dc34 | generated, do not edit
+// flashgen 0.1.0 | spec full | arch sm_90a | plan b9ee94be | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

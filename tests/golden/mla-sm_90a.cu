@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan 7cd1e8a8 | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan cef0be60 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 9d904696 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 63c93d1c | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan a8908d67 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 7a2a90dc | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

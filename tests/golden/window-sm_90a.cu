@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec window | arch sm_90a | plan af550f9d | generated, do not edit
+// flashgen 0.1.0 | spec window | arch sm_90a | plan 5abd951b | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

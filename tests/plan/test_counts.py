@@ -75,7 +75,7 @@ def test_blocks_that_share_the_columns_of_v_compute_scores_each():
 def test_planes_of_float32(arch, precision):
     """Memory is what a call takes; everything of it is written once, and a key tile is read as planes."""
     spec = Spec(head_dim=64, dtype="float32", precision=precision, mask="causal & document(ids)", tensors=IDS)
-    chosen, sizes = plan(spec, arch), Sizes(2, 300, 500, 4, 2)
+    chosen, sizes = plan(spec, arch, 16), Sizes(2, 300, 500, 4, 2)  # no tensor maps, so not in place
     found = counts(chosen).at(chosen, sizes, {"ids": np.zeros((2, 500), np.int32)})
     own = [s for s in chosen.launch.scratch if s.name.partition("_")[0] in ("k", "v", "lost")]
     assert found["memory"] == sum(int(np.prod(shape(s, sizes))) * by_name(s.dtype).bytes for s in own)
@@ -86,6 +86,18 @@ def test_planes_of_float32(arch, precision):
     flags = 2 * 4 * -(-300 // chosen.tile.block_m) * chosen.tile.block_m // 16
     arrays = 4 * 64 * 2 * (4 * 300 + 2 * 2 * 500)
     assert found["read"] - arrays - visited * tile == 4 * flags
+
+
+def test_split_in_place_no_plane_is_in_memory():
+    """Memory holds the flags; of float32, q is read once, keys and values for each query tile that sees them."""
+    spec, sizes = Spec(head_dim={"qk": 40, "v": 64}, dtype="float32", mask="causal"), Sizes(2, 300, 500, 4, 2)
+    chosen = plan(spec, "sm_90a", length=1024)
+    assert chosen.pipeline.in_place
+    found = counts(chosen).at(chosen, sizes)
+    visited = found["exponentials"] // (chosen.tile.block_m * chosen.tile.block_n)
+    assert found["memory"] == 4 * 2 * 4 * -(-300 // chosen.tile.block_m) * chosen.tile.block_m // 16
+    assert found["written"] == found["memory"] + 4 * 2 * 4 * 300 * 64
+    assert found["read"] == 4 * 2 * 4 * 300 * 40 + found["memory"] + visited * 4 * chosen.tile.block_n * (40 + 64)
 
 
 def test_float32_in_numpy_is_counted_like_the_rest():

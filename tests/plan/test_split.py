@@ -6,23 +6,28 @@ from hypothesis import strategies as st
 
 from flashgen.bench.cases import VARIANTS
 from flashgen.errors import PlanError, SpecError
-from flashgen.plan import plan
-from flashgen.plan.sm90_split import ACCUMULATORS, REGISTERS
+from flashgen.plan import candidates, plan
+from flashgen.plan.search import LENGTHS
+from flashgen.plan.sm90_split import ACCUMULATORS, IN_PLACE, REGISTERS
 from flashgen.spec import Spec
 
 
 @given(
-    st.integers(1, 32), st.integers(1, 32), st.sampled_from(["full", "causal"]), st.sampled_from(["ieee", "tf32"]), st.sampled_from([0, 4])
-)
-def test_every_head_dim_has_a_plan_that_fits(qk, v, mask, precision, copy_bytes):
+    st.integers(1, 32), st.integers(1, 32), st.sampled_from(["full", "causal"]), st.sampled_from(["ieee", "tf32"]),
+    st.sampled_from([0, 4, 16]), st.sampled_from(LENGTHS),
+)  # fmt: skip
+def test_every_head_dim_has_a_plan_that_fits(qk, v, mask, precision, copy_bytes, length):
     spec = Spec(head_dim={"qk": 8 * qk, "v": 8 * v}, dtype="float32", mask=mask, precision=precision)
-    p = plan(spec, "sm_90a", copy_bytes)
-    tile = p.tile
+    p = plan(spec, "sm_90a", copy_bytes, length)
+    tile, in_place = p.tile, p.pipeline.in_place
     assert p.skeleton == "forward_sm90_split"
     assert tile.v_columns % tile.v_part == 0
-    assert tile.v_columns // 2 + tile.v_part // 2 + tile.block_n * p.split.planes // 4 <= ACCUMULATORS
+    held = max(numbers for registers, numbers in ACCUMULATORS.items() if registers <= p.pipeline.compute_registers)
+    assert tile.v_columns // 2 + tile.v_part // 2 + tile.block_n * p.split.planes // 4 <= held
     assert max(kernel.shared_bytes for kernel in p.launch.kernels) <= p.smem.capacity
-    assert [kernel.entry for kernel in p.launch.kernels] == ["split_keys_values", "forward", "forward_plain"]
+    assert [kernel.entry for kernel in p.launch.kernels] == ["split_keys_values"] * (not in_place) + ["forward", "forward_plain"]
+    assert [s.name for s in p.launch.scratch if in_place or s.name == "lost"] == ["lost"]
+    assert not (in_place and copy_bytes)
 
 
 @given(
@@ -44,6 +49,21 @@ def test_the_plan_tells_the_split():
     assert len(p.to_json()["reasons"]) == len(p.reasons)
     assert plan(Spec(head_dim=64, dtype="float32", precision="tf32"), "sm_90a").split.planes == 1
     assert plan(Spec(head_dim=64, dtype="bfloat16"), "sm_90a").split is None
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_the_plan_tells_where_keys_and_values_are_split(length, precision):
+    for head_dim in (64, 128, 192):
+        p = plan(Spec(head_dim=head_dim, dtype="float32", mask="causal", precision=precision), "sm_90a", length=length)
+        (why,) = (why for field, why in p.reasons if field == "in_place")
+        assert ("where they arrive" in why) == p.pipeline.in_place
+        assert ("Expected clocks of a query row" in why) == (head_dim < 192)
+        assert p.to_json()["pipeline"]["in_place"] == p.pipeline.in_place
+    p = plan(Spec(head_dim=64, dtype="float32", mask="causal", precision=precision), "sm_90a", 4, length)
+    assert any("no candidate can in place: tensor maps copy" in why for _, why in p.reasons)
+    p = plan(Spec(head_dim=64, dtype="float32", mask="causal", precision=precision), "sm_80", length=length)
+    assert "in_place" not in dict(p.reasons)
 
 
 @pytest.mark.parametrize("variant", ["bias", "t5", "dense"])
@@ -98,12 +118,13 @@ def test_what_was_fastest_by_mma_sync_is_chosen(head_dim, chosen, mask):
     assert (p.tile.block_m, p.tile.block_n, p.pipeline.stages, p.pipeline.query_in_registers) == chosen
 
 
-@pytest.mark.parametrize("groups", REGISTERS)
-def test_warpgroups_pass_on_no_more_registers_than_a_launch_gives(groups):
+@pytest.mark.parametrize(("loading", "registers"), [(1, REGISTERS), (2, IN_PLACE)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_warpgroups_pass_on_no_more_registers_than_a_launch_gives(groups, loading, registers):
     """A launch gives every thread the same number, a multiple of 8; who wants more waits until others have given enough, or for ever."""
-    load, compute = REGISTERS[groups]
-    given = 65536 // (128 * (groups + 1)) // 8 * 8
-    assert load + groups * compute <= given * (groups + 1)
+    load, compute = registers[groups]
+    given = 65536 // (128 * (groups + loading)) // 8 * 8
+    assert loading * load + groups * compute <= given * (groups + loading)
 
 
 # Keys and stages that were the fastest measured, or within 2 % of them.
@@ -114,3 +135,22 @@ MEASURED = {(64, "full"): {(128, 3), (128, 2)}, (64, "causal"): {(128, 3)}, (128
 def test_what_is_chosen_is_what_was_fastest(head_dim, mask):
     p = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90a")
     assert (p.tile.block_n, p.pipeline.stages) in MEASURED[head_dim, mask]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_short_causal_sequences_are_split_in_place(head_dim):
+    """Where it was faster over the class: not for longer ones, and not where every query tile would split every key tile."""
+    chosen = {
+        (mask, length): plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90a", length=length).pipeline.in_place
+        for mask in ("full", "causal")
+        for length in LENGTHS
+    }
+    assert chosen == {("full", 1024): False, ("full", 8192): False, ("causal", 1024): True, ("causal", 8192): False}
+
+
+def test_what_cannot_be_split_in_place():
+    assert not any("in place" in text for text in candidates(Spec(head_dim={"qk": 64, "v": 192}, dtype="float32"), length=1024))
+    one = Spec(head_dim=64, dtype="float32", mask="causal", stages=1)
+    assert not any("in place" in text for text in candidates(one, length=1024))
+    refused = {r.reason for r in plan(one, "sm_90a", length=1024).rejected if r.candidate.endswith("split in place")}
+    assert "stages is 1: in place a tile arrives while another is split, so 2 at least" in refused

@@ -71,3 +71,12 @@ def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_
 def test_float32_does_not_spill_where_tensors_are_read(variant, head_dim):
     spec = Spec(head_dim=head_dim, dtype="float32", **VARIANTS[variant])
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("head_dim", [16, 64, {"qk": 40, "v": 104}, 128, 256])
+@pytest.mark.parametrize("mask", ["causal", "causal & window(255, 0)"])
+def test_nothing_spills_where_keys_and_values_are_split_in_place(mask, head_dim, precision):
+    chosen = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask, precision=precision), "sm_90a", length=1024)
+    binary = nvrtc.compile(render(chosen))
+    assert binary.spill_bytes == 0, binary.log

@@ -10,6 +10,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan
+from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.spec import load
 
@@ -17,7 +18,7 @@ FOLDER = Path(__file__).parent.parent / "golden"
 PAIRS = (
     "full-sm_90a", "causal-sm_90a", "document-sm_90a", "window-sm_90a", "softcap-sm_90a", "alibi-sm_90a",
     "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
-    "causal-sm_80", "softcap-sm_89", "alibi-sm_120", "float32-sm_90a", "float32-sm_86",
+    "causal-sm_80", "softcap-sm_89", "alibi-sm_120", "float32-sm_90a", "float32-sm_90a-1024", "float32-sm_86",
 )  # fmt: skip
 LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
 
@@ -27,7 +28,7 @@ BELOW = {pair: next((p for p in reversed(list(LADDER)[:i]) if SKELETONS[p] == SK
 
 
 class Golden(SingleFileSnapshotExtension):
-    """tests/golden/<spec>-<arch>.cu."""
+    """tests/golden/<spec>-<arch>.cu, with a length where the plan is not that of long sequences."""
 
     file_extension = "cu"
     _write_mode = WriteMode.TEXT
@@ -48,9 +49,9 @@ class Difference(Golden):
 
 
 def emitted(pair):
-    name, _, arch = pair.partition("-")
+    name, arch, *lengths = pair.split("-")
     spec = LADDER[pair].spec(64, "float16") if pair in LADDER else load(spec_root() / f"{name}.yaml")
-    return render(plan(spec, arch)).text
+    return render(plan(spec, arch, length=int(*lengths) if lengths else LENGTHS[-1])).text
 
 
 @pytest.mark.parametrize("pair", [*PAIRS, *(pair for pair in LADDER if not BELOW[pair])])

@@ -3,6 +3,7 @@
 CuPy arrays at made-up addresses stand for those on a GPU, and instead of a launch its record, grids and stream are kept.
 """
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,29 @@ def test_other_lengths_of_a_class_are_not_planned_again(launches: Launches, monk
         given = tuple(on_gpu((1, n, 2, 64), np.float16) for n in (1, kv_len, kv_len))
         made_by(attend, (given, (), {}, 0), launches)
     assert asked == [1024, 8192]
+
+
+@pytest.mark.parametrize(
+    ("view", "kernels", "why"),
+    [
+        ({}, 2, None),  # keys and values are split in place
+        ({"k": lambda x: x[:, ::-1]}, 3, r"^k: an axis has stride -\d+. So a kernel that copies 16 bytes at a time serves such calls"),
+        ({"v": lambda x: x[..., ::2]}, 3, "^v: the last axis has stride 2, not 1. So a kernel that copies 4 bytes"),
+        ({"q": lambda x: x[:, ::-1]}, 2, None),  # no tensor map has q
+        ({"q": lambda x: x[..., 2:]}, 3, "^q: rows are aligned to 8 bytes, not 16. So a kernel that copies 8 bytes"),
+    ],
+)
+def test_float32_that_tensor_maps_do_not_take(launches: Launches, view: dict[str, Any], kernels: int, why: str | None) -> None:
+    attend = Gpu(Spec(head_dim=64, dtype="float32", mask="causal"), None)
+    columns = {"v": 128, "q": 66} if why else {}
+    given = []
+    for i, x in enumerate("qkv"):
+        array = on_gpu((1, 70, 2, columns.get(x, 64) if x in view else 64), np.float32, address=(i + 1) << 40)
+        given.append(view[x](array) if x in view else array)
+    (launched,) = made_by(attend, (tuple(given), (), {}, 0), launches)
+    assert len(launched[1]) == kernels
+    assert bool(attend.reasons) == bool(why)
+    assert why is None or re.match(why, next(iter(attend.reasons)))
 
 
 def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:

@@ -1,0 +1,913 @@
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan fdd44750 | generated, do not edit
+//
+//   o = softmax(score(softmax_scale * q k^T) where mask) v
+//
+//   arrays    q, o [B, Sq, Hq, 128] float32    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
+//   score     s
+//   mask      kv_idx <= q_idx + kv_len - q_len
+//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or apart; o error about 4e-07
+//   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, 1 loads and splits values, 1 splits keys
+//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
+//   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 4 | v scales 2 x 4 | tile 2 x 128 | more K 2 x 4 | more V 2 x 4 | extremes 192 | 2 stages    230000 of 232448 bytes
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+struct __align__(64) TensorMap { unsigned char bytes[128]; };
+struct Strides { long long batch, head, row, column; };   // in elements
+
+struct Params {
+  TensorMap k_tiles;
+  TensorMap v_tiles;
+  const float* q;
+  const float* k;
+  const float* v;
+  float* o;
+  Strides q_strides;
+  Strides k_strides;
+  Strides v_strides;
+  Strides o_strides;
+  float* lse;                            // [B, Hq, Sq], natural log
+  int* lost;                             // of 16 query rows: whether they have seen what planes cannot hold
+  int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
+  float softmax_scale;
+  int q_len;
+  int kv_len;
+  int heads;
+  int batch;
+  int group;                             // query heads a key/value head
+  int section;                           // heads whose keys and values stay in the L2 together
+};
+
+// ----------------------------------------------------------------------------------------------------------------- plan
+
+constexpr int BLOCK_M = 128;             // queries of a tile
+constexpr int BLOCK_N = 80;              // keys of a tile
+constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
+constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
+constexpr int STAGES = 2;                // key and value tiles in flight
+constexpr float LN_2 = 0.6931471805599453f;
+#define INF __int_as_float(0x7f800000)
+
+constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
+constexpr int QK_PART = 64, V_PART = 128;   // columns that one sum of a score covers, that one product of values gives
+constexpr int PLANES = 2;                // of an operand, high first
+constexpr int SPLIT_THREADS = 128;       // that split keys, and as many values
+constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+constexpr int K_BYTES = 2 * K_PLANE, V_BYTES = 2 * V_PLANE;   // of a tile as it arrives, float32
+constexpr int SCALE_BYTES = 4;           // of a tile of keys or values
+constexpr int WORDS_BYTES = SPLIT_THREADS / 32 * 8;   // two numbers a warp
+
+// Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
+constexpr u32 Q = 0;                     // 1 x 65536
+constexpr u32 K = 65536;                 // 2 x 40960
+constexpr u32 V = 147456;                // 2 x 40960
+constexpr u32 K_SCALES = 229376;         // 2 x 4
+constexpr u32 V_SCALES = 229392;         // 2 x 4
+constexpr u32 TILE = 229400;             // 2 x 128
+constexpr u32 K_MORE = 229656;           // 2 x 4
+constexpr u32 V_MORE = 229664;           // 2 x 4
+constexpr u32 EXTREMES = 229680;         // 1 x 192
+constexpr u32 K_FULL = 229872;           // 2 x 8
+constexpr u32 K_EMPTY = 229888;          // 2 x 8
+constexpr u32 K_ARRIVED = 229904;        // 2 x 8
+constexpr u32 V_FULL = 229920;           // 2 x 8
+constexpr u32 V_EMPTY = 229936;          // 2 x 8
+constexpr u32 V_ARRIVED = 229952;        // 2 x 8
+constexpr u32 TILE_FULL = 229968;        // 2 x 8
+constexpr u32 TILE_EMPTY = 229984;       // 2 x 8
+
+constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
+constexpr int LOAD_REGISTERS = 72, COMPUTE_REGISTERS = 184;   // a thread
+constexpr int TILE_BYTES = 128;
+
+// Named barriers.
+constexpr int SPLITTING = 6;             // + 1 for values: all who split a tile know its largest number
+constexpr int MEETING = 4;               // + warpgroup: its four warps are there
+
+// ---------------------------------------------------------------------------------------------------- device vocabulary
+
+namespace ptx {                          // one instruction a function
+
+__device__ __forceinline__ void mbarrier_init(u32 bar, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count)); }
+__device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+__device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
+__device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void load_global_x4(float* x, const float* from) {
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+}
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float maximum(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
+__device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
+__device__ __forceinline__ float f32(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+__device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
+__device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void load_shared_x4(u32 (&r)[4], u32 at) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+}
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
+template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
+template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
+
+// d[64 x 80] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+__device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39"
+    "}, %40, %41, p, 1, 1, 0, 0; }"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+    : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// d[64 x 128] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
+__device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+}  // namespace ptx
+
+// Shared-memory descriptors of wgmma, 128-byte swizzle: rows contiguous along k, or along n with 64-column blocks `block_bytes` apart.
+__device__ __forceinline__ u64 k_major(u32 at) { return (at & 0x3FFFF) >> 4 | 1ull << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return (at & 0x3FFFF) >> 4 | u64(block_bytes >> 4) << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+__device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (descriptor & ~0xFFFFFFFFull) | u32(u32(descriptor) + (bytes >> 4)); }
+
+// --------------------------------------------------------------------------------------------------------------- planes
+
+constexpr int TOP = 14;                  // the largest of what shares a scale comes into [2^14, 2^15)
+constexpr float SMALLEST = 0.125f;       // from there on planes keep all their bits
+#define NOT_HELD __int_as_float(0x7fffffff)
+
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((127 + e) << 23); }   // 0 for -127
+__device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffff; }   // as bits, which are ordered as the numbers are
+__device__ __forceinline__ int exponent(u32 largest) { return max(min(TOP + 127 - int(largest >> 23), 126), -126); }
+
+// A plane is what the planes before it leave of x and y, rounded to 11 bits.
+__device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
+  #pragma unroll
+  for (int i = 0; i < PLANES; ++i) {
+    planes[i] = ptx::f16x2(x, y);
+    x -= ptx::f32(u16(planes[i]));
+    y -= ptx::f32(u16(planes[i] >> 16));
+  }
+}
+
+// 8 columns of a row.
+__device__ __forceinline__ void load_columns(float* x, const float* from, const Strides& strides) {
+  ptx::load_global_x4(x, from);
+  ptx::load_global_x4(x + 4, from + 4);
+}
+
+// The largest of one number of a warpgroup's threads, and the least of another, as bits.
+__device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
+  #pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    largest = max(largest, __shfl_xor_sync(~0u, largest, lanes));
+    least = min(least, __shfl_xor_sync(~0u, least, lanes));
+  }
+  if (threadIdx.x % 32 == 0) {
+    ptx::store_shared(words + threadIdx.x % SPLIT_THREADS / 32 * 8, largest);
+    ptx::store_shared(words + threadIdx.x % SPLIT_THREADS / 32 * 8 + 4, least);
+  }
+  ptx::bar_sync(SPLITTING + threadIdx.x / SPLIT_THREADS, SPLIT_THREADS);
+  #pragma unroll
+  for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
+    largest = max(largest, ptx::load_shared(words + 8 * warp));
+    least = min(least, ptx::load_shared(words + 8 * warp + 4));
+  }
+}
+
+// A tile of float32 that a warpgroup turns into planes. It comes as boxes of 32 columns, two of them in the place of one block of 64 columns
+// of two planes. A warp takes units of 8 rows and 64 columns, so what it writes takes the place of what it has read.
+template <int STORED> struct Arrived {
+  static constexpr int BLOCKS = STORED / 64, WARPS = SPLIT_THREADS / 32, UNITS = BLOCK_N / 8 * BLOCKS, PLANE = BLOCK_N * STORED * 2;
+  static_assert(WARPS % BLOCKS == 0, "the units of a warp share their columns");
+  const u32 warp = threadIdx.x / 32 % WARPS, row = threadIdx.x % 8, chunk = threadIdx.x / 8 % 4;   // of a row the thread has 8 columns, and 8 more 32 further on
+  const u32 rows;                        // of the warp's first unit, the thread's row in the first plane
+
+  __device__ __forceinline__ explicit Arrived(u32 tile) : rows(tile + warp % BLOCKS * BLOCK_N * 128 + (warp / BLOCKS * 8 + row) * 128) {}
+  __device__ __forceinline__ int units() const { return UNITS % WARPS == 0 ? UNITS / WARPS : (UNITS - int(warp) + WARPS - 1) / WARPS; }
+  // Of a unit the thread's row in a plane, there 16 bytes.
+  __device__ __forceinline__ u32 place(int unit, int plane, u32 sixteen) const { return rows + (sixteen ^ row) * 16 + plane * PLANE + unit * (WARPS / BLOCKS) * 1024; }
+
+  __device__ __forceinline__ void read(float (&x)[16], int unit) const {
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) ptx::load_shared_x4(*reinterpret_cast<u32(*)[4]>(x + 4 * i), place(unit, i / 2, 2 * chunk + i % 2));
+  }
+
+  // The largest number, and the largest of a row or a column where that is least, not 0. LANES 1: of what the thread has, which is less.
+  template <int LANES> __device__ __forceinline__ void measure(u32& largest, u32& least) const {
+    float whole = 0.0f, columns[16] = {};   // whole: or NaN
+    least = ~0u;                         // as bits less 1, so that 0 is far from the least
+    #pragma unroll 2
+    for (int unit = 0; unit < units(); ++unit) {
+      float x[16], top = 0.0f;
+      read(x, unit);
+      #pragma unroll
+      for (int c = 0; c < 16; ++c) top = ptx::maximum(top, fabsf(x[c])), columns[c] = fmaxf(columns[c], fabsf(x[c]));
+      if (LANES > 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, 8)), top = fmaxf(top, __shfl_xor_sync(~0u, top, 16));
+      whole = ptx::maximum(whole, top);
+      least = min(least, __float_as_uint(top) - 1);
+    }
+    #pragma unroll
+    for (int c = 0; c < 16; ++c) {
+      #pragma unroll
+      for (int lanes = 1; lanes < LANES; lanes *= 2) columns[c] = fmaxf(columns[c], __shfl_xor_sync(~0u, columns[c], lanes));
+      least = min(least, __float_as_uint(columns[c]) - 1);
+    }
+    largest = __float_as_uint(whole);
+    least = min(least, 0x7f800000 - 1) + 1;
+  }
+
+  // Read anew, since registers that hold a tile are those that scores lack.
+  __device__ __forceinline__ void replace(float factor) const {
+    #pragma unroll 2
+    for (int unit = 0; unit < units(); ++unit) {
+      float x[16];
+      read(x, unit);
+      __syncwarp();                      // the others have read what this thread writes to
+      #pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        u32 planes[4][PLANES];
+        #pragma unroll
+        for (int c = 0; c < 4; ++c) split(x[8 * half + 2 * c] * factor, x[8 * half + 2 * c + 1] * factor, planes[c]);
+        #pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(place(unit, plane, chunk + 4 * half), planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+      }
+    }
+  }
+};
+
+// A tile becomes planes and a scale, which is NaN where a row or a column of a warp's part lies so far below the rest that its planes lose
+// bits, or where a number is not finite. `words`: 8 bytes a warp, for each step in turn, and as many again.
+template <int STORED> __device__ __forceinline__ void split_tile(u32 tile, u32 scale, u32 words, int step) {
+  const Arrived<STORED> arrived(tile);
+  u32 whole, least;
+  arrived.template measure<1>(whole, least);
+  extremes(whole, least, words + step % 2 * WORDS_BYTES);
+  const float factor = power_of_two(exponent(whole));
+  if (__uint_as_float(least) * factor < SMALLEST) {   // of what one thread has; rarely so of rows and columns
+    u32 same;
+    arrived.template measure<8>(same, least);
+    extremes(same, least, words + 2 * WORDS_BYTES);
+  }
+  arrived.replace(factor);
+  const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
+  if (threadIdx.x % SPLIT_THREADS == 0) ptx::store_shared(scale, __float_as_uint(lost ? NOT_HELD : power_of_two(-exponent(whole))));
+  ptx::async_proxy_fence();
+  __syncwarp();
+}
+
+// ------------------------------------------------------------------------------------------------- holes, from the spec
+
+struct Variant {                         // what score and mask need, folded once a query tile
+  float factor;                          // log2 units of one unit of the score
+  int offset;
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+    factor = p.softmax_scale * 1.442695f;
+    offset = p.kv_len - p.q_len + 1;
+  }
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
+
+  struct Row {                           // of one query row and one key tile
+    int end;                             // of the keys seen, from kv_begin
+  };
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+    Row row;
+    row.end = min(q_idx + offset, p.kv_len) - kv_begin;
+    return row;
+  }
+
+  // kv_idx <= q_idx + kv_len - q_len
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+    return column < row.end;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------------- softmax
+
+struct Rows {                            // the running state of a thread's two rows, log2 units
+  float reference[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f}, max[2] = {-INF, -INF};
+};
+// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
+__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
+__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
+
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float shrink(float from, float to) { return power_of_two(int(fmaxf(from - (to == -INF ? 0.0f : to), -127.0f))); }   // 2^(from - to), integers, from <= to
+
+// Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new reference.
+template <bool MASKED>
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const float factor = variant.to_log2() * scale[r];
+    float top = -INF;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      #pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+      }
+      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+    }
+    top = row_max(top) * factor;
+    rows.max[r] = fmaxf(rows.max[r], top);
+    top = fmaxf(rows.reference[r], ceilf(top));
+    const float reference = top == -INF ? 0.0f : top;   // no key yet: exp2(-inf - 0) = 0, not NaN
+    rescale[r] = shrink(rows.reference[r], top);
+    rows.reference[r] = top;
+    float sum = 0.0f;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
+      sum += left + right;
+      s[i] = left * power_of_two(TOP);
+      s[i + 1] = right * power_of_two(TOP);
+    }
+    rows.sum[r] = fmaf(rows.sum[r], rescale[r], sum);
+    unit[r] = power_of_two(-TOP);
+  }
+}
+
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float top = rows.reference[r], sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {1.0f / sum, fmaf(top, LN_2, logf(sum)), rows.max[r] * LN_2};
+}
+
+// ----------------------------------------------------------------------------------------------------------------- work
+
+struct Work {                            // the t-th query tile and its key tiles
+  static constexpr int RUNS = 2;
+  int block, batch, head, kv_head;
+  int begin[RUNS], end[RUNS];            // of each run
+
+  Work() = default;
+  __device__ __forceinline__ Work(int t, const Params& p) {
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+    const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
+    block = blocks - 1 - within / width;
+    head = section * p.section + within % width;
+    batch = head / p.heads;
+    head -= batch * p.heads;
+    kv_head = head / p.group;
+    find_keys(p, block * BLOCK_M, BLOCK_M);
+  }
+
+  // The key tiles of `rows` rows from q_begin on.
+  __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
+    const int q_last = min(q_begin + rows, p.q_len) - 1;
+    const int keys_end = max(0, p.kv_len - p.q_len + q_last + 1);
+    const int full_end = max(0, p.kv_len - p.q_len + q_begin + 1);
+    const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
+    const int tail = full_end / BLOCK_N;
+    begin[0] = 0, end[0] = tail;
+    begin[1] = tail, end[1] = last; // the mask is tested in these
+  }
+
+  __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
+    int tile = -1;
+    #pragma unroll
+    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    return tile;
+  }
+  __device__ __forceinline__ int first() const {  // the first key tile, or 0
+    int tile = 0;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    return tile;
+  }
+};
+
+// The number of a query tile among all: where its flags lie.
+__device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
+  return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
+}
+
+struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
+  static constexpr int CHUNKS = QK_STORED / 32;
+  const int row;                         // the thread's first
+  float x[2][8 * CHUNKS];
+
+  __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, p.q_len - 1);   // beyond the end the last row again
+      const float* const from = p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head + q_idx * p.q_strides.row;
+      #pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
+    }
+  }
+  static __device__ __forceinline__ int chunk(int c) { return c * 4 + threadIdx.x % 4; }
+
+  // Multiplies each row by a power of two, whose inverse is its scale. Whether planes hold all of it.
+  __device__ __forceinline__ bool normalize(float (&scale)[2]) {
+    bool held = true;
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float largest = 0.0f;              // or NaN
+      #pragma unroll
+      for (int i = 0; i < 8 * CHUNKS; ++i) {
+        if (QK_STORED > QK_DIM && chunk(i / 8) * 8 >= QK_DIM) x[r][i] = 0.0f;
+        largest = ptx::maximum(largest, fabsf(x[r][i]));
+      }
+      largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 2));
+      const int e = exponent(magnitude(largest));
+      const float factor = power_of_two(e);
+      scale[r] = power_of_two(-e);
+      held &= magnitude(largest) < 0x7f800000 && !loses_bits(largest * factor);
+      #pragma unroll
+      for (int i = 0; i < 8 * CHUNKS; ++i) x[r][i] *= factor;
+    }
+    if (__any_sync(~0u, some_column_loses<4>())) held &= !some_column_loses<32>();   // rarely asked
+    return __all_sync(~0u, held);
+  }
+
+  // A row, or a column, whose largest number this is.
+  static __device__ __forceinline__ bool loses_bits(float largest) { return largest > 0.0f && largest < SMALLEST; }
+  // Of the thread's two rows, or of all that LANES lanes have.
+  template <int LANES> __device__ __forceinline__ bool some_column_loses() const {
+    bool lost = false;
+    #pragma unroll
+    for (int i = 0; i < 8 * CHUNKS; ++i) {
+      float largest = fmaxf(fabsf(x[0][i]), fabsf(x[1][i]));
+      #pragma unroll
+      for (int lanes = 4; lanes < LANES; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+      lost |= loses_bits(largest);
+    }
+    return lost;
+  }
+
+  __device__ __forceinline__ void store(u32 tile) const {   // as planes, in the form of split_tile
+    #pragma unroll
+    for (int r = 0; r < 2; ++r)
+      #pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        u32 planes[4][PLANES];
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
+        const u32 at = tile + chunk(c) / 8 * BLOCK_M * 128 + (row + 8 * r) * 128 + ((chunk(c) ^ row) & 7) * 16;
+        #pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+      }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------- roles
+
+// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+__device__ __forceinline__ void post(u32 at, const Work& work) {
+  #pragma unroll
+  for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
+}
+__device__ __forceinline__ Work fetch(u32 at) {
+  Work work;
+  work.block = ptx::load_shared(at);
+  if (work.block >= 0)                   // else there is no tile, and nothing more was written
+    #pragma unroll
+    for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
+  return work;
+}
+static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+
+struct Copies {                          // one thread's: deals query tiles and starts the copies of their key tiles
+  const Params& p;
+  const u32 shared;
+  Work work;                             // the query tile dealt last
+  int tile = -1, first = 0;              // its key tile to come next, and the last to come
+  int t = blockIdx.x, dealt = 0;         // the query tile to be dealt next, and how many were
+  int step = 0;                          // key tiles begun so far,
+  int latest = 0, earlier = 0;           // when the last query tile was dealt, and when the one before
+  bool done = false;
+
+  // Begins key tiles up to STAGES - 1 ahead of the `split` first. Fewer where a query tile is due whose slot in shared memory may not be free:
+  // it is once the query tile before the one that holds it is attended to, which takes key tiles that this warpgroup has yet to split.
+  __device__ __forceinline__ void run_ahead(int split) {
+    while (step < split + STAGES - 1 && !done) {
+      while (tile < first && !done) {
+        if (earlier > split) return;
+        deal();
+      }
+      while (!done && !sees(tile)) --tile;
+      start();
+    }
+  }
+
+  __device__ __forceinline__ bool sees(int tile) const {   // not all between the first and the last
+    bool seen = false;
+    #pragma unroll
+    for (int run = 0; run < Work::RUNS; ++run) seen |= work.begin[run] <= tile && tile < work.end[run];
+    return seen;
+  }
+
+  __device__ __forceinline__ void start() {
+    const u32 stage = step % STAGES, parity = step / STAGES & 1 ^ 1;
+    ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+    ptx::store_shared(shared + K_MORE + 4 * stage, !done);
+    ptx::mbarrier_expect(shared + K_ARRIVED + 8 * stage, done ? 0 : K_BYTES);
+    #pragma unroll 1
+    for (int c = 0; c < QK_STORED && !done; c += 32) ptx::tma_load(shared + K + stage * K_BYTES + c / 32 % 2 * K_PLANE + c / 64 * BLOCK_N * 128, p.k_tiles, shared + K_ARRIVED + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+    ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+    ptx::store_shared(shared + V_MORE + 4 * stage, !done);
+    ptx::mbarrier_expect(shared + V_ARRIVED + 8 * stage, done ? 0 : V_BYTES);
+    #pragma unroll 1
+    for (int c = 0; c < V_STORED && !done; c += 32) ptx::tma_load(shared + V + stage * V_BYTES + c / 32 % 2 * V_PLANE + c / 64 * BLOCK_N * 128, p.v_tiles, shared + V_ARRIVED + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+    --tile, ++step;
+  }
+
+  __device__ __forceinline__ void deal() {
+    const u32 slot = dealt & 1;
+    earlier = latest, latest = step;
+    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt++ >> 1 & 1) ^ 1);
+    done = t >= (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+    if (done) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
+    } else {
+      work = Work(t, p);
+      t = gridDim.x + atomicAdd(p.counter, 1);
+      post(shared + TILE + TILE_BYTES * slot, work);
+      tile = work.last(), first = work.first();
+    }
+    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+  }
+};
+
+// Two warpgroups, of keys and of values. A thread of the second, which has more time, starts the copies.
+__device__ __forceinline__ void fill(const Params& p, u32 shared) {
+  const bool leads = threadIdx.x == SPLIT_THREADS;
+  const int values = __shfl_sync(~0u, threadIdx.x / SPLIT_THREADS, 0);
+  Copies copies{p, shared};
+  if (leads) ptx::previous_kernel_wait();   // what it wrote is there, the counter is zero; all that others do follows from here
+  for (int step = 0;; ++step) {
+    if (leads) copies.run_ahead(step);
+    const int stage = step % STAGES;
+    const u32 scale = shared + (values ? V_SCALES : K_SCALES) + stage * SCALE_BYTES, words = shared + EXTREMES + values * 3 * WORDS_BYTES;
+    ptx::mbarrier_wait(shared + (values ? V_ARRIVED : K_ARRIVED) + 8 * stage, step / STAGES & 1);
+    if (!ptx::load_shared(shared + (values ? V_MORE : K_MORE) + 4 * stage)) break;
+    if (QK_STORED != V_STORED && values) split_tile<V_STORED>(shared + V + stage * V_BYTES, scale, words, step);
+    else split_tile<QK_STORED>(shared + (values ? V : K) + stage * K_BYTES, scale, words, step);   // one text for both where they are alike
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared + (values ? V_FULL : K_FULL) + 8 * stage);
+  }
+  if (leads) {
+    __threadfence();
+    if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+  }
+}
+
+// o = o * rescale + product * weight, for rows of a thread.
+template <int N> __device__ __forceinline__ void add_tile(float* o, const float (&product)[N], const float (&rescale)[2], const float (&weight)[2]) {
+  #pragma unroll
+  for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
+}
+
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant, const Work& work, int q_idx) {
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = q_idx + 8 * r;
+    const End end = finalize(rows, r, variant);
+    if (row >= p.q_len) continue;
+    if (threadIdx.x % 4 == 0) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
+    float* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head + row * p.o_strides.row + first_column() * p.o_strides.column;
+    #pragma unroll
+    for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
+      if (V_COLUMNS == V_DIM || column(i) < V_DIM) {
+        ptx::store_global_x2(to + column(i), o[i] * end.inverse, o[i + 1] * end.inverse);
+      }
+  }
+}
+
+struct Queries {                         // a query tile, as a thread sees it
+  const Work work;
+  const Variant variant;
+  const int q_idx;                       // the thread's first row; the other is 8 below
+  float scale[2];
+  bool held = true;                      // by planes, all that its warp's rows have seen so far
+  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row) : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
+};
+
+struct Attend {                          // one warpgroup: 64 query rows against all their keys
+  const Params& p;
+  const u32 shared;
+  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31, row = warpgroup * 64 + warp * 16 + lane / 4;   // of a query tile, the thread's first
+  const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
+  int step = 0;                          // key tiles taken so far, over all query tiles
+
+  __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
+  __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
+  __device__ __forceinline__ void release(u32 barrier) const { if (lane == 0) ptx::mbarrier_arrive(barrier); }   // each warp, as each has read scales
+  __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
+
+  __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
+  __device__ __forceinline__ void take_turn() const {}
+  __device__ __forceinline__ void pass_turn() const {}
+
+  __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
+    const u32 slot = nth & 1;
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    return work;
+  }
+
+  __device__ __forceinline__ void fetch_queries(Queries& queries) const {
+    QueryRows own(p, queries.work, row);
+    queries.held = own.normalize(queries.scale);
+    meet();                              // all four warps are done with the rows before
+    own.store(shared + Q);
+    ptx::async_proxy_fence();
+    meet();
+  }
+
+  // s = q k^T over one part of the columns.
+  __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at, int part) const {
+    const int steps = min(QK_PART, QK_COLUMNS - part * QK_PART) / 16;
+    const u64 q = advance(q_rows, part * QK_PART * BLOCK_M * 2), k = advance(k_tile, stage(at) * K_BYTES + part * QK_PART * BLOCK_N * 2);
+    ptx::wgmma_fence();
+    #pragma unroll
+    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 1 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), i > 0);
+    #pragma unroll
+    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 1 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    #pragma unroll
+    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    ptx::wgmma_commit();
+  }
+
+  // product = p v for one part of the columns.
+  __device__ __forceinline__ void start_output(float (&product)[V_PART / 2], const u32 (&probabilities)[PLANES][BLOCK_N / 4], int at, int part) const {
+    const u64 v = advance(v_tile, stage(at) * V_BYTES + part * V_PART * BLOCK_N * 2);
+    ptx::wgmma_fence();
+    #pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), k > 0);
+    #pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + k * 2048), 1);
+    #pragma unroll
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), 1);
+    ptx::wgmma_commit();
+  }
+
+  static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[PLANES][BLOCK_N / 4]) {
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 4; ++i) {
+      u32 planes[PLANES];
+      split(s[2 * i], s[2 * i + 1], planes);
+      #pragma unroll
+      for (int plane = 0; plane < PLANES; ++plane) probabilities[plane][i] = planes[plane];
+    }
+  }
+
+  // What a key tile's product is multiplied by on its way to o, and o before.
+  struct Factors { float rescale[2], weight[2]; };
+  template <bool MASKED>
+  __device__ __forceinline__ Factors weigh(float (&s)[BLOCK_N / 2], float k_scale, Rows& rows, Queries& queries, int tile) const {
+    Factors factors;
+    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale}, p, queries.variant, queries.q_idx, tile * BLOCK_N);
+    queries.held &= k_scale == k_scale;
+    return factors;
+  }
+  __device__ __forceinline__ void scale_values(Factors& factors, float v_scale, Queries& queries) const {
+    factors.weight[0] *= v_scale;
+    factors.weight[1] *= v_scale;
+    queries.held &= v_scale == v_scale;
+  }
+
+  __device__ __forceinline__ float scale(u32 scales, int at) const { return __uint_as_float(ptx::load_shared(shared + scales + stage(at) * SCALE_BYTES)); }
+
+  // One key tile: scores, softmax, output, one after the other; the other warpgroup's products run beside the exponentials.
+  template <bool MASKED>
+  __device__ __forceinline__ void attend_tile(float (&o)[V_COLUMNS / 2], Rows& rows, Queries& queries, int tile) {
+    constexpr int QK_PARTS = (QK_COLUMNS + QK_PART - 1) / QK_PART, V_PARTS = V_COLUMNS / V_PART;
+    float s[BLOCK_N / 2], more[BLOCK_N / 2];
+    u32 probabilities[PLANES][BLOCK_N / 4];
+    ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+    const float k_scale = scale(K_SCALES, step);
+    start_scores(s, step, 0);
+    if (QK_PARTS == 1) ptx::wgmma_wait<0>();
+    #pragma unroll
+    for (int part = 1; part < QK_PARTS; ++part) {
+      start_scores(more, step, part);
+      ptx::wgmma_wait<0>();
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += more[i];
+    }
+    release(shared + K_EMPTY + 8 * stage(step));
+    Factors factors = weigh<MASKED>(s, k_scale, rows, queries, tile);
+    pack(s, probabilities);
+    ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+    scale_values(factors, scale(V_SCALES, step), queries);
+    #pragma unroll
+    for (int part = 0; part < V_PARTS; ++part) {
+      float product[V_PART / 2];
+      start_output(product, probabilities, step, part);
+      ptx::wgmma_wait<0>();
+      if (part == V_PARTS - 1) release(shared + V_EMPTY + 8 * stage(step));
+      add_tile(o + part * V_PART / 2, product, factors.rescale, factors.weight);
+    }
+    ++step;
+  }
+
+  __device__ __forceinline__ void attend(float (&o)[V_COLUMNS / 2], Rows& rows, Queries& queries) {
+    for (int tile = queries.work.end[1] - 1; tile >= queries.work.begin[1]; --tile) attend_tile<true>(o, rows, queries, tile);
+    for (int tile = queries.work.end[0] - 1; tile >= queries.work.begin[0]; --tile) attend_tile<false>(o, rows, queries, tile);
+  }
+
+  __device__ __forceinline__ void run() {
+    first_turn();
+    Work work = next_tile(0);
+    for (int dealt = 1; work.block >= 0; ++dealt) {
+      Queries queries(work, p, row);
+      float o[V_COLUMNS / 2] = {};
+      Rows rows;
+      if (work.last() >= 0) {
+        fetch_queries(queries);
+        attend(o, rows, queries);
+      }
+      work = next_tile(dealt);
+      store_rows(o, rows, p, queries.variant, queries.work, queries.q_idx);
+      if (lane == 0) p.lost[query_tile(p, queries.work) * (BLOCK_M / 16) + row / 16] = !queries.held;
+    }
+  }
+};
+
+// --------------------------------------------------------------------------------------------------------------- kernel
+
+extern "C" __global__ void __launch_bounds__(2 * SPLIT_THREADS + 128 * WARPGROUPS, 1) forward(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const u32 shared = (u32)__cvta_generic_to_shared(memory);
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
+  ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      ptx::mbarrier_init(shared + K_ARRIVED + 8 * i, 1);
+      ptx::mbarrier_init(shared + V_ARRIVED + 8 * i, 1);
+      ptx::mbarrier_init(shared + K_FULL + 8 * i, SPLIT_THREADS / 32);
+      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, 4 * WARPGROUPS);
+      ptx::mbarrier_init(shared + V_FULL + 8 * i, SPLIT_THREADS / 32);
+      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
+    }
+    for (int i = 0; i < 2; ++i) {
+      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
+      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (warpgroup < 2) {
+    ptx::fewer_registers<LOAD_REGISTERS>();
+    fill(p, shared);
+  } else {
+    ptx::more_registers<COMPUTE_REGISTERS>();
+    Attend{p, shared, warpgroup - 2}.run();
+  }
+}
+
+// -------------------------------------------------------------------------------------------------------- plain float32
+
+struct AttendPlain {                     // one block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something
+  static constexpr int QK_PITCH = QK_DIM + 4, V_PITCH = V_DIM + 4;   // of a row in shared memory, in floats
+  const Params& p;
+  const u32 shared, tile_at = shared + BLOCK_M * QK_PITCH * 4;
+  const Work work;
+  const Variant variant;
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;
+  float o[V_COLUMNS / 2] = {};
+  Rows rows;
+
+  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work), variant(p, work.batch, work.head, work.kv_head) {}
+
+  // Rows of an array from `first` on, zeros beyond its end.
+  template <int ROWS, int DIM> __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, int length) const {
+    for (int i = threadIdx.x; i < ROWS * DIM; i += 2 * BLOCK_M) {
+      const int row = i / DIM, column = i % DIM;
+      const float x = first + row < length ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
+      ptx::store_shared(to + (row * (DIM + 4) + column) * 4, __float_as_uint(x));
+    }
+  }
+  static __device__ __forceinline__ float load(u32 at) { return __uint_as_float(ptx::load_shared(at)); }
+
+  // s = q k^T, the sums of parts of the columns added to each other: a long chain of roundings errs more than several short ones.
+  __device__ __forceinline__ void scores(float (&s)[BLOCK_N / 2]) const {
+    const u32 query = shared + (warp_row + lane / 4) * QK_PITCH * 4, key = tile_at + first_column() * QK_PITCH * 4;
+    #pragma unroll
+    for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = 0.0f;
+    #pragma unroll 1
+    for (int part = 0; part < QK_DIM; part += QK_PART) {
+      float sums[BLOCK_N / 2] = {};
+      #pragma unroll 1
+      for (int k = part * 4; k < min(part + QK_PART, QK_DIM) * 4; k += 4) {
+        const float q[2] = {load(query + k), load(query + 8 * QK_PITCH * 4 + k)};
+        #pragma unroll
+        for (int i = 0; i < BLOCK_N / 2; i += 4)
+          #pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float x = load(key + column(i + c) * QK_PITCH * 4 + k);
+            sums[i + c] = fmaf(q[0], x, sums[i + c]);
+            sums[i + 2 + c] = fmaf(q[1], x, sums[i + 2 + c]);
+          }
+      }
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += sums[i];
+    }
+  }
+
+  // o = o * rescale + p v. The lanes of a row hold its p between them.
+  __device__ __forceinline__ void output(const float (&s)[BLOCK_N / 2], const float (&rescale)[2], const float (&unit)[2]) {
+    #pragma unroll
+    for (int part = 0; part < V_COLUMNS; part += V_PART) {
+      float product[V_PART / 2] = {};
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 2; ++i) {
+        if (i / 2 % 2) continue;
+        #pragma unroll 1
+        for (int other = 0; other < 4; ++other) {
+          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], lane / 4 * 4 + other), __shfl_sync(~0u, s[i + 2] * unit[1], lane / 4 * 4 + other)};
+          const u32 value = tile_at + ((other * 2 + column(i)) * V_PITCH + first_column() + part) * 4;
+          #pragma unroll
+          for (int j = 0; j < V_PART / 2; ++j)
+            if (part + column(j) < V_DIM) product[j] = fmaf(weight[j / 2 % 2], load(value + column(j) * 4), product[j]);
+        }
+      }
+      add_tile(o + part / 2, product, rescale, {1.0f, 1.0f});
+    }
+  }
+
+  template <bool MASKED> __device__ __forceinline__ void step(int tile) {
+    const long long at[2] = {work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head, work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head};
+    float s[BLOCK_N / 2], rescale[2], unit[2];
+    __syncthreads();
+    load_rows<BLOCK_N, QK_DIM>(tile_at, p.k + at[0], p.k_strides, tile * BLOCK_N, p.kv_len);
+    __syncthreads();
+    scores(s);
+    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, p, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
+    __syncthreads();
+    load_rows<BLOCK_N, V_DIM>(tile_at, p.v + at[1], p.v_strides, tile * BLOCK_N, p.kv_len);
+    __syncthreads();
+    output(s, rescale, unit);
+  }
+
+  __device__ __forceinline__ void run() {
+    load_rows<BLOCK_M, QK_DIM>(shared, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
+    for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
+    store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
+    const int t = first + threadIdx.x % 32;
+    bool here = false;
+    if (t < count) {
+      const int* const flags = p.lost + query_tile(p, Work(t, p)) * (BLOCK_M / 16);
+      #pragma unroll
+      for (int warp = 0; warp < BLOCK_M / 16; ++warp) here |= flags[warp];
+    }
+    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
+  }
+}
