@@ -9,6 +9,7 @@ from flashgen.plan.search import NEVER, Draft, Problem
 SKELETON = "interpreter"
 LAZY_FROM = NEVER  # a branch a row costs NumPy more than it saves
 APART = False
+SHORTEST = 1024
 
 BLOCK = 128  # rows and keys, where the spec pins none
 

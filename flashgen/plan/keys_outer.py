@@ -7,12 +7,12 @@ from flashgen.plan import sm80
 from flashgen.plan.arguments import further_arguments, row_arguments
 from flashgen.plan.limits import check
 from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
-from flashgen.plan.passes import APART, LAZY_FROM, held_while_divided
+from flashgen.plan.passes import APART, LAZY_FROM, SHORTEST, held_while_divided
 from flashgen.plan.search import Draft, Problem
 from flashgen.plan.sm80 import cost
 from flashgen.spec import Spec
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "keys_outer_sm80"
 

@@ -7,11 +7,12 @@ from flashgen.plan.limits import check
 from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm80 import launch
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "passes_sm80"
 LAZY_FROM = NEVER  # these schedules have no reference that may stay behind
 APART = False
+SHORTEST = 1024
 
 NORMALIZED_FRAGMENTS = 160  # registers a thread of q, one and a half s, and o, where o is divided after every tile; fitted to what spills
 LONE_BLOCK = 1.15  # clocks of the only block on a multiprocessor against those of two, where it passes more than once; measured

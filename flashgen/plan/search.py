@@ -22,12 +22,13 @@ from flashgen.plan.schedule import resolve
 from flashgen.plan.split import UNHELD, place_reason, split
 from flashgen.spec import Schedule, Spec
 
-LENGTHS = (1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
 NEVER: tuple[float, float] = (math.inf, math.inf)  # of Strategy.LAZY_FROM
 _OUTPUT_REASONS = {
     "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
     "keys": "o leaves through the place of a key tile, so the next query tile loads while this one is written",
 }
+DOCUMENT = 1024  # queries and keys of one of several packed into a sequence
 STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
 
 
@@ -74,6 +75,7 @@ class Strategy(Protocol):
 
     SKELETON: str
     LAZY_FROM: tuple[float, float]  # columns of v from which on lazy is the default: of most scores, of those that take special functions
+    SHORTEST: int  # of LENGTHS, from which on it has tiles of their own
     APART: bool  # what a score adds to rows and to columns is told apart: the skeleton has places for both
 
     def check(self, problem: Problem) -> None:
@@ -182,7 +184,7 @@ def _special(spec: Spec) -> str | None:
 def _problem(spec: Spec, arch: Arch, strategy: Strategy, copy_bytes: int, length: int) -> Problem:
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
-    length = LENGTHS[0] if ranges.pairings else length  # packed documents: as many short sequences
+    length = DOCUMENT if ranges.pairings else max(length, strategy.SHORTEST)
     found, spans = holes(expressions, spec, arch.tanh, strategy.APART), _spans(spec, expressions, ranges, length)
     told = (ranges.uniform, bool(ranges.pairings))
     return Problem(spec, arch, expressions, found, _softmax(spec, strategy, found), copy_bytes or 16, not copy_bytes, length, *spans, *told)

@@ -15,13 +15,14 @@ from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, PipelinePlan, 
 from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm80"
 # p stays below 2^8, exact in float16 and bfloat16. A warp's step of 128x64 executes 770 instead of 880 instructions at head dim 128, 594
 # instead of 634 at 64, and no fewer at 32.
 LAZY_FROM: tuple[float, float] = (33, 33)
 APART = False
+SHORTEST = 1024
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers

@@ -13,11 +13,12 @@ from flashgen.plan.sm80 import LONE_WARP, MAX_STAGES, MAX_WARPS, MMA_SYNC_FLOPS,
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SplitPlan, split
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm80_split"
 LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's product to o: free
 APART = False
+SHORTEST = 1024
 
 MAX_KEYS = 128
 FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything

@@ -13,11 +13,12 @@ from flashgen.plan.search import Draft, Problem
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm90"
 LAZY_FROM: tuple[float, float] = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
 APART = True
+SHORTEST = 1024
 
 REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise

@@ -13,11 +13,12 @@ from flashgen.plan.sm90 import GATHERED
 from flashgen.plan.smem import lay_out
 from flashgen.plan.split import SPLITS
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "forward_sm90_split"
 LAZY_FROM = NEVER  # the rescale is part of the multiply-add that takes a tile's product to o: free
 APART = False
+SHORTEST = 512  # where the kernel that splits keys and values takes as long as the attention
 
 REGISTERS = {1: (56, 256), 2: (40, 232)}  # of a loading and of a computing thread, by computing warpgroups
 IN_PLACE = {1: (128, 248), 2: (72, 184)}  # the same where the loading ones split keys and values, in two warpgroups
@@ -34,7 +35,7 @@ PART = 64  # columns of such a part, and of q and k that one sum of a score cove
 STEP = 300  # start and end of the two products of a key step, one after the other
 QUERY_TILE = 45  # start and end of 128 query rows, for each column of q and o
 IN_PLACE_TILE = 4300  # the same where keys and values are split in place
-SPLIT_TILE, SPLIT_WAITS = 1100, 1.5  # of a tile split in place: start and end, and how long it waits while products read shared memory
+SPLIT_STAGE, SPLIT_WAITS = 550, 1.5  # of a tile split in place: start and end by stage, and its waits while products read shared memory
 SPLIT_BYTES = 14.0  # a multiprocessor's share of what the kernel before reads and writes, a clock
 
 
@@ -110,8 +111,8 @@ def objection(problem: Problem, draft: Draft) -> str | None:
 def _not_in_place(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> str | None:
     if not problem.mapped:
         return "tensor maps copy keys and values that are split in place, and do not take such arrays"
-    if 192 in (tile.qk_stored, tile.v_stored):
-        return "four warps split 64, 128 or 256 columns in place, not 192"
+    if max(tile.qk_stored, tile.v_stored) > 128:
+        return "keys and values of more than 128 columns leave too little room for tiles that are split in place"
     if tile.block_m > 64 and tile.v_columns > WIDE:
         return f"o of {tile.v_columns} columns spills beside {pipe.load_warps} warps that split in place, but for block m = 64"
     if pipe.stages == 1:
@@ -147,7 +148,7 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax
     }
     if pipe.in_place:
-        step["splitting"] = SPLIT_TILE + SPLIT_WAITS * step["shared memory"]
+        step["splitting"] = SPLIT_STAGE * pipe.stages + SPLIT_WAITS * step["shared memory"]
     clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 1.3) - pipe.stages
     around = IN_PLACE_TILE if pipe.in_place else QUERY_TILE * columns
     total = (problem.key_tiles(m, n) * clocks + around * m / 128) * up(problem.length, m) / problem.length / m

@@ -13,11 +13,12 @@ from flashgen.plan.sm80 import cost
 from flashgen.plan.smem import lay_out
 from flashgen.spec import Spec
 
-__all__ = ["APART", "LAZY_FROM", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
+__all__ = ["APART", "LAZY_FROM", "SHORTEST", "SKELETON", "check", "cost", "drafts", "launch", "objection"]
 
 SKELETON = "standard_sm80"
 LAZY_FROM = NEVER  # the maximum of a row is known before its exponentials
 APART = False
+SHORTEST = 1024
 
 
 def drafts(problem: Problem) -> Iterator[Draft]:
