@@ -36,6 +36,7 @@ STEP = 300  # start and end of the two products of a key step, one after the oth
 QUERY_TILE = 45  # start and end of 128 query rows, for each column of q and o
 IN_PLACE_TILE = 4300  # the same where keys and values are split in place
 SPLIT_STAGE, SPLIT_WAITS = 550, 1.5  # of a tile split in place: start and end by stage, and its waits while products read shared memory
+SPLIT_NUMBER = 72  # for each number of a thread, where products read little of it
 SPLIT_BYTES = 14.0  # a multiprocessor's share of what the kernel before reads and writes, a clock
 
 
@@ -148,7 +149,8 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax
     }
     if pipe.in_place:
-        step["splitting"] = SPLIT_STAGE * pipe.stages + SPLIT_WAITS * step["shared memory"]
+        numbers = n * max(tile.qk_stored, tile.v_stored) / SPLIT_THREADS
+        step["splitting"] = max(SPLIT_STAGE * pipe.stages + SPLIT_WAITS * step["shared memory"], SPLIT_NUMBER * numbers)
     clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 1.3) - pipe.stages
     around = IN_PLACE_TILE if pipe.in_place else QUERY_TILE * columns
     total = (problem.key_tiles(m, n) * clocks + around * m / 128) * up(problem.length, m) / problem.length / m

@@ -260,7 +260,7 @@ struct Variant {                         // what score and mask need, folded onc
 // -------------------------------------------------------------------------------------------------------------- softmax
 
 struct Rows {                            // the running state of a thread's two rows, log2 units
-  float reference[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f}, max[2] = {-INF, -INF};
+  float reference[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
 };
 // Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
 __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
@@ -269,7 +269,7 @@ __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
 __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
 
-__device__ __forceinline__ float shrink(float from, float to) { return power_of_two(int(fmaxf(from - (to == -INF ? 0.0f : to), -127.0f))); }   // 2^(from - to), integers, from <= to
+__device__ __forceinline__ float shrink(float from, float to) { return ptx::exp2(from - (to == -INF ? 0.0f : to)); }   // from <= to
 
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new reference.
 template <bool MASKED>
@@ -287,12 +287,10 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
-    top = row_max(top) * factor;
-    rows.max[r] = fmaxf(rows.max[r], top);
-    top = fmaxf(rows.reference[r], ceilf(top));
-    const float reference = top == -INF ? 0.0f : top;   // no key yet: exp2(-inf - 0) = 0, not NaN
-    rescale[r] = shrink(rows.reference[r], top);
-    rows.reference[r] = top;
+    const float before = rows.reference[r];
+    rows.reference[r] = fmaxf(before, row_max(top) * factor);
+    const float reference = fmaxf(rows.reference[r], -3.4e38f);   // no key yet: exp2(-inf - it) = 0, not NaN
+    rescale[r] = ptx::exp2(before - reference);
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -311,7 +309,7 @@ struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
   const float top = rows.reference[r], sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {1.0f / sum, fmaf(top, LN_2, logf(sum)), rows.max[r] * LN_2};
+  return {1.0f / sum, fmaf(top, LN_2, logf(sum)), rows.reference[r] * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
