@@ -56,7 +56,7 @@ def cases(spec: Spec, lengths: Sequence[int] = LENGTHS, batch: int | None = None
     """What to measure, by class of lengths.
 
     >>> list(cases(Spec(head_dim=64, dtype="float16")))
-    [1024, 8192]
+    [512, 1024, 8192]
     """
     found: dict[int, list[Case]] = {}
     for length in sorted(set(lengths)):

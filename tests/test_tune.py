@@ -22,7 +22,7 @@ from flashgen.spec import Spec
 
 ARCH, CARD = by_name("sm_90a"), "Some Card"
 SPEC = Spec(head_dim=64, dtype="bfloat16", mask="causal")
-NAMES = tune.best_of_each_tile(candidates(SPEC, ARCH, 1024))
+NAMES = tune.best_of_each_tile(candidates(SPEC, ARCH, 512))
 CASES = tune.cases(SPEC, [40], batch=1, heads=1)
 
 
@@ -70,7 +70,7 @@ def test_the_fastest_is_kept_and_used():
     assert found.planned == NAMES[0]
     assert found.wrong == (FakeGpu.WRONG,)
     assert found.loss == pytest.approx(2.0 / (2.0 - 0.1 * (len(NAMES) - 1)) - 1, abs=1e-3)
-    chosen = tuned.planned(SPEC, ARCH, 1024, CARD)
+    chosen = tuned.planned(SPEC, ARCH, 512, CARD)
     assert f"{chosen.tile.text}," in NAMES[-1]
     assert "flashgen tune measured it" in dict(chosen.reasons)["tile"]
     json.dumps(found.to_json(), allow_nan=False)
@@ -86,42 +86,42 @@ def test_the_cost_models_choice_may_be_wrong(monkeypatch, capsys):
 
 def test_where_all_are_wrong_nothing_is_kept(monkeypatch):
     monkeypatch.setattr(tune, "best_of_each_tile", lambda _: [FakeGpu.WRONG])
-    with pytest.raises(BackendError, match="all 1 candidates of attention for 1024 keys are wrong on Some Card, so nothing is kept"):
+    with pytest.raises(BackendError, match="all 1 candidates of attention for 512 keys are wrong on Some Card, so nothing is kept"):
         tune.tune(CASES, ARCH, CARD, FakeClock(), np)
-    assert tuned.choice(SPEC, ARCH, 1024, CARD) is None
+    assert tuned.choice(SPEC, ARCH, 512, CARD) is None
 
 
 def test_what_was_not_tuned_is_planned_as_before():
     tune.tune(CASES, ARCH, CARD, FakeClock(), np)
-    others = [(SPEC, ARCH, 8192, CARD), (SPEC, ARCH, 1024, "Another Card"), (SPEC, by_name("sm_80"), 1024, CARD)]
-    for spec, arch, length, card in [*others, (Spec(head_dim=64, dtype="float16", mask="causal"), ARCH, 1024, CARD)]:
+    others = [(SPEC, ARCH, 8192, CARD), (SPEC, ARCH, 512, "Another Card"), (SPEC, by_name("sm_80"), 512, CARD)]
+    for spec, arch, length, card in [*others, (Spec(head_dim=64, dtype="float16", mask="causal"), ARCH, 512, CARD)]:
         assert tuned.planned(spec, arch, length, card) == plan(spec, arch.name, 0, length)
     named = Spec(head_dim=64, dtype="bfloat16", mask="causal", name="another")
-    assert tuned.choice(named, ARCH, 1024, CARD) == NAMES[-1]
+    assert tuned.choice(named, ARCH, 512, CARD) == NAMES[-1]
 
 
 def test_an_interruption_keeps_the_rounds_before():
     one_round = 3 * len(NAMES)  # two readings that warm up, one of the round
     with pytest.raises(KeyboardInterrupt):
         tune.tune(CASES, ARCH, CARD, FakeClock(one_round), np)
-    assert tuned.choice(SPEC, ARCH, 1024, CARD) == NAMES[-1]
+    assert tuned.choice(SPEC, ARCH, 512, CARD) == NAMES[-1]
 
 
 def test_a_broken_or_old_choice_is_said_and_not_used():
-    path = tuned.entry(SPEC, ARCH, 1024, CARD)
+    path = tuned.entry(SPEC, ARCH, 512, CARD)
     path.parent.mkdir(parents=True)
     for text, said in (("{", "cannot be read"), ('{"choice": "1x1, 9 stages"}', "none of the planner's candidates")):
         path.write_text(text)
         with pytest.warns(RuntimeWarning, match=said):
-            assert tuned.planned(SPEC, ARCH, 1024, CARD) == plan(SPEC, ARCH.name, 0, 1024)
+            assert tuned.planned(SPEC, ARCH, 512, CARD) == plan(SPEC, ARCH.name, 0, 512)
 
 
 def test_without_a_home_there_is_no_choice(monkeypatch, recwarn):
     monkeypatch.setattr(tuned, "root", lambda: Path(os.devnull) / "kernels")
-    assert tuned.choice(SPEC, ARCH, 1024, CARD) is None
+    assert tuned.choice(SPEC, ARCH, 512, CARD) is None
     assert not recwarn.list
     with pytest.raises(BackendError, match="set FLASHGEN_CACHE_DIR"):
-        tuned.keep(SPEC, ARCH, 1024, CARD, {})
+        tuned.keep(SPEC, ARCH, 512, CARD, {})
 
 
 def test_what_is_shown_and_built_is_what_a_call_runs(monkeypatch):

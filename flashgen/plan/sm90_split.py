@@ -114,8 +114,6 @@ def _not_in_place(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> str |
         return "tensor maps copy keys and values that are split in place, and do not take such arrays"
     if max(tile.qk_stored, tile.v_stored) > 128:
         return "keys and values of more than 128 columns leave too little room for tiles that are split in place"
-    if tile.block_m > 64 and tile.v_columns > WIDE:
-        return f"o of {tile.v_columns} columns spills beside {pipe.load_warps} warps that split in place, but for block m = 64"
     if pipe.stages == 1:
         return "stages is 1: in place a tile arrives while another is split, so 2 at least"
     return None

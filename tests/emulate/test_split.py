@@ -32,7 +32,7 @@ IN_PLACE: list[tuple[str, dict[str, Any]]] = [
     ("128x64, 2 stages, 8 warps", {"head_dim": 128, "mask": "document(ids) | prefix(20)", "tensors": IDS}),
     ("64x80, 3 stages, 4 warps", {"head_dim": {"qk": 8, "v": 104}, "mask": "prefix(70) | window(30, 10)", "layout": "bhsd", **ALIBI}),
     ("128x48, 2 stages, 8 warps", {"head_dim": {"qk": 40, "v": 128}, **TOP_LEFT, **SOFTCAP}),
-    ("64x16, 2 stages, 4 warps", {"head_dim": {"qk": 256, "v": 16}, "mask": "causal & window(100, 0)"}),
+    ("64x16, 2 stages, 4 warps", {"head_dim": {"qk": 128, "v": 16}, "mask": "causal & window(100, 0)"}),
     ("128x96, 3 stages, 8 warps", {"head_dim": 64, "mask": "full", "outputs": ["o"], "precision": "tf32", **SIGMOID}),
     ("64x32, 3 stages, 4 warps", {"head_dim": {"qk": 128, "v": 72}, "mask": "causal", "precision": "tf32"}),
 ]
@@ -44,7 +44,7 @@ def planned(index, copy_bytes=0, in_place=False):
     arch, spec = ("sm_90a", IN_PLACE[index][1]) if in_place else SPECS[index]
     spec = Spec(**{"dtype": "float32", "outputs": ["o", "lse"], **spec})
     candidate = f"{IN_PLACE[index][0]}, split in place" if in_place else None
-    chosen = plan(spec, arch, copy_bytes, LENGTHS[not in_place], candidate)
+    chosen = plan(spec, arch, copy_bytes, LENGTHS[0 if in_place else -1], candidate)
     return chosen, render(chosen)
 
 
