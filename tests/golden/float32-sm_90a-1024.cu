@@ -530,16 +530,8 @@ struct Copies {                          // one thread's: deals query tiles and 
         if (earlier > split) return;
         deal();
       }
-      while (!done && !sees(tile)) --tile;
       start();
     }
-  }
-
-  __device__ __forceinline__ bool sees(int tile) const {   // not all between the first and the last
-    bool seen = false;
-    #pragma unroll
-    for (int run = 0; run < Work::RUNS; ++run) seen |= work.begin[run] <= tile && tile < work.end[run];
-    return seen;
   }
 
   __device__ __forceinline__ void start() {
@@ -590,10 +582,9 @@ __device__ __forceinline__ void fill(const Params& p, u32 shared) {
     else split_tile<QK_STORED>(shared + (values ? V : K) + stage * K_BYTES, scale, words, step);   // one text for both where they are alike
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared + (values ? V_FULL : K_FULL) + 8 * stage);
   }
-  if (leads) {
-    __threadfence();
-    if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
-  }
+  if (!leads) return;
+  __threadfence();
+  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
 }
 
 // o = o * rescale + product * weight, for rows of a thread.
