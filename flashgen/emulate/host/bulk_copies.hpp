@@ -71,7 +71,7 @@ class BulkLoads : public Engine {
     const int agent = mbarriers_.issue(mbarrier, load.clock);
     const Array* array = array_of(map);
     const GlobalUse reads(Access::copy, agent, load.clock);
-    const SharedMemory::Use use(*shared, agent, load.clock, SharedMemory::Proxy::async);
+    const SharedMemory::Writes use(*shared, agent, load.clock, SharedMemory::Proxy::async);
     for_each_chunk(map, destination, at, [&](std::uint32_t address, const unsigned char* global, int valid) {
       if (array && valid > 0) reads.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
       std::memset(use.write(address), 0xFF, 16);

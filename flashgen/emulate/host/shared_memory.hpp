@@ -43,27 +43,12 @@ class SharedMemory {
   // The generic proxy is ordinary loads and stores; the asynchronous one is TMA and wgmma.
   enum class Proxy { generic, async };
 
-  // Accesses by one agent from one place, which learns nothing between them.
-  class Use {
+  // Writes by one agent from one place, which learns nothing between them.
+  class Writes {
    public:
-    Use(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
+    Writes(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
         : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()),
-          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), more_(memory.more_.get()), bytes_(memory.bytes_) {}
-
-    const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
-      unsigned char* const data = memory_.at(address, bytes, agent_, "reads");
-      if (!checks_) return data;
-      const auto [g, words] = memory_.place(address, bytes);
-      note_read(memory_.shadow_[g], g, words);
-      return data;
-    }
-    // A whole granule.
-    INLINED const unsigned char* read(std::uint32_t address) const {
-      const std::uint32_t offset = address - kBase;
-      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "reads");
-      if (checks_) note_read(shadow_[offset / kGranule], offset / kGranule, kWhole);
-      return data_ + offset;
-    }
+          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), bytes_(memory.bytes_) {}
 
     unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
       if (bytes == kGranule) return write(address);
@@ -71,13 +56,14 @@ class SharedMemory {
       if (!checks_) return data;
       const auto [g, words] = memory_.place(address, bytes);
       memory_.judge_write(g, words, agent_, clock_);
-      Granule& granule = memory_.shadow_[g];
+      Granule& granule = shadow_[g];
       if (granule.uniform) memory_.writes_[g].fill(granule.write);
       granule.uniform = false;
       for (int i = 0; i < 4; ++i)
         if (words >> i & 1) memory_.write_of(g, i) = now(words);
-      for (Touch& r : granule.reads) leave_out(words, r);
-      memory_.for_more(granule, g, [all = words](Touch& r) { leave_out(all, r); });
+      memory_.for_more(granule, g, [all = words](Touch& r) {   // whoever comes after this write comes after reads of it all, too: they may stay
+        if (!(r.words &= static_cast<std::uint8_t>(~all))) r = {};
+      });
       if (proxy_ == Proxy::async) granule.unfenced &= static_cast<std::uint8_t>(~words);
       else memory_.to_fence(g, words);
       return data;
@@ -89,39 +75,22 @@ class SharedMemory {
       if (!checks_) return data_ + offset;
       Granule& granule = shadow_[g];
       bool known = granule.uniform & (granule.write.time <= clock_.time[granule.write.agent]);
-      for (const Touch& r : granule.reads) known &= r.time <= clock_.time[r.agent];   // nobody's has time 0, the agent's own is always known
+      known &= all_known(granule.reads, clock_.time.data() + granule.readers * kReaders);   // the agent's own is
       memory_.for_more(granule, g, [&](const Touch& r) { known &= r.time <= clock_.time[r.agent]; });
       if (!known) [[unlikely]] memory_.judge_write(g, kWhole, agent_, clock_);
       const Touch access = now(kWhole);
       const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == access.lane;
-      granule.uniform = true;
-      granule.more = 0;
+      std::fill_n(granule.reads, kReaders, 0);
       granule.write = access;
-      granule.reads = {};
+      granule.uniform = true;
+      granule.readers = kNobody;
+      granule.more = 0;
       if (proxy_ == Proxy::async) granule.unfenced = 0;
       else if (!again) memory_.to_fence(g, kWhole);     // else the thread remembers it already
       return data_ + offset;
     }
 
    private:
-    INLINED void note_read(Granule& granule, std::uint32_t g, std::uint8_t words) const {
-      const Touch& w = granule.write;
-      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
-      const unsigned at = static_cast<unsigned>(agent_) % 4, bit = agent_ & 4 ? 1u << at : 0;
-      if (bit) [[unlikely]] return note_more(granule, g, words, at, bit);
-      Touch& before = granule.reads[at];
-      if (before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_};
-      else memory_.note_elsewhere(g, {now_, agent_, words, 0, place_});
-    }
-    // Every other four agents have their places there.
-    INLINED void note_more(Granule& granule, std::uint32_t g, std::uint8_t words, unsigned at, unsigned bit) const {
-      Touch& before = more_[g][at];
-      if (bit & ~granule.more || before.words == 0 || before.is_of(agent_, words)) [[likely]] before = {now_, agent_, words, 0, place_}, granule.more |= static_cast<std::uint8_t>(bit);
-      else memory_.note_elsewhere(g, {now_, agent_, words, 0, place_});
-    }
-    static void leave_out(std::uint8_t words, Touch& r) {
-      if (!(r.words &= static_cast<std::uint8_t>(~words))) r = {};
-    }
     INLINED Touch now(std::uint8_t words) const {
       return {now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
     }
@@ -135,11 +104,71 @@ class SharedMemory {
     bool checks_;
     unsigned char* data_;                              // of the memory, so that it need not be asked each time
     Granule* shadow_;
-    MoreReads* more_;
     std::uint32_t bytes_;
   };
-  const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).read(address, bytes); }
-  unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Use(*this, agent, clock, proxy).write(address, bytes); }
+  // Reads, likewise.
+  class Reads {
+   public:
+    Reads(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
+        : memory_(memory), clock_(clock), now_(clock.time[agent]), agent_(static_cast<std::int16_t>(agent)), readers_(static_cast<std::uint8_t>(agent / kReaders)), which_(static_cast<std::uint8_t>(agent % kReaders)), place_(PlaceNumbers::of(memory.block_.place())), proxy_(proxy),
+          checks_(memory.block_.checks()), data_(memory.memory_.data()), shadow_(memory.shadow_.data()), bytes_(memory.bytes_) {}
+
+    const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
+      if (bytes == kGranule) return read(address);
+      unsigned char* const data = memory_.at(address, bytes, agent_, "reads");
+      if (!checks_) return data;
+      const auto [g, words] = memory_.place(address, bytes);
+      judge(shadow_[g], g, words);
+      note_elsewhere(g, words);
+      return data;
+    }
+    // A whole granule.
+    INLINED const unsigned char* read(std::uint32_t address) const {
+      const std::uint32_t offset = address - kBase, g = offset / kGranule;
+      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "reads");
+      if (!checks_) return data_ + offset;
+      Granule& granule = shadow_[g];
+      judge(granule, g, kWhole);
+      if (granule.readers != readers_) [[unlikely]] {
+        if (granule.readers != kNobody) return note_elsewhere(g, kWhole), data_ + offset;
+        granule.readers = readers_;
+      }
+      granule.reads[which_] = now_;
+      granule.read_at[which_] = place_;
+      return data_ + offset;
+    }
+
+   private:
+    INLINED void judge(const Granule& granule, std::uint32_t g, std::uint8_t words) const {
+      const Touch& w = granule.write;
+      if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
+    }
+    // When there are too many one is forgotten: a race may be missed, none invented.
+    [[gnu::noinline]] void note_elsewhere(std::uint32_t g, std::uint8_t words) const {
+      MoreReads& more = memory_.more_[g];
+      std::uint8_t& used = shadow_[g].more;
+      const auto free = [&](std::size_t i) { return !(used >> i & 1) || more[i].words == 0 || more[i].is_of(agent_, words); };
+      std::size_t at = 0;
+      while (!free(at) && ++at < more.size()) {}
+      at %= more.size();
+      used |= static_cast<std::uint8_t>(1u << at);
+      more[at] = {now_, agent_, words, 0, PlaceNumbers::place(place_)};
+    }
+
+    SharedMemory& memory_;
+    const Clock& clock_;
+    std::uint32_t now_;
+    std::int16_t agent_;
+    std::uint8_t readers_, which_;                     // where a granule keeps the agent's reads
+    std::uint16_t place_;                              // its number
+    Proxy proxy_;
+    bool checks_;
+    unsigned char* data_;
+    Granule* shadow_;
+    std::uint32_t bytes_;
+  };
+  const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Reads(*this, agent, clock, proxy).read(address, bytes); }
+  unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Writes(*this, agent, clock, proxy).write(address, bytes); }
 
   void fence_async_proxy() {                           // by the running thread, for its own stores
     auto& mine = unfenced_[static_cast<std::size_t>(block_.thread().id)];
@@ -189,7 +218,8 @@ class SharedMemory {
       if ((r.words & words) && r.agent != agent && r.time > clock.time[r.agent])
         race(agent, "writes", g, "still read by " + name(r.agent) + ", nothing orders the two", r);
     };
-    std::for_each(granule.reads.begin(), granule.reads.end(), judge);
+    for (int i = 0; i < kReaders; ++i)
+      if (granule.reads[i]) judge({granule.reads[i], static_cast<std::int16_t>(granule.readers * kReaders + i), kWhole, 0, PlaceNumbers::place(granule.read_at[i])});
     for_more(granule, g, judge);
   }
   [[gnu::noinline]] void to_fence(std::uint32_t g, std::uint8_t words) {
@@ -197,16 +227,6 @@ class SharedMemory {
     unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
   }
 
-  // Where another agent's read, or one of other words, has its place. When there are too many one is forgotten: a race may be missed, none invented.
-  [[gnu::noinline]] void note_elsewhere(std::uint32_t g, const Touch& read) {
-    MoreReads& more = more_[g];
-    std::uint8_t& used = shadow_[g].more;
-    const auto free = [&](std::size_t i) { return !(used >> i & 1) || more[i].words == 0 || more[i].is_of(read.agent, read.words); };
-    std::size_t at = 4;
-    for (std::size_t tried = 0; !free(at) && tried < more.size(); ++tried) at = (at + 1) % more.size();
-    used |= static_cast<std::uint8_t>(1u << at);
-    more[at] = read;
-  }
   template <class Visit> INLINED void for_more(const Granule& granule, std::uint32_t g, const Visit& visit) {
     for (unsigned left = granule.more; left; left &= left - 1) visit(more_[g][static_cast<std::size_t>(std::countr_zero(left))]);
   }

@@ -196,7 +196,7 @@ class TensorCore : public Engine {                     // the share of one warpg
 
   // Chunks of 8 elements, widened, as rows of `row` floats: `major` of them by `minor`, of which `address` gives each.
   template <class Address, class Widen>
-  static void chunks(const SharedMemory::Use& use, int major, int minor, Address address, Widen widen, float* to, int row) {
+  static void chunks(const SharedMemory::Reads& use, int major, int minor, Address address, Widen widen, float* to, int row) {
     for (int i = 0; i < major; ++i)
       for (int j = 0; j < minor; ++j) {
         const Vector eight = widen_8(use.read(address(i, j)), widen);
@@ -205,7 +205,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   }
   // The same as columns.
   template <class Address, class Widen>
-  static void chunks_across(const SharedMemory::Use& use, int major, int minor, Address address, Widen widen, float* to, int row) {
+  static void chunks_across(const SharedMemory::Reads& use, int major, int minor, Address address, Widen widen, float* to, int row) {
     for (int i = 0; i < major; i += 8)
       for (int j = 0; j < minor; ++j) {
         Matrix matrix;
@@ -220,7 +220,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   template <class Widen>
   void load(const Queued& op, Widen widen) {
     const Operation& o = op.operation;
-    const SharedMemory::Use use(memory_, agent_, op.clock, SharedMemory::Proxy::async);
+    const SharedMemory::Reads use(memory_, agent_, op.clock, SharedMemory::Proxy::async);
     const auto k_major = [](const Descriptor& d) { return [&d](int mn, int chunk) { return d.k_major(mn, chunk); }; };
     const auto mn_major = [](const Descriptor& d) { return [&d](int k, int chunk) { return d.mn_major(k, chunk); }; };
     const Descriptor b(o.b);

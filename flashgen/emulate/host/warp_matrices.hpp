@@ -31,7 +31,7 @@ inline void read_matrices(Matrix* to, int count, const std::uint32_t* addresses,
   Block& block = *this_thread().block;
   SharedMemory& memory = *this_thread().memory;
   const int agent = agent::warp(block.warp_index());
-  const SharedMemory::Use first(memory, agent, block.clock_of(0), SharedMemory::Proxy::generic);
+  const SharedMemory::Reads first(memory, agent, block.clock_of(0), SharedMemory::Proxy::generic);
   for (int j = 0; j < count; ++j, addresses += 8) {
     std::uint32_t banks = 0;
     for (int r = 0; r < 8; ++r) {
