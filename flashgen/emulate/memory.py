@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
-SHADOW = 36 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
+CACHE_LINE = 64
+SHADOW = 64 + 256 + 4  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,9 @@ class Watched:
 
     def __post_init__(self) -> None:
         granules = 0 if self.use == "read" else self.nbytes // 16 + 2
-        object.__setattr__(self, "shadow", np.zeros(granules * SHADOW, np.uint8))
+        memory = np.zeros(granules * SHADOW + CACHE_LINE, np.uint8)
+        start = -memory.ctypes.data % CACHE_LINE
+        object.__setattr__(self, "shadow", memory[start : start + granules * SHADOW])
 
     @property
     def begin(self) -> int:

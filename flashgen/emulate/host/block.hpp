@@ -26,6 +26,13 @@ class Block;
 struct Warp;
 struct Deferred;
 class SharedMemory;
+struct Array;
+
+struct PlainPlace {                                    // of ordinary C++ that reads or writes global memory
+  Place place = 0;
+  std::uint16_t number = 0;                            // as PlaceNumbers has it
+  const Array* array = nullptr;                        // where it last did
+};
 
 struct alignas(64) Thread {
   Context context;
@@ -90,6 +97,7 @@ class Block {
   Thread& thread(int id) { return threads_[static_cast<std::size_t>(id)]; }
   int size() const { return static_cast<int>(threads_.size()); }
   bool checks() const { return checks_; }
+  PlainPlace& plain_place(const void* caller) { return plain_places_[reinterpret_cast<std::uintptr_t>(caller) / 4 % plain_places_.size()]; }
   void add(Engine* engine);
   void describe_with(std::function<std::string(const Wait&)> describe) { describe_ = std::move(describe); }
 
@@ -136,6 +144,7 @@ class Block {
   std::uint64_t seed_;
   int number_;
   bool checks_;
+  std::array<PlainPlace, 128> plain_places_{};
   Warp* paused_ = nullptr;
   Thread* running_ = nullptr;
   Place engine_place_ = 0;

@@ -70,7 +70,7 @@ class BulkLoads : public Engine {
     Load load{map, destination, mbarrier, at, block->clock(), block->chance(), block->place()};
     const int agent = mbarriers_.issue(mbarrier, load.clock);
     const Array* array = array_of(map);
-    const GlobalUse reads(Access::copy, agent, load.clock);
+    const GlobalUse reads(*block, Access::copy, agent, load.clock);
     const SharedMemory::Writes use(*shared, agent, load.clock, SharedMemory::Proxy::async);
     for_each_chunk(map, destination, at, [&](std::uint32_t address, const unsigned char* global, int valid) {
       if (array && valid > 0) reads.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
@@ -195,7 +195,7 @@ class BulkStores : public Engine {
   static void write(Store& s) {
     const unsigned char* chunk = s.data.data();
     const Array* array = array_of(s.map);
-    const GlobalUse use(s.add ? Access::atomic : Access::write, agent::bulk_store(s.thread / 32), s.clock);
+    const GlobalUse use(*block, s.add ? Access::atomic : Access::write, agent::bulk_store(s.thread / 32), s.clock);
     for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t, unsigned char* global, int valid) {
       if (valid <= 0) return;
       if (array) use.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));

@@ -4,38 +4,9 @@
 #include <optional>
 
 #include "global_order.hpp"
+#include "global_shadow.hpp"
 
 namespace cuda_on_host {
-
-// One access to a word of 4 bytes, or to all words of a granule.
-struct GlobalAccess {
-  std::uint32_t time;
-  Place place;
-  std::int32_t block;
-  std::int16_t agent;
-  std::uint8_t launch;                                 // number of the kernel in its call; 0: nobody yet
-  std::uint8_t bytes;                                  // a bit for each of the four
-};
-struct GlobalGranule {                                 // 16 bytes
-  GlobalAccess write, read;                            // the last ones, to all of it, unless `apart`
-  std::uint16_t written;                               // a bit for each byte that holds something
-  std::uint8_t atomic;                                 // a bit for each word whose last write was an atomic's
-  bool apart;                                          // its words have accesses of their own, from the first on that did not concern it all
-};
-struct GlobalWords { GlobalAccess writes[4], reads[4]; };
-static_assert(sizeof(GlobalGranule) == 36 && sizeof(GlobalWords) == 128);   // memory.py makes them, zero
-
-struct Array {                                         // machine.py fills it; none: nothing is checked
-  const char* name;
-  std::uintptr_t begin;
-  std::size_t bytes;
-  GlobalGranule* shadow;                               // null: kernels only read it. Its GlobalWords lie behind
-  int defined;                                         // does it hold something before it is written?
-
-  bool holds(std::uintptr_t at, std::size_t size) const { return at - begin < bytes && size <= begin + bytes - at; }
-  std::size_t granule(std::uintptr_t at) const { return at / 16 - begin / 16; }
-  GlobalWords& words(std::uintptr_t at) const { return reinterpret_cast<GlobalWords*>(shadow + bytes / 16 + 2)[granule(at)]; }
-};
 
 inline std::vector<Array> arrays;
 inline std::uint8_t launch_number;
@@ -59,89 +30,109 @@ inline const Array* array_at(std::uintptr_t at, std::size_t bytes) {
   return nullptr;
 }
 
+// The bytes of a granule, a bit each, that lie in so many from there on.
+INLINED std::uint16_t bytes_from(std::uintptr_t at, std::size_t bytes) { return static_cast<std::uint16_t>((1u << std::min<std::size_t>(bytes, 16)) - 1 << at % 16); }
+
 // An access, judged and noted: who it is to the race checker, and what it knows then.
 class GlobalUse {
  public:
-  GlobalUse(Access access, int agent, const Clock& clock) : access_(access), reads_(access == Access::read || access == Access::copy), agent_(static_cast<std::int16_t>(agent)), block_(block->number()), time_(clock.time[static_cast<std::size_t>(agent)]), place_(block->place()), clock_(clock) {}
+  GlobalUse(Block& block, Access access, int agent, const Clock& clock)
+      : block_(block), access_(access), reads_(access == Access::read || access == Access::copy),
+        who_{{block.number(), static_cast<std::uint8_t>(agent), launch_number, 0}, clock.time[static_cast<std::size_t>(agent)], PlaceNumbers::of(block.place())}, clock_(clock) {}
 
   void note(const Array& array, std::uintptr_t at, std::size_t bytes) const {
-    if ((!array.shadow && reads_) || !block->checks()) return;
-    if (!array.shadow) block->fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
-    if (const auto found = noted(array, at, bytes)) block->fault(found->what, found->hint, found->other);
+    if ((!array.shadow && reads_) || !block_.checks()) return;
+    if (!array.shadow) block_.fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
+    if (const auto found = noted(array, at, bytes)) [[unlikely]] block_.fault(found->what, found->hint, found->other);
   }
 
  private:
-  // What is wrong with it, if anything. No fiber is switched while the shadow is in use.
-  std::optional<Fault> noted(const Array& array, std::uintptr_t at, std::size_t bytes) const {
+  using Found = std::unique_ptr<Fault>;                // what is wrong with it, if anything
+
+  // No fiber is switched while the shadow is in use.
+  INLINED Found noted(const Array& array, std::uintptr_t at, std::size_t bytes) const {
     std::unique_lock alone(shadow_in_use, std::defer_lock);
-    if (many_cores) alone.lock();
-    for (const std::uintptr_t end = at + bytes; at < end;) {
-      GlobalGranule& granule = array.shadow[array.granule(at)];
-      if (at % 16 == 0 && end - at >= 16 && !granule.apart) {
-        if (auto found = noted(array, at, granule, granule.write, granule.read, 15, 0xFFFF, 15)) return found;
-        at += 16;
-        continue;
+    if (many_cores) [[unlikely]] alone.lock();
+    for (const std::uintptr_t end = at + bytes; at < end; at = (at | 15) + 1) {
+      GlobalAccess now = who_;
+      now.bytes = bytes_from(at, end - at);
+      const std::size_t granule = array.granule(at);
+      if (!noted_at_once(array, granule, access_, now)) [[unlikely]]
+        if (auto found = noted(array, granule, now)) return found;
+    }
+    return {};
+  }
+  [[gnu::noinline]] Found noted(const Array& array, std::size_t granule, const GlobalAccess& now) const {
+    LastAccesses& last = array.shadow[granule];
+    GranuleState& state = array.state(granule);
+    if (!state.apart) {
+      if (auto found = judge(array, granule, last, now.bytes)) return found;
+      if (of(last).covered_by(now)) of(last).note(now);
+      else part(last, array.words(granule)), state.apart = true;
+    }
+    for (unsigned i = 0; state.apart && i < 4; ++i)
+      if (GlobalAccess here = now; (here.bytes &= static_cast<std::uint16_t>(15 << 4 * i))) {
+        LastAccesses& word = array.words(granule)[i];
+        if (auto found = judge(array, granule, word, here.bytes)) return found;
+        of(word).note(here);
       }
-      GlobalWords& words = array.words(at);
-      if (!granule.apart) std::fill_n(words.writes, 4, granule.write), std::fill_n(words.reads, 4, granule.read), granule.apart = true;
-      const unsigned word = at / 4 % 4, some = bytes_of_word(at, end);
-      if (auto found = noted(array, at, granule, words.writes[word], words.reads[word], static_cast<std::uint8_t>(some), some << 4 * word, 1u << word)) return found;
-      at = (at | 3) + 1;
+    if (!reads_) {
+      state.written |= now.bytes;
+      state.atomic = static_cast<std::uint8_t>(access_ == Access::atomic ? state.atomic | words_of(now.bytes) : state.atomic & ~words_of(now.bytes));
     }
     return {};
   }
-  // `write`, `read`: the last accesses there. `bytes` are those of each word, `all` and `words` those of the granule.
-  INLINED std::optional<Fault> noted(const Array& array, std::uintptr_t at, GlobalGranule& granule, GlobalAccess& write, GlobalAccess& read, std::uint8_t bytes, unsigned all, unsigned words) const {
-    const auto foreign = [&](const GlobalAccess& past) { return past.launch == launch_number && (past.block != block_ || past.agent != agent_ || past.time > time_); };
-    const bool unset = !array.defined && (all & ~granule.written), atomic = granule.atomic & words;
-    if (foreign(write) || unset || (!reads_ && foreign(read))) [[unlikely]]   // somebody else in this launch, or nobody yet
-      if (auto found = judge(array, at, write, read, bytes, atomic, unset)) return found;
-    if (reads_) {
-      read = now(bytes);
-    } else {
-      write = now(bytes);
-      granule.written |= static_cast<std::uint16_t>(all);
-      granule.atomic = static_cast<std::uint8_t>(access_ == Access::atomic ? granule.atomic | words : granule.atomic & ~words);
+  LastAccess& of(LastAccesses& last) const { return reads_ ? last.read : last.write; }
+  static void part(const LastAccesses& last, WordAccesses& words) {
+    for (unsigned i = 0; i < 4; ++i) {
+      words[i] = last;
+      for (LastAccess* word : {&words[i].write, &words[i].read}) word->bytes &= static_cast<std::uint16_t>(15 << 4 * i);
     }
-    return {};
   }
-  INLINED static unsigned bytes_of_word(std::uintptr_t at, std::uintptr_t end) {   // a bit for each
-    if (at % 4 == 0 && end - at >= 4) return 15;
-    return (1u << std::min<std::uintptr_t>(end - (at & ~std::uintptr_t{3}), 4)) - (1u << at % 4);
-  }
-  INLINED GlobalAccess now(std::uint8_t bytes) const { return {time_, place_, block_, agent_, launch_number, bytes}; }
-
-  [[gnu::noinline]] std::optional<Fault> judge(const Array& array, std::uintptr_t at, const GlobalAccess& write, const GlobalAccess& read, std::uint8_t bytes, bool atomic, bool unset) const {
-    if (!reads_ && unordered(read, bytes)) return race(array, at, read, "read by");
-    if ((access_ != Access::atomic || !atomic) && unordered(write, bytes)) return race(array, at, write, atomic ? "changed by an atomic of" : "written by");
-    if ((access_ == Access::atomic || access_ == Access::read) && unset)
-      return Fault{name(array, at) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
-                   "the kernel that fills it: which part it writes, and whether it runs before"};
-    return {};
+  static unsigned words_of(unsigned bytes) {           // a bit for each that some of the bytes lie in
+    unsigned words = 0;
+    for (unsigned i = 0; i < 4; ++i) words |= ((bytes >> 4 * i & 15) != 0) << i;
+    return words;
   }
 
-  bool unordered(const GlobalAccess& past, std::uint8_t bytes) const {
-    if (past.launch != launch_number || !(past.bytes & bytes)) return false;   // a kernel begins when all of the one before it has ended
-    if (past.block == block_) return past.time > clock_.time[static_cast<std::size_t>(past.agent)];
-    return !order->knows(past.block, past.agent, past.time, clock_, !reads_);
+  // Is it after `last`, as far as that concerns these bytes?
+  Found judge(const Array& array, std::size_t granule, const LastAccesses& last, std::uint16_t bytes) const {
+    const GranuleState& state = array.state(granule);
+    const bool atomic = state.atomic & words_of(bytes);
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned here = bytes & 15 << 4 * i;
+      if (!reads_ && last.read.bytes & here && unordered(last.read, i)) return race(array, granule, last.read, last.read.bytes & here, "read by");
+      if ((access_ != Access::atomic || !atomic) && last.write.bytes & here && unordered(last.write, i))
+        return race(array, granule, last.write, last.write.bytes & here, atomic ? "changed by an atomic of" : "written by");
+    }
+    if (const unsigned unset = bytes & ~state.written; (access_ == Access::atomic || access_ == Access::read) && !array.defined && unset)
+      return std::make_unique<Fault>(name(array, granule, unset) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
+                                     "the kernel that fills it: which part it writes, and whether it runs before");
+    return {};
   }
-  [[gnu::cold, gnu::noinline]] Fault race(const Array& array, std::uintptr_t at, const GlobalAccess& past, const char* did) const {
-    const bool within = past.block == block_;
+
+  bool unordered(const LastAccess& past, unsigned word) const {
+    if (past.launch != launch_number) return false;
+    if (past.block == who_.block) return past.times[word] > clock_.time[past.agent];
+    return !order->knows(past.block, past.agent, past.times[word], clock_, !reads_);
+  }
+  [[gnu::cold, gnu::noinline]] Found race(const Array& array, std::size_t granule, const LastAccess& past, unsigned bytes, const char* did) const {
+    const bool within = past.block == who_.block;
     const char* verb = reads_ ? "reads" : access_ == Access::write ? "writes" : "changes";
-    return {text("race: block %d %s ", block_, verb) + name(array, at) + text(", %s ", did) +
-                (within ? std::string("another warp or unit of it") : text("block %d", past.block)) + ", nothing orders the two",
-            within ? "a barrier of the block, or the wait for the copy, between the two"
-                   : "which rows each block owns; else __threadfence and an atomic after the one, an atomic and __threadfence before the other",
-            0, past.place};
+    return std::make_unique<Fault>(text("race: block %d %s ", who_.block, verb) + name(array, granule, bytes) + text(", %s ", did) +
+                                       (within ? std::string("another warp or unit of it") : text("block %d", past.block)) + ", nothing orders the two",
+                                   within ? "a barrier of the block, or the wait for the copy, between the two"
+                                          : "which rows each block owns; else __threadfence and an atomic after the one, an atomic and __threadfence before the other",
+                                   Place{0}, PlaceNumbers::place(past.places[std::countr_zero(bytes) / 4]));
   }
-  static std::string name(const Array& array, std::uintptr_t at) { return text("`%s`+%#zx", array.name, static_cast<std::size_t>(at - array.begin)); }
+  static std::string name(const Array& array, std::size_t granule, unsigned bytes) {   // of the first of these bytes
+    return text("`%s`+%#zx", array.name, granule * 16 + static_cast<unsigned>(std::countr_zero(bytes)) - array.begin % 16);
+  }
 
+  Block& block_;
   Access access_;
   bool reads_;
-  std::int16_t agent_;
-  std::int32_t block_;
-  std::uint32_t time_;
-  Place place_;
+  GlobalAccess who_;                                   // without bytes
   const Clock& clock_;
 };
 
@@ -157,7 +148,7 @@ inline const Array* inside(const void* address, std::size_t bytes, std::size_t a
 
 void check_global(const void* address, std::size_t bytes, std::size_t alignment, Access access) {
   if (const Array* array = inside(address, bytes, alignment))
-    GlobalUse(access, agent::warp(block->warp_index()), block->clock()).note(*array, reinterpret_cast<std::uintptr_t>(address), bytes);
+    GlobalUse(*block, access, agent::warp(block->warp_index()), block->clock()).note(*array, reinterpret_cast<std::uintptr_t>(address), bytes);
 }
 
 // Most plain loads and stores of C++ concern the thread's own stack, above where it stands.
@@ -165,13 +156,22 @@ INLINED bool on_this_stack(const void* address) {
   const char here = 0;
   return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(&here) < StackTop::kBytes;
 }
-// The others.
-[[gnu::noinline]] inline void note_plain(const void* address, std::size_t bytes, Access access, const void* caller) {
+// The others. The same place means the same array, as a rule.
+template <Access kAccess> [[gnu::noinline]] void note_plain(const void* address, std::size_t bytes, const void* caller) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const Array* array = block->checks() ? array_at(at, bytes) : nullptr;
-  if (!array) return;
-  here(caller);
-  GlobalUse(access, agent::warp(block->warp_index()), block->clock()).note(*array, at, bytes);
+  Thread& thread = this_thread();
+  Block& block = *thread.block;
+  if (!block.checks()) return;
+  PlainPlace& known = block.plain_place(caller);
+  if (known.place != place_of(caller) || !known.array || !known.array->holds(at, bytes)) [[unlikely]] known = {place_of(caller), PlaceNumbers::of(place_of(caller)), array_at(at, bytes)};
+  if (!known.array || (!known.array->shadow && kAccess == Access::read)) return;
+  if (thread.top->loads) here(caller);
+  thread.place = known.place;
+  const int agent = agent::warp(thread.id / 32);
+  const Array& array = *known.array;
+  if (const GlobalAccess now{{block.number(), static_cast<std::uint8_t>(agent), launch_number, bytes_from(at, bytes)}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number};
+      many_cores || !array.shadow || at % 16 + bytes > 16 || !noted_at_once(array, array.granule(at), kAccess, now))
+    GlobalUse(block, kAccess, agent, block.clock()).note(array, at, bytes);
 }
 
 }  // namespace cuda_on_host

@@ -210,7 +210,7 @@ struct Report {                                        // machine.py reads it
 // threads, clang++ for the one of addresses: each is the one that leaves none out.
 #define TELLS_OF(NAME, BYTES, ACCESS) \
   extern "C" void NAME(const void* at) {             \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain(at, BYTES, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS>(at, BYTES, __builtin_return_address(0)); \
   }
 #define PLAIN(BYTES)                                  \
   TELLS_OF(__tsan_read##BYTES, BYTES, read)           \
@@ -228,7 +228,7 @@ PLAIN(16)
 #undef TELLS_OF
 #define PLAIN(NAME, ACCESS) \
   extern "C" void NAME(const void* at, std::size_t bytes) {  \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain(at, bytes, cuda_on_host::Access::ACCESS, __builtin_return_address(0)); \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS>(at, bytes, __builtin_return_address(0)); \
   }
 PLAIN(__tsan_read_range, read)
 PLAIN(__tsan_write_range, write)
