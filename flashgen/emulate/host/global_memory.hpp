@@ -106,8 +106,8 @@ class GlobalUse {
         return race(array, granule, last.write, last.write.bytes & here, atomic ? "changed by an atomic of" : "written by");
     }
     if (const unsigned unset = bytes & ~state.written; (access_ == Access::atomic || access_ == Access::read) && !array.defined && unset)
-      return std::make_unique<Fault>(name(array, granule, unset) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
-                                     "the kernel that fills it: which part it writes, and whether it runs before");
+      return std::make_unique<Fault>(Fault{name(array, granule, unset) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
+                                     "the kernel that fills it: which part it writes, and whether it runs before"});
     return {};
   }
 
@@ -119,11 +119,11 @@ class GlobalUse {
   [[gnu::cold, gnu::noinline]] Found race(const Array& array, std::size_t granule, const LastAccess& past, unsigned bytes, const char* did) const {
     const bool within = past.block == who_.block;
     const char* verb = reads_ ? "reads" : access_ == Access::write ? "writes" : "changes";
-    return std::make_unique<Fault>(text("race: block %d %s ", who_.block, verb) + name(array, granule, bytes) + text(", %s ", did) +
+    return std::make_unique<Fault>(Fault{text("race: block %d %s ", who_.block, verb) + name(array, granule, bytes) + text(", %s ", did) +
                                        (within ? std::string("another warp or unit of it") : text("block %d", past.block)) + ", nothing orders the two",
                                    within ? "a barrier of the block, or the wait for the copy, between the two"
                                           : "which rows each block owns; else __threadfence and an atomic after the one, an atomic and __threadfence before the other",
-                                   Place{0}, PlaceNumbers::place(past.places[std::countr_zero(bytes) / 4]));
+                                   Place{0}, PlaceNumbers::place(past.places[std::countr_zero(bytes) / 4])});
   }
   static std::string name(const Array& array, std::size_t granule, unsigned bytes) {   // of the first of these bytes
     return text("`%s`+%#zx", array.name, granule * 16 + static_cast<unsigned>(std::countr_zero(bytes)) - array.begin % 16);

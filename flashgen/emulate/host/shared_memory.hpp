@@ -46,9 +46,9 @@ class SharedMemory {
   // Writes by one agent from one place, which learns nothing between them.
   class Writes {
    public:
-    Writes(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
+    INLINED Writes(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
         : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()),
-          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), bytes_(memory.bytes_) {}
+          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), granules_(memory.bytes_ / kGranule) {}
 
     unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
       if (bytes == kGranule) return write(address);
@@ -70,8 +70,8 @@ class SharedMemory {
     }
     // A whole granule.
     INLINED unsigned char* write(std::uint32_t address) const {
-      const std::uint32_t offset = address - kBase, g = offset / kGranule;
-      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "writes");
+      const std::uint32_t offset = address - kBase, g = granule_at(offset);
+      if (g >= granules_) [[unlikely]] memory_.not_a_granule(address, agent_, "writes");
       if (!checks_) return data_ + offset;
       Granule& granule = shadow_[g];
       bool known = granule.uniform & (granule.write.time <= clock_.time[granule.write.agent]);
@@ -104,14 +104,14 @@ class SharedMemory {
     bool checks_;
     unsigned char* data_;                              // of the memory, so that it need not be asked each time
     Granule* shadow_;
-    std::uint32_t bytes_;
+    std::uint32_t granules_;
   };
   // Reads, likewise.
   class Reads {
    public:
-    Reads(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
+    INLINED Reads(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
         : memory_(memory), clock_(clock), now_(clock.time[agent]), agent_(static_cast<std::int16_t>(agent)), readers_(static_cast<std::uint8_t>(agent / kReaders)), which_(static_cast<std::uint8_t>(agent % kReaders)), place_(PlaceNumbers::of(memory.block_.place())), proxy_(proxy),
-          checks_(memory.block_.checks()), data_(memory.memory_.data()), shadow_(memory.shadow_.data()), bytes_(memory.bytes_) {}
+          checks_(memory.block_.checks()), data_(memory.memory_.data()), shadow_(memory.shadow_.data()), granules_(memory.bytes_ / kGranule) {}
 
     const unsigned char* read(std::uint32_t address, std::uint32_t bytes) const {
       if (bytes == kGranule) return read(address);
@@ -119,18 +119,18 @@ class SharedMemory {
       if (!checks_) return data;
       const auto [g, words] = memory_.place(address, bytes);
       judge(shadow_[g], g, words);
-      note_elsewhere(g, words);
+      memory_.note_elsewhere(g, now(words));
       return data;
     }
     // A whole granule.
     INLINED const unsigned char* read(std::uint32_t address) const {
-      const std::uint32_t offset = address - kBase, g = offset / kGranule;
-      if (offset % kGranule || std::uint64_t{offset} + kGranule > bytes_) [[unlikely]] memory_.not_a_granule(address, agent_, "reads");
+      const std::uint32_t offset = address - kBase, g = granule_at(offset);
+      if (g >= granules_) [[unlikely]] memory_.not_a_granule(address, agent_, "reads");
       if (!checks_) return data_ + offset;
       Granule& granule = shadow_[g];
       judge(granule, g, kWhole);
       if (granule.readers != readers_) [[unlikely]] {
-        if (granule.readers != kNobody) return note_elsewhere(g, kWhole), data_ + offset;
+        if (granule.readers != kNobody) return memory_.note_elsewhere(g, now(kWhole)), data_ + offset;
         granule.readers = readers_;
       }
       granule.reads[which_] = now_;
@@ -143,17 +143,7 @@ class SharedMemory {
       const Touch& w = granule.write;
       if (!granule.uniform || w.time > clock_.time[w.agent] || (proxy_ == Proxy::async && granule.unfenced & words)) [[unlikely]] memory_.judge_read(g, words, agent_, clock_, proxy_);
     }
-    // When there are too many one is forgotten: a race may be missed, none invented.
-    [[gnu::noinline]] void note_elsewhere(std::uint32_t g, std::uint8_t words) const {
-      MoreReads& more = memory_.more_[g];
-      std::uint8_t& used = shadow_[g].more;
-      const auto free = [&](std::size_t i) { return !(used >> i & 1) || more[i].words == 0 || more[i].is_of(agent_, words); };
-      std::size_t at = 0;
-      while (!free(at) && ++at < more.size()) {}
-      at %= more.size();
-      used |= static_cast<std::uint8_t>(1u << at);
-      more[at] = {now_, agent_, words, 0, PlaceNumbers::place(place_)};
-    }
+    INLINED Touch now(std::uint8_t words) const { return {now_, agent_, words, 0, PlaceNumbers::place(place_)}; }
 
     SharedMemory& memory_;
     const Clock& clock_;
@@ -165,7 +155,7 @@ class SharedMemory {
     bool checks_;
     unsigned char* data_;
     Granule* shadow_;
-    std::uint32_t bytes_;
+    std::uint32_t granules_;
   };
   const unsigned char* read(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Reads(*this, agent, clock, proxy).read(address, bytes); }
   unsigned char* write(std::uint32_t address, std::uint32_t bytes, int agent, const Clock& clock, Proxy proxy) { return Writes(*this, agent, clock, proxy).write(address, bytes); }
@@ -188,6 +178,7 @@ class SharedMemory {
  private:
   Touch& write_of(std::uint32_t g, int word) { return word == 0 ? shadow_[g].write : writes_[g][static_cast<std::size_t>(word - 1)]; }
 
+  INLINED static std::uint32_t granule_at(std::uint32_t offset) { return std::rotr(offset, 4); }   // more than there are where it is not aligned
   // An access lies inside one granule: up to 16 bytes, aligned.
   INLINED std::pair<std::uint32_t, std::uint8_t> place(std::uint32_t address, std::uint32_t bytes) const {
     const std::uint32_t offset = address - kBase, first = offset % kGranule / 4, last = (offset % kGranule + bytes - 1) / 4;
@@ -227,6 +218,17 @@ class SharedMemory {
     unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
   }
 
+  // When there are too many one is forgotten: a race may be missed, none invented.
+  [[gnu::noinline]] void note_elsewhere(std::uint32_t g, const Touch& read) {
+    MoreReads& more = more_[g];
+    std::uint8_t& used = shadow_[g].more;
+    const auto free = [&](std::size_t i) { return !(used >> i & 1) || more[i].words == 0 || more[i].is_of(read.agent, read.words); };
+    std::size_t at = 0;
+    while (!free(at) && ++at < more.size()) {}
+    at %= more.size();
+    used |= static_cast<std::uint8_t>(1u << at);
+    more[at] = read;
+  }
   template <class Visit> INLINED void for_more(const Granule& granule, std::uint32_t g, const Visit& visit) {
     for (unsigned left = granule.more; left; left &= left - 1) visit(more_[g][static_cast<std::size_t>(std::countr_zero(left))]);
   }

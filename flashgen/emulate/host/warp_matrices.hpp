@@ -9,12 +9,20 @@ namespace cuda_on_host {
 
 inline std::atomic<int> bank_conflicts = 0;            // rows of ldmatrix and stmatrix that had to wait for another of their matrix
 
-inline void count_conflicts(std::uint32_t banks) {     // that the rows of a matrix lie in, 16 bytes each
-  if (const int free = 8 - std::popcount(banks)) bank_conflicts += free;
+// Eight rows, 16 bytes each: of those in the same banks only one goes at a time.
+inline void count_conflicts(const std::uint32_t* addresses) {
+  Words banks;
+  std::memcpy(&banks, addresses, sizeof banks);
+  banks = 1u << (banks / 16 & 7);
+  std::uint32_t any = 0;
+  for (int i = 0; i < 8; ++i) any |= banks[i];
+  if (const int free = 8 - std::popcount(any)) bank_conflicts += free;
 }
-INLINED std::uint32_t bank_of(std::uint32_t address) { return 1u << address / 16 % 8; }
-INLINED void check_row(std::uint32_t address, const char* what) {
-  if (address % 16) [[unlikely]] block->fault(text("%s at shared address %#x: not 16-byte aligned", what, address), "the row's address");
+INLINED void check_rows(const std::uint32_t* addresses, int count, const char* what) {
+  std::uint32_t any = 0;
+  for (int r = 0; r < count; ++r) any |= addresses[r];
+  for (int r = 0; any % 16 && r < count; ++r)
+    if (addresses[r] % 16) block->fault(text("%s at shared address %#x: not 16-byte aligned", what, addresses[r]), "the row's address");
 }
 
 // Have the lanes waited for the same, so that one clock goes for all?
@@ -26,21 +34,22 @@ inline bool know_alike(const Warp& warp) {
   return alike;
 }
 
-// The rows of some matrices, 16 bytes each; their addresses by lane, lane 8 * j + r that of row r of matrix j.
-inline void read_matrices(Matrix* to, int count, const std::uint32_t* addresses, bool alike) {
+// Of an ldmatrix whose lanes have not waited for the same: eight rows, of lane `lane` and the next.
+[[gnu::noinline]] inline void read_each(void* to, const std::uint32_t* addresses, int lane) {
   Block& block = *this_thread().block;
-  SharedMemory& memory = *this_thread().memory;
-  const int agent = agent::warp(block.warp_index());
-  const SharedMemory::Reads first(memory, agent, block.clock_of(0), SharedMemory::Proxy::generic);
-  for (int j = 0; j < count; ++j, addresses += 8) {
-    std::uint32_t banks = 0;
-    for (int r = 0; r < 8; ++r) {
-      check_row(addresses[r], "ldmatrix");
-      const void* const row = alike ? first.read(addresses[r]) : memory.read(addresses[r], 16, agent, block.clock_of(8 * j + r), SharedMemory::Proxy::generic);
-      std::memcpy(&to[j].rows[r], row, 16);
-      banks |= bank_of(addresses[r]);
-    }
-    count_conflicts(banks);
+  for (int r = 0; r < 8; ++r)
+    std::memcpy(static_cast<char*>(to) + 16 * r, this_thread().memory->read(addresses[r], 16, agent::warp(block.warp_index()), block.clock_of(lane + r), SharedMemory::Proxy::generic), 16);
+}
+// The rows of some matrices, 16 bytes each; their addresses by lane, lane 8 * j + r that of row r of matrix j.
+[[gnu::noinline]] inline void read_matrices(Matrix* to, int count, const std::uint32_t* addresses, bool alike) {
+  Block& block = *this_thread().block;
+  const SharedMemory::Reads first(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(0), SharedMemory::Proxy::generic);
+  for (int j = 0; j < count; ++j) {
+    const std::uint32_t* const rows = addresses + 8 * j;
+    check_rows(rows, 8, "ldmatrix");
+    for (int r = 0; alike && r < 8; ++r) std::memcpy(&to[j].rows[r], first.read(rows[r]), 16);
+    if (!alike) read_each(to[j].rows, rows, 8 * j);
+    count_conflicts(rows);
   }
 }
 
@@ -98,7 +107,7 @@ template <int N>
 void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> matrices, bool transposed) {
   here(__builtin_return_address(0));
   const int lane = block->lane(), row = lane / 4, column = lane % 4 * 2;
-  if (lane < 8 * N) check_row(row_address, "stmatrix");
+  check_rows(&row_address, lane < 8 * N, "stmatrix");
   if (transposed) {
     const auto all = block->exchange("stmatrix.trans", matrices);
     for (int j = 0; j < N; ++j) {                      // what this lane would hold, had the matrix not been transposed
@@ -108,9 +117,9 @@ void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> mat
   }
   const auto rows = block->exchange("stmatrix", row_address);
   for (int j = 0; lane == 0 && j < N; ++j) {
-    std::uint32_t banks = 0;
-    for (int r = 0; r < 8; ++r) banks |= bank_of(rows[8 * j + r]);
-    count_conflicts(banks);
+    std::uint32_t addresses[8];
+    for (int r = 0; r < 8; ++r) addresses[r] = rows[8 * j + r];
+    count_conflicts(addresses);
   }
   for (int j = 0; j < N; ++j) {
     const std::uint32_t at = rows[8 * j + row] + static_cast<std::uint32_t>(column) * 2;
