@@ -39,7 +39,7 @@ struct LastAccess : Accessor {                         // the last one of each w
     return launch != now.launch || (same(now) && times[0] <= now.time && times[1] <= now.time && times[2] <= now.time && times[3] <= now.time);
   }
 };
-struct alignas(64) LastAccesses { LastAccess write, read; };
+struct LastAccesses { LastAccess write, read; };
 struct GranuleState {
   std::uint16_t written;                               // a bit for each byte that holds something
   std::uint8_t atomic;                                 // a bit for each word whose last write was an atomic's
