@@ -12,7 +12,7 @@ struct Deferred;
 struct Step;
 struct Units;
 struct StackTop {
-  static constexpr std::size_t kBytes = 256 << 10;     // of a stack, where it is aligned, too
+  static constexpr std::size_t kBytes = STACK_BYTES;    // of a stack, where it is aligned, too: build.py
   Thread* thread;
   Dim3 index;
   int lane = 0;
