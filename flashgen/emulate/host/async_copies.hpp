@@ -24,7 +24,7 @@ class AsyncCopies : public Engine {
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
-    if (array && array->shadow) GlobalUse(block_, Access::read, agent, clock).note(*array, from, static_cast<std::size_t>(source_bytes));
+    if (array && array->shadow) __builtin_prefetch(&array->shadow[array->granule(from) + 1], 1), GlobalUse(block_, Access::read, agent, clock).note(*array, from, static_cast<std::size_t>(source_bytes));
     if (size == SharedMemory::kGranule) std::memset(SharedMemory::Writes(memory_, agent, clock, SharedMemory::Proxy::generic).write(destination), 0xFF, SharedMemory::kGranule);
     else std::memset(memory_.write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
     __builtin_prefetch(source);
