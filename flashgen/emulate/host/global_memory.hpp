@@ -167,7 +167,7 @@ template <Access kAccess> [[gnu::noinline]] void note_plain(const void* address,
   if (!known.array || (!known.array->shadow && kAccess == Access::read)) return;
   if (thread.top->loads) here(caller);
   thread.place = known.place;
-  const int agent = agent::warp(thread.id / 32);
+  const int agent = agent::warp(static_cast<int>(static_cast<unsigned>(thread.id) / 32));
   const Array& array = *known.array;
   if (const GlobalAccess now{{block.number(), static_cast<std::uint8_t>(agent), launch_number, bytes_from(at, bytes)}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number};
       many_cores || !array.shadow || at % 16 + bytes > 16 || !noted_at_once(array, array.granule(at), kAccess, now))

@@ -13,7 +13,7 @@ struct Accessor {
   std::int32_t block;
   std::uint8_t agent, launch;                          // launch: number of the kernel in its call; 0: nobody yet
   std::uint16_t bytes;                                 // of the granule, a bit for each
-  bool same(const Accessor& other) const { return !std::memcmp(this, &other, offsetof(Accessor, bytes)); }   // whatever the bytes
+  bool same(const Accessor& other) const { return block == other.block && agent == other.agent && launch == other.launch; }   // whatever the bytes
 };
 struct GlobalAccess : Accessor {
   std::uint32_t time;
