@@ -49,7 +49,7 @@ class _Report(ctypes.Structure):
 class HostKernel:
     """A kernel of a self-contained CUDA text, compiled for this CPU with its others. Raises MissingTwin, CompileError, BackendError.
 
-    `plain`: races on global memory are looked for in loads and stores of C++ too, not only in instructions; up to a fifth slower.
+    `plain`: races on global memory are looked for in loads and stores of C++ too, not only in instructions; up to a tenth slower.
 
     >>> text = 'struct Params { int* x; }; extern "C" __global__ void f(const __grid_constant__ Params p) { atomicAdd(p.x, 2); }'
     >>> x = np.zeros(1, np.int32)
