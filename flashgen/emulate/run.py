@@ -64,11 +64,11 @@ def emulate(
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
-    counter = np.zeros(2, np.int32)
+    counter, halves = np.zeros(3, np.int32), np.arange(256, dtype=np.int32) % 2
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in plan.launch.scratch}
-    record = fill(plan, {**outputs, **rows, "counter": counter, **tensors, **scratch}, scalars(plan, sizes, params))
+    record = fill(plan, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(plan, sizes, params))
     inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if kv_len else {"q": rows["q"]})
-    watched = {name: Watched(x, "read") for name, x in inputs.items()} | {"counter": Watched(counter)}
+    watched = {name: Watched(x, "read") for name, x in inputs.items()} | {"counter": Watched(counter), "halves": Watched(halves, "read")}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
     launch(plan, source, sizes, record, watched, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")

@@ -115,6 +115,8 @@ def arguments(text: str, operands: list[Operand]) -> Iterator[str]:
             yield from arguments(operand[1:-1], operands)
         elif operand.startswith("{"):
             yield registers([operands[int(o.strip()[1:])] for o in split(operand[1:-1], ",")])
+        elif operand.startswith("%%"):  # a special register
+            yield f"::cuda_on_host::ptx::{operand[2:]}()"
         elif operand.startswith("%"):
             yield operands[int(operand[1:])][1]
         elif operand not in ("", "_"):

@@ -51,6 +51,7 @@ class PipelinePlan:
     output_place: OutputPlace = "registers"  # that o leaves from, of forward_sm90: others have one way
     query_stages: int = 1  # q of so many query tiles in shared memory
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
+    halves: bool = False  # query tiles are dealt by halves of the L2: blocks near one take the heads of one half of all heads
     query_in_registers: bool = False
     in_place: bool = False  # float32 keys and values are split where they arrive in shared memory, else a kernel before has split them
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
@@ -141,7 +142,7 @@ class Argument:
     name: str  # the member
     cuda: str  # its type
     kind: Literal["tensor_map", "pointer", "strides", "array", "scalar"]
-    of: str  # q, k, v, an output, a scratch; counter; a param or tensor of the spec; softmax_scale; a size as group, section
+    of: str  # q, k, v, an output, a scratch; counter, halves; a param or tensor of the spec; softmax_scale; a size as group, section
     box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
     comment: str = ""
 

@@ -18,6 +18,7 @@ STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
 _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
 _SECTION_BYTES = 32 << 20  # of keys and values of a section of heads, which stay in the L2 together
+_HALF_BYTES, _SEEN = 8 << 20, 1024  # the same of either half of the L2, of keys that rows see at a time where it counts
 _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
 _WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 or not, as measured: up to the first of these,
 _WIDE_BYTES = 128 << 20  # or so many bytes
@@ -48,11 +49,6 @@ class Sizes:
 
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
-    row_bytes = (plan.spec.head_dim.qk + plan.spec.head_dim.v) * plan.dtype.bytes
-    wide = plan.spec.head_dim.qk + plan.spec.head_dim.v >= _WIDE
-    heads = (_WIDE_BYTES if wide else _SECTION_BYTES) // max(1, sizes.kv_len * row_bytes) * sizes.group
-    least, most = _SECTION_HEADS
-    most = least if wide else min(max(least, sizes.kv_len // 64), most)
     return {
         **params,
         "softmax_scale": float(evaluate(plan.expressions.scale, params)),
@@ -61,8 +57,21 @@ def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,
-        "section": max(1, min(sizes.heads * sizes.batch, heads, most)) if plan.launch.longest_first else 1,
+        "section": _section(plan, sizes) if plan.launch.longest_first else 1,
     }
+
+
+def _section(plan: Plan, sizes: Sizes) -> int:
+    """Heads of a section; all sections have about as many: a small last one would keep few multiprocessors busy."""
+    columns, halves = plan.spec.head_dim.qk + plan.spec.head_dim.v, plan.pipeline.halves
+    least, most = _SECTION_HEADS
+    most = least if columns >= _WIDE else min(max(least, sizes.kv_len // 32), most)
+    room = _WIDE_BYTES if columns >= _WIDE else _HALF_BYTES if halves else _SECTION_BYTES
+    keys = min(sizes.kv_len, _SEEN) if halves else sizes.kv_len
+    fit = room // max(1, keys * columns * plan.dtype.bytes) * sizes.group
+    heads = -(-sizes.heads * sizes.batch // (2 if halves else 1))
+    sections = -(-heads // max(1, min(fit, most)))
+    return -(-heads // sections)
 
 
 def extent(size: Extent, sizes: Sizes) -> int:

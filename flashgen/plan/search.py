@@ -28,6 +28,7 @@ _OUTPUT_REASONS = {
     "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
     "keys": "o leaves through the place of a key tile, so the next query tile loads while this one is written",
 }
+_HALVES = "; blocks near one half of the L2 take one half of the heads, so that fewer bytes cross between the halves"
 DOCUMENT = 1024  # queries and keys of one of several packed into a sequence
 STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
 
@@ -250,7 +251,7 @@ def _reasons(problem: Problem, draft: Draft, cost: dict[str, float], ranges: Key
     if draft.tile.v_splits > 1:
         columns = f"each with {draft.tile.v_columns} columns of v: no thread holds o of more than 256"
         yield "v_splits", f"{draft.tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
-    yield "order", _order_reason(problem)
+    yield "order", _order_reason(problem) + (_HALVES if draft.pipeline.halves else "")
     if draft.pipeline.output_place in _OUTPUT_REASONS:
         yield "output_place", _OUTPUT_REASONS[draft.pipeline.output_place]
     if draft.pipeline.narrow:

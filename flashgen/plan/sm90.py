@@ -28,8 +28,9 @@ COLUMN_REGISTERS = 16  # where all rows read the same,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
-TILE_BYTES = 128  # of what the loading thread tells about a query tile, all warpgroups at once or each
+TILE_BYTES = 128  # of what is told about a query tile, all at once or each reader
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
+HALVED = 1050  # keys of a query row, up to which the way between the halves of the L2 bounds; with more it is as fast without, or slower
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
 # Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
@@ -88,6 +89,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, place: Out
         query_stages=ahead,
         narrow=_narrow(problem, block_m, block_n),
         multiplied=multiplied,
+        halves=128 * problem.key_tiles(128, 128) <= HALVED,
     )
     return Draft(tile, pipeline, _smem(problem, tile, pipeline))
 
@@ -110,8 +112,8 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
-    barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
-    pieces.append(("tile", "TILE", TILE_BYTES, 2 * (pipe.warps // 4 if pipe.narrow else 1), 8))
+    barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
+    pieces.append(("tile", "TILE", TILE_BYTES, 1 + pipe.warps // 4 if pipe.narrow else 1, 8))
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [("O", "O", "Q")] if shares else [])
 
 
@@ -183,18 +185,23 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
         Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n)),
         *_output(problem.spec),
         *row_arguments(problem.spec),
-        Argument(
-            "counter",
-            "int*",
-            "pointer",
-            "counter",
-            comment="query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after",
-        ),
+        *_dealing(draft.pipeline.halves),
         *further_arguments(problem.spec),
     )
     assert isinstance(draft.smem, SmemPlan)
     kernel = KernelPlan("forward", 128 * (tile.block_m // 64 + 1), draft.smem.bytes, query_tiles(tile), early=True, resident=1)
     return LaunchPlan((kernel,), True, not problem.uniform, arguments)
+
+
+def _dealing(halves: bool) -> Iterator[Argument]:
+    """What query tiles are dealt by."""
+    dealt = "query tiles dealt beyond the first of each block"
+    if halves:
+        dealt = "query tiles dealt of each half of the heads"
+        yield Argument(
+            "halves", "const int*", "pointer", "halves", comment="of the L2, the nearer one of each of 256 multiprocessors; zeros will do"
+        )
+    yield Argument("counter", "int*", "pointer", "counter", comment=f"{dealt}; blocks that are done. Zero at launch, zero again after")
 
 
 def _output(spec: Spec) -> Iterator[Argument]:

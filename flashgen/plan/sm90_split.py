@@ -25,7 +25,7 @@ IN_PLACE = {1: (128, 248), 2: (72, 184)}  # the same where the loading ones spli
 ACCUMULATORS = {232: 196, 184: 176}  # s, its second sum, p, o and a tile's product, beyond which they spill, by a thread's registers
 MASK_REGISTERS = 8  # that a mask needs besides where two sums of a score are alive,
 SCORE_REGISTERS, READ_REGISTERS = 24, 48  # a score that is not linear, and a score or mask that reads tensors
-TILE_BYTES = 128  # of what the loading thread tells about a query tile
+TILE_BYTES = 128  # of what is told about a query tile
 SPLIT_THREADS = 128  # that split a tile in place
 EXTREMES_BYTES = 2 * 3 * SPLIT_THREADS // 32 * 8  # for keys and for values, in two steps and once more, two numbers a warp
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
@@ -66,6 +66,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: b
 
 def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
     count, stages = SPLITS[problem.spec.precision].planes, pipe.stages
+    slots = 2 if pipe.in_place else 1  # where who splits also deals, more of it ahead
     held, scale = (2, 4) if pipe.in_place else (count, 4 * planes.SCALE_FLOATS)  # float32 takes as much as two planes
     pieces = [
         ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
@@ -73,7 +74,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
         ("V", "V", held * tile.block_n * tile.v_stored * 2, stages, 1024),
         ("k scales", "K_SCALES", scale, stages, 16),
         ("v scales", "V_SCALES", scale, stages, 16),
-        ("tile", "TILE", TILE_BYTES, 2, 8),
+        ("tile", "TILE", TILE_BYTES, slots, 8),
     ]
     states = ["full", "empty"]
     if pipe.in_place:
@@ -81,7 +82,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
         pieces += [("extremes", "EXTREMES", EXTREMES_BYTES, 1, 16)]
         states += ["arrived"]
     barriers = [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in states]
-    barriers += [("tile full", "TILE_FULL", 2), ("tile empty", "TILE_EMPTY", 2)]
+    barriers += [("tile full", "TILE_FULL", slots), ("tile empty", "TILE_EMPTY", slots)]
     return lay_out(pieces, barriers, problem.arch.shared_bytes)
 
 

@@ -33,6 +33,20 @@ class Device:
         finally:
             check(*_driver().cuCtxPopCurrent())
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[Any]:
+        """A stream of its own, waited for at the end: a capture neither sees what is done in it nor forbids it."""
+        driver = _driver()
+        with self.active():
+            mode = check(*driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+            try:
+                stream = check(*driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+                yield stream
+                check(*driver.cuStreamSynchronize(stream))
+                check(*driver.cuStreamDestroy(stream))
+            finally:
+                check(*driver.cuThreadExchangeStreamCaptureMode(mode))
+
 
 @functools.cache
 def missing() -> str | None:

@@ -13,7 +13,7 @@ from flashgen.errors import BackendError
 from flashgen.plan.model import Argument, KernelPlan, Plan
 from flashgen.plan.params import Sizes, grid, record_dtype, scalars
 from flashgen.render import Source
-from flashgen.runtime import tma
+from flashgen.runtime import dealing, tma
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.device import Device, check, device
@@ -21,8 +21,7 @@ from flashgen.runtime.nvrtc import Binary
 
 _ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
 _POINTER = struct.Struct("<Q")
-COUNTER = "counter"  # what a launch brings itself, after the arrays
-_PER_THREAD = 2  # CU_STREAM_PER_THREAD: one handle for a stream of each thread
+BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Kernel:
 class Write(NamedTuple):
     """How an address comes into the record."""
 
-    at: int  # its place among the addresses, which have the order of the layouts, the counter last
+    at: int  # its place among the addresses, which have the order of the layouts, then what is BROUGHT
     into: Callable[[memoryview, int], None]
 
 
@@ -82,7 +81,7 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
 
 
 def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Write:
-    at = [*layouts, COUNTER].index(argument.of)
+    at = [*layouts, *BROUGHT].index(argument.of)
     if argument.kind == "tensor_map":
         encode, end = tma.encoder(layouts[argument.of], argument.box), offset + 128
 
@@ -114,6 +113,7 @@ class Launch:
         self._target, self._context, self._writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
+        self._halves = dealing.halves(target) if plan.pipeline.halves else 0
         self._nothing = (-1,) * (1 + max(write.at for write in writes))
         self._written: tuple[int, ...] = self._nothing  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
@@ -140,7 +140,7 @@ class Launch:
         with self._lock:
             if stream != self._stream or (stream and self._captured(stream)):
                 self._follow(stream)
-            wanted = (*addresses, self._counter)
+            wanted = (*addresses, self._counter, self._halves)
             if wanted != self._written:
                 self._write(wanted)
             if int(self._driver.cuCtxGetCurrent()[1]) == self._context:
@@ -156,10 +156,10 @@ class Launch:
     def _follow(self, stream: int) -> None:
         """Launches from now on are in this stream."""
         alone = self._captured(stream)  # nobody knows beside what a graph will run, so each call in one has a counter of its own
-        self._counter = _zeros(self._target) if alone else _counter(self._target, stream)
+        self._counter = dealing.zeros(self._target) if alone else dealing.counter(self._target, stream)
         for config, _ in self._kernels:
             config.hStream = self._driver.CUstream(stream)
-        self._stream = -1 if alone or stream == _PER_THREAD else stream
+        self._stream = -1 if alone or stream == dealing.PER_THREAD else stream
 
     def _write(self, wanted: tuple[int, ...]) -> None:
         """Patches the addresses that changed."""
@@ -185,45 +185,6 @@ def _early() -> Any:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return attribute
-
-
-_COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 8 bytes each, never freed
-
-
-class _OfThread(threading.local):
-    """The same for the streams that a thread has of its own."""
-
-    def __init__(self) -> None:
-        self.counters: dict[tuple[int, int], int] = {}
-
-
-_OF_THREAD = _OfThread()
-
-
-def _counter(target: Device, stream: int) -> int:
-    """Two zeros in memory for the kernels of a stream, which leave them zero."""
-    key, known = (target.ordinal, stream), _OF_THREAD.counters if stream == _PER_THREAD else _COUNTERS
-    if key not in known:
-        known.setdefault(key, _zeros(target))
-    return known[key]
-
-
-def _zeros(target: Device) -> int:
-    """In a stream of its own, so that a capture neither sees it nor forbids it."""
-    from cuda.bindings import driver
-
-    with target.active():
-        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        mode = check(*driver.cuThreadExchangeStreamCaptureMode(relaxed))
-        try:
-            address = check(*driver.cuMemAlloc(8))
-            aside = check(*driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            check(*driver.cuMemsetD32Async(address, 0, 2, aside))
-            check(*driver.cuStreamSynchronize(aside))
-            check(*driver.cuStreamDestroy(aside))
-        finally:
-            check(*driver.cuThreadExchangeStreamCaptureMode(mode))
-    return int(address)
 
 
 def _load(kernel: Kernel, target: Device) -> tuple[Any, ...]:

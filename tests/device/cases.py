@@ -217,27 +217,28 @@ BOXES = """
   __syncthreads();
   if (threadIdx.x == 0) {
     ptx::mbarrier_expect(shared, p.bytes);
-    ptx::tma_load(shared + 1024, p.from, shared, p.column, p.row, p.head, p.batch);
+    ptx::@LOAD@shared + 1024, p.from, shared, p.column, p.row, p.head, p.batch);
   }
   ptx::mbarrier_wait(shared, 0);
   for (int i = threadIdx.x; i < p.bytes / 4; i += 32) p.raw[i] = ptx::load_shared(shared + 1024 + 4 * i);
   if (threadIdx.x == 0) {
-    ptx::tma_store(p.to, shared + 1024, max(p.column, 0), max(p.row, 0), p.head, p.batch);   // no kernel writes before the first row
+    ptx::tma_store_as(ptx::passing(), p.to, shared + 1024, max(p.column, 0), max(p.row, 0), p.head, p.batch);   // no kernel writes before the first row
     ptx::tma_store_commit();
     ptx::tma_store_wait();
   }
-"""
+"""  # noqa: E501
 
 
 def boxes() -> Iterator[Case]:
-    for columns, rows, row, column in ((64, 24, 30, 0), (64, 24, -5, 64), (32, 40, 0, 32), (16, 8, 40, -16)):
+    given = ((64, 24, 30, 0), (64, 24, -5, 64), (32, 40, 0, 32), (16, 8, 40, -16))
+    for (columns, rows, row, column), load in zip(given, ("tma_load(", "tma_load_as(ptx::passing(), ") * 2, strict=True):
         shape = (2, 50, 3, 72)
         x = random(columns).integers(0, 1 << 16, shape).astype(np.uint16)
         scalars = {"column": column, "row": row, "head": 1, "batch": 1, "bytes": columns * rows * 2}
         yield Case(
             f"bulk tensor copies, box {columns} x {rows} at {column}, {row}",
             "TensorMap from, to; u32* raw; int column, row, head, batch, bytes;",
-            BOXES,
+            BOXES.replace("@LOAD@", load),
             {"x": x},
             {"raw": ((columns * rows // 2,), "uint32"), "y": (shape, "uint16")},
             scalars,

@@ -41,7 +41,7 @@ BODY = """
   if (p.fault != 19) ptx::async_proxy_fence();
   if (p.fault != 20) __syncthreads();
   if (threadIdx.x == 0) {
-    ptx::tma_store(p.map, shared, 0, 0, 0, 0);
+    ptx::tma_store_as(ptx::passing(), p.map, shared, 0, 0, 0, 0);
     if (p.fault != 21) ptx::tma_store_commit();
     if (p.fault != 22 && p.fault != 23) ptx::tma_store_wait_read();
     if (p.fault == 23) ptx::store_shared(shared, 1);

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan fdd44750 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 045834b2 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -497,7 +497,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
-// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+// What was found out about a query tile goes to the others through shared memory, word by word.
 __device__ __forceinline__ void post(u32 at, const Work& work) {
   #pragma unroll
   for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
@@ -510,7 +510,7 @@ __device__ __forceinline__ Work fetch(u32 at) {
     for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
   return work;
 }
-static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
 struct Copies {                          // one thread's: deals query tiles and starts the copies of their key tiles
   const Params& p;
@@ -635,11 +635,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void pass_turn() const {}
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    const u32 slot = nth & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    ptx::mbarrier_wait(shared + TILE_FULL + 8 * (nth & 1), nth >> 1 & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * (nth & 1));
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * (nth & 1));
     return work;
   }
 
@@ -778,10 +777,8 @@ extern "C" __global__ void __launch_bounds__(2 * SPLIT_THREADS + 128 * WARPGROUP
       ptx::mbarrier_init(shared + V_FULL + 8 * i, SPLIT_THREADS / 32);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();

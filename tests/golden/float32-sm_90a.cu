@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 0165caa2 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 76abdf88 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -10,7 +10,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 16 | v scales 2 x 16 | tile 2 x 128 | 2 stages    229792 of 232448 bytes
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 16 | v scales 2 x 16 | tile 128 | 2 stages    229648 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -67,13 +67,13 @@ constexpr u32 K = 65536;                 // 2 x 40960
 constexpr u32 V = 147456;                // 2 x 40960
 constexpr u32 K_SCALES = 229376;         // 2 x 16
 constexpr u32 V_SCALES = 229408;         // 2 x 16
-constexpr u32 TILE = 229440;             // 2 x 128
-constexpr u32 K_FULL = 229696;           // 2 x 8
-constexpr u32 K_EMPTY = 229712;          // 2 x 8
-constexpr u32 V_FULL = 229728;           // 2 x 8
-constexpr u32 V_EMPTY = 229744;          // 2 x 8
-constexpr u32 TILE_FULL = 229760;        // 2 x 8
-constexpr u32 TILE_EMPTY = 229776;       // 2 x 8
+constexpr u32 TILE = 229440;             // 1 x 128
+constexpr u32 K_FULL = 229568;           // 2 x 8
+constexpr u32 K_EMPTY = 229584;          // 2 x 8
+constexpr u32 V_FULL = 229600;           // 2 x 8
+constexpr u32 V_EMPTY = 229616;          // 2 x 8
+constexpr u32 TILE_FULL = 229632;        // 1 x 8
+constexpr u32 TILE_EMPTY = 229640;       // 1 x 8
 
 constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
@@ -480,7 +480,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
-// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+// What was found out about a query tile goes to the others through shared memory, word by word.
 __device__ __forceinline__ void post(u32 at, const Work& work) {
   #pragma unroll
   for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
@@ -493,25 +493,46 @@ __device__ __forceinline__ Work fetch(u32 at) {
     for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
   return work;
 }
-static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
-// One thread: deals query tiles to the warpgroups and fills their buffers.
-__device__ __forceinline__ void load(const Params& p, u32 shared) {
+// One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
+__device__ __forceinline__ void deal(const Params& p, u32 shared) {
+  const int lane = threadIdx.x & 31;
   const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  int stage = 0, parity = 1;
-  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
-  for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    if (t >= count) {
-      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
-      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-      break;
+  const auto take = [&](int* counter) {
+    int taken;
+    if (lane == 0) taken = atomicAdd(counter, 1);
+    return __shfl_sync(~0u, taken, 0);
+  };
+  ptx::previous_kernel_wait();           // the counter is zero
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
+    const int t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
+    const bool more = t < count;
+    if (more) {
+      const Work work(t, p);
+      if (lane == 0) post(shared + TILE, work);
+    } else if (lane == 0) {
+      ptx::store_shared(shared + TILE, u32(-1));
     }
-    next = gridDim.x + atomicAdd(p.counter, 1);
-    const Work work(t, p);
-    post(shared + TILE + TILE_BYTES * slot, work);
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
+    if (!more) break;
+  }
+  if (lane) return;
+  __threadfence();
+  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+}
+
+// One thread: fills the buffers.
+__device__ __forceinline__ void load(const Params& p, u32 shared) {
+  int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_FULL, dealt & 1);
+    const Work work = fetch(shared + TILE);
+    ptx::mbarrier_arrive(shared + TILE_EMPTY);
+    if (work.block < 0) return;
     for (int tile = work.last(); tile >= work.first(); --tile) {
       ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
       ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES + SCALE_BYTES);
@@ -524,8 +545,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   }
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
 }
 
 // o = o * rescale + product * weight, for rows of a thread.
@@ -576,11 +595,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void pass_turn() const {}
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    const u32 slot = nth & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    ptx::mbarrier_wait(shared + TILE_FULL, nth & 1);
+    const Work work = fetch(shared + TILE);
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
     return work;
   }
 
@@ -717,16 +735,15 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
+    ptx::mbarrier_init(shared + TILE_FULL, 1);
+    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
+    if (threadIdx.x / 32 == 1) deal(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - 1}.run();

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan cef0be60 | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan 5a243e82 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 49152 | K 2 x 49152 | V 2 x 32768 | tile 2 x 128 | 2 stages    213360 of 232448 bytes
+//   shared    Q 49152 | K 2 x 49152 | V 2 x 32768 | tile 128 | 2 stages    213216 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -53,15 +53,15 @@ constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED *
 constexpr u32 Q = 0;                     // 1 x 49152
 constexpr u32 K = 49152;                 // 2 x 49152
 constexpr u32 V = 147456;                // 2 x 32768
-constexpr u32 TILE = 212992;             // 2 x 128
-constexpr u32 Q_FULL = 213248;           // 1 x 8
-constexpr u32 Q_EMPTY = 213256;          // 1 x 8
-constexpr u32 K_FULL = 213264;           // 2 x 8
-constexpr u32 K_EMPTY = 213280;          // 2 x 8
-constexpr u32 V_FULL = 213296;           // 2 x 8
-constexpr u32 V_EMPTY = 213312;          // 2 x 8
-constexpr u32 TILE_FULL = 213328;        // 2 x 8
-constexpr u32 TILE_EMPTY = 213344;       // 2 x 8
+constexpr u32 TILE = 212992;             // 1 x 128
+constexpr u32 Q_FULL = 213120;           // 1 x 8
+constexpr u32 Q_EMPTY = 213128;          // 1 x 8
+constexpr u32 K_FULL = 213136;           // 2 x 8
+constexpr u32 K_EMPTY = 213152;          // 2 x 8
+constexpr u32 V_FULL = 213168;           // 2 x 8
+constexpr u32 V_EMPTY = 213184;          // 2 x 8
+constexpr u32 TILE_FULL = 213200;        // 1 x 8
+constexpr u32 TILE_EMPTY = 213208;       // 1 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -97,9 +97,15 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, 
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
     :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
 }
-__device__ __forceinline__ void tma_store(const TensorMap& map, u32 from, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+// A hint for the L2: to give up first what nobody reads again soon (9.7.9.18, createpolicy).
+__device__ __forceinline__ u64 passing() { u64 hint; asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint)); return hint; }
+__device__ __forceinline__ void tma_load_as(u64 hint, u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
+}
+__device__ __forceinline__ void tma_store_as(u64 hint, const TensorMap& map, u32 from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
+    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -286,7 +292,7 @@ struct Work {                            // the t-th query tile and its key tile
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
-// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+// What was found out about a query tile goes to the others through shared memory, word by word.
 __device__ __forceinline__ void post(u32 at, const Work& work) {
   #pragma unroll
   for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
@@ -299,28 +305,49 @@ __device__ __forceinline__ Work fetch(u32 at) {
     for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
   return work;
 }
-static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
-// One thread: deals query tiles to the warpgroups and fills their buffers.
-__device__ __forceinline__ void load(const Params& p, u32 shared) {
+// One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
+__device__ __forceinline__ void deal(const Params& p, u32 shared) {
+  const int lane = threadIdx.x & 31;
   const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  int stage = 0, parity = 1;
-  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
-  for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    if (t >= count) {
-      ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
-      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-      break;
+  const auto take = [&](int* counter) {
+    int taken;
+    if (lane == 0) taken = atomicAdd(counter, 1);
+    return __shfl_sync(~0u, taken, 0);
+  };
+  ptx::previous_kernel_wait();           // the counter is zero
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
+    const int t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
+    const bool more = t < count;
+    if (more) {
+      const Work work(t, p);
+      if (lane == 0) post(shared + TILE, work);
+    } else if (lane == 0) {
+      ptx::store_shared(shared + TILE, u32(-1));
     }
-    next = gridDim.x + atomicAdd(p.counter, 1);
-    const Work work(t, p);
-    post(shared + TILE + TILE_BYTES * slot, work);
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
+    if (!more) break;
+  }
+  if (lane) return;
+  __threadfence();
+  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+}
+
+// One thread: fills the buffers.
+__device__ __forceinline__ void load(const Params& p, u32 shared) {
+  int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_FULL, dealt & 1);
+    const Work work = fetch(shared + TILE);
+    ptx::mbarrier_arrive(shared + TILE_EMPTY);
+    if (work.block < 0) return;
     ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
+    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load_as(ptx::passing(), shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
     for (int tile = work.last(); tile >= work.first(); --tile) {
       ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
       ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
@@ -336,8 +363,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     ptx::mbarrier_arrive(shared + V_FULL + 8 * stage);
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
 }
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
@@ -360,11 +385,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    const u32 slot = nth & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
+    ptx::mbarrier_wait(shared + TILE_FULL, nth & 1);
+    const Work work = fetch(shared + TILE);
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
     return work;
   }
 
@@ -436,7 +460,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * 64 * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store_as(ptx::passing(), p.o, place + c * 64 * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
       ptx::mbarrier_arrive(shared + (warpgroup ? K_EMPTY : V_EMPTY) + 8 * stage(step));
       ptx::tma_store_wait_read();
@@ -496,16 +520,15 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
+    ptx::mbarrier_init(shared + TILE_FULL, 1);
+    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
+    if (threadIdx.x / 32 == 1) deal(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - 1}.run();

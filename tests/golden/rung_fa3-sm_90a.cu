@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan 70a3b00e | generated, do not edit
+// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan 4771eba2 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     head by head, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 2 x 24576 | K 4 x 16384 | V 4 x 16384 | O 24576 | tile 6 x 128 | 4 stages    205760 of 232448 bytes
+//   shared    Q 2 x 24576 | K 4 x 16384 | V 4 x 16384 | O 24576 | tile 4 x 128 | 4 stages    205488 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -52,15 +52,15 @@ constexpr u32 Q = 0;                     // 2 x 24576
 constexpr u32 K = 49152;                 // 4 x 16384
 constexpr u32 V = 114688;                // 4 x 16384
 constexpr u32 O = 180224;                // 1 x 24576
-constexpr u32 TILE = 204800;             // 6 x 128
-constexpr u32 Q_FULL = 205568;           // 2 x 8
-constexpr u32 Q_EMPTY = 205584;          // 2 x 8
-constexpr u32 K_FULL = 205600;           // 4 x 8
-constexpr u32 K_EMPTY = 205632;          // 4 x 8
-constexpr u32 V_FULL = 205664;           // 4 x 8
-constexpr u32 V_EMPTY = 205696;          // 4 x 8
-constexpr u32 TILE_FULL = 205728;        // 2 x 8
-constexpr u32 TILE_EMPTY = 205744;       // 2 x 8
+constexpr u32 TILE = 204800;             // 4 x 128
+constexpr u32 Q_FULL = 205312;           // 2 x 8
+constexpr u32 Q_EMPTY = 205328;          // 2 x 8
+constexpr u32 K_FULL = 205344;           // 4 x 8
+constexpr u32 K_EMPTY = 205376;          // 4 x 8
+constexpr u32 V_FULL = 205408;           // 4 x 8
+constexpr u32 V_EMPTY = 205440;          // 4 x 8
+constexpr u32 TILE_FULL = 205472;        // 1 x 8
+constexpr u32 TILE_EMPTY = 205480;       // 1 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -96,9 +96,15 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, 
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
     :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
 }
-__device__ __forceinline__ void tma_store(const TensorMap& map, u32 from, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+// A hint for the L2: to give up first what nobody reads again soon (9.7.9.18, createpolicy).
+__device__ __forceinline__ u64 passing() { u64 hint; asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint)); return hint; }
+__device__ __forceinline__ void tma_load_as(u64 hint, u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
+}
+__device__ __forceinline__ void tma_store_as(u64 hint, const TensorMap& map, u32 from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
+    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -285,7 +291,7 @@ struct Work {                            // the t-th query tile and its key tile
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
-// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+// What was found out about a query tile goes to the others through shared memory, word by word.
 __device__ __forceinline__ void post(u32 at, const Work& work) {
   #pragma unroll
   for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
@@ -298,29 +304,50 @@ __device__ __forceinline__ Work fetch(u32 at) {
     for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
   return work;
 }
-static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
-// One thread: deals query tiles to the warpgroups and fills their buffers.
-__device__ __forceinline__ void load(const Params& p, u32 shared) {
+// One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
+// Each lane finds those of one reader: the loading thread, which needs what any row sees, and the warpgroups.
+__device__ __forceinline__ void deal(const Params& p, u32 shared) {
+  const int lane = threadIdx.x & 31, reader = min(lane, WARPGROUPS);
   const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  int stage = 0, parity = 1;
-  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
-  for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    if (t >= count) {
-      for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) ptx::store_shared(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), u32(-1));
-      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-      break;
+  const auto take = [&](int* counter) {
+    int taken;
+    if (lane == 0) taken = atomicAdd(counter, 1);
+    return __shfl_sync(~0u, taken, 0);
+  };
+  ptx::previous_kernel_wait();           // the counter is zero
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
+    const int t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
+    const bool more = t < count;
+    if (more) {
+      const Work work(t, p), own = reader ? work.narrowed(p, reader - 1) : work;
+      if (lane == reader) post(shared + TILE + TILE_BYTES * reader, own);
+    } else if (lane == reader) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * reader, u32(-1));
     }
-    next = gridDim.x + atomicAdd(p.counter, 1);
-    const Work work(t, p);
-    #pragma unroll
-    for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) post(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), work.narrowed(p, warpgroup));
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
+    if (!more) break;
+  }
+  if (lane) return;
+  __threadfence();
+  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+}
+
+// One thread: fills the buffers.
+__device__ __forceinline__ void load(const Params& p, u32 shared) {
+  int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_FULL, dealt & 1);
+    const Work work = fetch(shared + TILE);
+    ptx::mbarrier_arrive(shared + TILE_EMPTY);
+    if (work.block < 0) return;
     ptx::mbarrier_wait(shared + Q_EMPTY + 8 * (dealt & 1), (dealt >> 1 & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL + 8 * (dealt & 1), Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
+    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load_as(ptx::passing(), shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
     for (int tile = work.last(); tile >= work.first(); --tile) {
       ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
       ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
@@ -331,8 +358,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   }
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
 }
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
@@ -355,11 +380,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    const u32 slot = nth & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup));
+    ptx::mbarrier_wait(shared + TILE_FULL, nth & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * (1 + warpgroup));
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
     return work;
   }
 
@@ -444,7 +468,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store_as(ptx::passing(), p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
@@ -495,24 +519,23 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
-      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
+    ptx::mbarrier_init(shared + TILE_FULL, 1);
+    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
+    if (threadIdx.x / 32 == 1) deal(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - 1}.run();

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec standard | arch sm_90 | plan e4d7c92d | generated, do not edit
+// flashgen 0.1.0 | spec standard | arch sm_90 | plan 8cca3301 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

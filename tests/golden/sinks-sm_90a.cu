@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 7a2a90dc | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 755b1132 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 3 runs of tiles in closed form (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
-//   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 6 x 128 | 4 stages    140224 of 232448 bytes
+//   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 4 x 128 | 4 stages    139952 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -48,7 +48,8 @@ struct Params {
   TensorMap v;
   TensorMap o;
   float* lse;                            // [B, Hq, Sq], natural log
-  int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
+  const int* halves;                     // of the L2, the nearer one of each of 256 multiprocessors; zeros will do
+  int* counter;                          // query tiles dealt of each half of the heads; blocks that are done. Zero at launch, zero again after
   Array<float, 1> arg_sinks;             // [hq]
   float softmax_scale;
   int q_len;
@@ -80,15 +81,15 @@ constexpr u32 Q = 0;                     // 2 x 24576
 constexpr u32 K = 49152;                 // 4 x 8192
 constexpr u32 V = 81920;                 // 4 x 8192
 constexpr u32 O = 114688;                // 1 x 24576
-constexpr u32 TILE = 139264;             // 6 x 128
-constexpr u32 Q_FULL = 140032;           // 2 x 8
-constexpr u32 Q_EMPTY = 140048;          // 2 x 8
-constexpr u32 K_FULL = 140064;           // 4 x 8
-constexpr u32 K_EMPTY = 140096;          // 4 x 8
-constexpr u32 V_FULL = 140128;           // 4 x 8
-constexpr u32 V_EMPTY = 140160;          // 4 x 8
-constexpr u32 TILE_FULL = 140192;        // 2 x 8
-constexpr u32 TILE_EMPTY = 140208;       // 2 x 8
+constexpr u32 TILE = 139264;             // 4 x 128
+constexpr u32 Q_FULL = 139776;           // 2 x 8
+constexpr u32 Q_EMPTY = 139792;          // 2 x 8
+constexpr u32 K_FULL = 139808;           // 4 x 8
+constexpr u32 K_EMPTY = 139840;          // 4 x 8
+constexpr u32 V_FULL = 139872;           // 4 x 8
+constexpr u32 V_EMPTY = 139904;          // 4 x 8
+constexpr u32 TILE_FULL = 139936;        // 1 x 8
+constexpr u32 TILE_EMPTY = 139944;       // 1 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -111,6 +112,8 @@ __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("ba
 __device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+// The number of this multiprocessor (PTX ISA 9.0, 10, %smid).
+__device__ __forceinline__ u32 multiprocessor() { u32 x; asm("mov.u32 %0, %%smid;" : "=r"(x)); return x; }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ float log2(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -124,9 +127,15 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, 
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
     :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
 }
-__device__ __forceinline__ void tma_store(const TensorMap& map, u32 from, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
-    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
+// A hint for the L2: to give up first what nobody reads again soon (9.7.9.18, createpolicy).
+__device__ __forceinline__ u64 passing() { u64 hint; asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint)); return hint; }
+__device__ __forceinline__ void tma_load_as(u64 hint, u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
+}
+__device__ __forceinline__ void tma_store_as(u64 hint, const TensorMap& map, u32 from, int column, int row, int head, int batch) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
+    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
 }
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
@@ -267,23 +276,26 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // the t-th query tile of a half of the heads and its key tiles
   static constexpr int RUNS = 3;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
   int above, below;                      // of a warpgroup: key tiles of the query tile that it does not take
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  __device__ __forceinline__ Work(int t, const Params& p, int half) {
+    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = heads_of(p, half);
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = section * p.section + within % width + (half ? heads_of(p, 0) : 0);
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+
+  static __device__ __forceinline__ int heads_of(const Params& p, int half) { return (p.heads * p.batch + 1 - half) / 2; }
+  static __device__ __forceinline__ int count(const Params& p, int half) { return (p.q_len + BLOCK_M - 1) / BLOCK_M * heads_of(p, half); }
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -328,7 +340,7 @@ struct Work {                            // the t-th query tile and its key tile
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
-// What the loading thread found out about a query tile goes to the others through shared memory, word by word.
+// What was found out about a query tile goes to the others through shared memory, word by word.
 __device__ __forceinline__ void post(u32 at, const Work& work) {
   #pragma unroll
   for (int i = 0; i < sizeof(Work) / 4; ++i) ptx::store_shared(at + 4 * i, reinterpret_cast<const u32*>(&work)[i]);
@@ -341,29 +353,54 @@ __device__ __forceinline__ Work fetch(u32 at) {
     for (int i = 1; i < sizeof(Work) / 4; ++i) reinterpret_cast<u32*>(&work)[i] = ptx::load_shared(at + 4 * i);
   return work;
 }
-static_assert(sizeof(Work) <= TILE_BYTES, "a slot holds a query tile");
+static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
-// One thread: deals query tiles to the warpgroups and fills their buffers.
-__device__ __forceinline__ void load(const Params& p, u32 shared) {
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  int stage = 0, parity = 1;
-  ptx::previous_kernel_wait();           // what it wrote is there, the counter is zero; all that others do follows from here
-  for (int t = blockIdx.x, next, dealt = 0;; t = next, ++dealt) {
-    const u32 slot = dealt & 1;
-    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt >> 1 & 1) ^ 1);
-    if (t >= count) {
-      for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) ptx::store_shared(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), u32(-1));
-      ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
-      break;
+// One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
+// Each lane finds those of one reader: the loading thread, which needs what any row sees, and the warpgroups.
+__device__ __forceinline__ void deal(const Params& p, u32 shared) {
+  const int lane = threadIdx.x & 31, reader = min(lane, WARPGROUPS);
+  int half = p.halves[ptx::multiprocessor()], halves = 2;   // of the L2: whose heads this block takes, and how many may have query tiles left
+  const auto take = [&](int* counter) {
+    int taken;
+    if (lane == 0) taken = atomicAdd(counter, 1);
+    return __shfl_sync(~0u, taken, 0);
+  };
+  ptx::previous_kernel_wait();           // the counters are zero
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
+    int t = take(p.counter + half);
+    while (halves && t >= Work::count(p, half)) {
+      half ^= 1;
+      if (--halves) t = take(p.counter + half);
     }
-    next = gridDim.x + atomicAdd(p.counter, 1);
-    const Work work(t, p);
-    #pragma unroll
-    for (int warpgroup = 0; warpgroup < WARPGROUPS; ++warpgroup) post(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup), work.narrowed(p, warpgroup));
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    const bool more = halves > 0;
+    if (more) {
+      const Work work(t, p, half), own = reader ? work.narrowed(p, reader - 1) : work;
+      if (lane == reader) post(shared + TILE + TILE_BYTES * reader, own);
+    } else if (lane == reader) {
+      ptx::store_shared(shared + TILE + TILE_BYTES * reader, u32(-1));
+    }
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
+    if (!more) break;
+  }
+  if (lane) return;
+  __threadfence();
+  if (atomicAdd(p.counter + 2, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = p.counter[2] = 0;   // the last block leaves them as it found them
+}
+
+// One thread: fills the buffers.
+__device__ __forceinline__ void load(const Params& p, u32 shared) {
+  int stage = 0, parity = 1;
+  ptx::previous_kernel_wait();           // what it wrote is there
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_FULL, dealt & 1);
+    const Work work = fetch(shared + TILE);
+    ptx::mbarrier_arrive(shared + TILE_EMPTY);
+    if (work.block < 0) return;
     ptx::mbarrier_wait(shared + Q_EMPTY + 8 * (dealt & 1), (dealt >> 1 & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL + 8 * (dealt & 1), Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
+    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load_as(ptx::passing(), shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
     for (int tile = work.last(); tile >= work.first(); --tile) {
       ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
       ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
@@ -374,8 +411,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   }
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
 }
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
@@ -398,11 +433,10 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void pass_turn() const { ptx::bar_arrive(TURN + (warpgroup + 1) % WARPGROUPS, 256); }
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    const u32 slot = nth & 1;
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * slot, nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * (WARPGROUPS * slot + warpgroup));
+    ptx::mbarrier_wait(shared + TILE_FULL, nth & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * (1 + warpgroup));
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * slot);
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
     return work;
   }
 
@@ -488,7 +522,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store(p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store_as(ptx::passing(), p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
@@ -539,24 +573,23 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
+    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
     }
-    for (int i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
-      ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
+    ptx::mbarrier_init(shared + TILE_FULL, 1);
+    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
+    if (threadIdx.x / 32 == 1) deal(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - 1}.run();

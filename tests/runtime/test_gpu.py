@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import CallError
-from flashgen.runtime import arrays, cache, gpu, kernel, tma, tuned
+from flashgen.runtime import arrays, cache, dealing, gpu, kernel, tma, tuned
 from flashgen.runtime.device import Device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
@@ -65,7 +65,8 @@ def launches() -> Any:
         patch.setattr(tma, "encoder", tensor_map)
         patch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
         patch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
-        patch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
+        patch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
+        patch.setattr(dealing, "halves", lambda _: 0x6000)
         patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.plan.launch.kernels))
         patch.setattr(kernel, "device", lambda _: CARD)
         patch.setattr(gpu, "device", lambda _: CARD)

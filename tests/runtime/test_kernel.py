@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import BackendError
 from flashgen.plan import Plan, plan
 from flashgen.plan.params import STRIDES, Sizes, grid, record_dtype, scalars
 from flashgen.render import Source
-from flashgen.runtime import kernel, tma
+from flashgen.runtime import dealing, kernel, tma
 from flashgen.runtime.arrays import Layout, contiguous_strides
 from flashgen.runtime.device import Device
 from flashgen.runtime.nvrtc import Binary
@@ -32,8 +34,17 @@ SPEC = Spec(
     tensors={"bias": {"shape": ["hq", "q_len"], "dtype": "float32"}},
 )
 SIZES = Sizes(batch=2, q_len=1000, kv_len=1500, heads=8, kv_heads=2)
-ADDRESSES = {"q": 0x1000, "k": 0x2000, "v": 0x3000, "o": 0x4000, "lse": 0x5000, "bias": 0x6000, "counter": 0x7000}  # as LAYOUTS
-ARRAYS = tuple(ADDRESSES.values())[:-1]
+ADDRESSES = {
+    "q": 0x1000,
+    "k": 0x2000,
+    "v": 0x3000,
+    "o": 0x4000,
+    "lse": 0x5000,
+    "bias": 0x6000,
+    "counter": 0x7000,
+    "halves": 0x8000,
+}  # as LAYOUTS
+ARRAYS = tuple(ADDRESSES.values())[:-2]
 
 
 def packed(*shape: int, dtype: str = "bfloat16") -> Layout:
@@ -101,6 +112,16 @@ def test_sections_hold_at_least_a_head_and_at_most_all(kv_len: int) -> None:
     assert 1 <= scalars(planned, Sizes(2, 5, kv_len, 32, 8), {})["section"] <= 64
 
 
+@given(st.integers(1, 99), st.integers(1, 9), st.sampled_from([64, 128, 256]), st.sampled_from([300, 1024, 5000]))
+def test_sections_are_as_few_as_they_can_be_and_alike(heads: int, batch: int, head_dim: int, kv_len: int) -> None:
+    planned = plan(Spec(head_dim=head_dim, dtype="bfloat16", mask="causal"), "sm_90a", length=1024 if kv_len <= 1024 else 8192)
+    together = -(-heads * batch // (2 if planned.pipeline.halves else 1))
+    section = scalars(planned, Sizes(batch, 5, kv_len, heads, heads), {})["section"]
+    full, rest = divmod(together, section)
+    assert section <= 32
+    assert not rest or section - rest <= full
+
+
 def test_grids(planned: Plan) -> None:
     tiles = -(-1000 // planned.tile.block_m) * 16
     (kernel,) = planned.launch.kernels
@@ -128,7 +149,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     seen_bytes = record_dtype(plan(SPEC, "sm_90a").launch.arguments).itemsize
     monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
-    monkeypatch.setattr(kernel, "_counter", lambda _, stream: 0x7000 + stream)
+    monkeypatch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
+    monkeypatch.setattr(dealing, "halves", lambda _: 0x8000)
     monkeypatch.setattr(driver, "cuStreamIsCapturing", lambda stream: (0, int(stream == CAPTURED)))
     return seen
 
@@ -175,7 +197,7 @@ def test_each_captured_launch_has_a_counter_of_its_own(
     planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = iter(range(0x8000, 0x9000, 8))
-    monkeypatch.setattr(kernel, "_zeros", lambda _: next(fresh))
+    monkeypatch.setattr(dealing, "zeros", lambda _: next(fresh))
     launch = prepare(planned)
     for stream in (5, CAPTURED, CAPTURED, 5):
         launch(ARRAYS, stream)
@@ -225,13 +247,13 @@ def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.Mon
 
 def test_counters_are_those_of_a_stream_and_per_thread_those_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     made = iter(range(1, 9))
-    monkeypatch.setattr(kernel, "_zeros", lambda _: next(made))
-    monkeypatch.setattr(kernel, "_COUNTERS", {})
-    monkeypatch.setattr(kernel, "_OF_THREAD", kernel._OfThread())
+    monkeypatch.setattr(dealing, "zeros", lambda _: next(made))
+    monkeypatch.setattr(dealing, "_COUNTERS", {})
+    monkeypatch.setattr(dealing, "_OF_THREAD", dealing._OfThread())
     target, per_thread, found = Device(0, "H", by_name("sm_90a"), 132, None, 77), int(driver.CU_STREAM_PER_THREAD), []
 
     def ask() -> None:
-        found.append([kernel._counter(target, stream) for stream in (5, per_thread, 5, per_thread)])
+        found.append([dealing.counter(target, stream) for stream in (5, per_thread, 5, per_thread)])
 
     ask()
     other = threading.Thread(target=ask)

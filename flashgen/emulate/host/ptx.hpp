@@ -49,16 +49,25 @@ void store_box(const void* map, const int* at, int rank, std::uint32_t source);
       std::uint32_t destination, const void* map, Values<int, RANK> at, std::uint32_t mbarrier) {                                  \
     load_box(destination, map, at.v, RANK, mbarrier);                                                                              \
   }                                                                                                                                \
+  INLINED void cp_async_bulk_tensor_##RANK##d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(                 \
+      std::uint32_t destination, const void* map, Values<int, RANK> at, std::uint32_t mbarrier, std::uint64_t) {                   \
+    load_box(destination, map, at.v, RANK, mbarrier);                                                                              \
+  }                                                                                                                                \
   INLINED void cp_async_bulk_tensor_##RANK##d_global_shared_cta_tile_bulk_group(const void* map, Values<int, RANK> at, std::uint32_t source) { \
     store_box(map, at.v, RANK, source);                                                                                            \
+  }                                                                                                                                \
+  INLINED void cp_async_bulk_tensor_##RANK##d_global_shared_cta_tile_bulk_group_L2_cache_hint(                                     \
+      const void* map, Values<int, RANK> at, std::uint32_t source, std::uint64_t) {                                                \
+    store_box(map, at.v, RANK, source);                                                                                            \
   }
-BULK_TENSOR(2)   // cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_2d_global_shared_cta_tile_bulk_group
-BULK_TENSOR(3)   // cp_async_bulk_tensor_3d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_3d_global_shared_cta_tile_bulk_group
-BULK_TENSOR(4)   // cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group
-BULK_TENSOR(5)   // cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group
+BULK_TENSOR(2)   // cp_async_bulk_tensor_2d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_2d_global_shared_cta_tile_bulk_group, each also _L2_cache_hint
+BULK_TENSOR(3)   // cp_async_bulk_tensor_3d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_3d_global_shared_cta_tile_bulk_group, each also _L2_cache_hint
+BULK_TENSOR(4)   // cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group, each also _L2_cache_hint
+BULK_TENSOR(5)   // cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group, each also _L2_cache_hint
 #undef BULK_TENSOR
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier);
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes);
+INLINED void createpolicy_fractional_L2_evict_first_b64(unsigned long long& x, double) { x = 0; }   // only speed depends on it
 void cp_async_bulk_commit_group();
 void cp_async_bulk_wait_group_read(int newest);
 void cp_async_bulk_wait_group(int newest);
@@ -189,6 +198,8 @@ INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { built
 INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(address + i, values.v[i]); }
 
 // --- numbers
+INLINED std::uint32_t smid() { return builtins::blockIdx.x; }   // as if each block had a multiprocessor of its own
+INLINED void mov_u32(std::uint32_t& d, std::uint32_t a) { d = a; }
 INLINED void mul_wide_s32(long long& d, int a, int b) { d = static_cast<long long>(a) * b; }
 INLINED void mul_wide_u32(unsigned long long& d, unsigned a, unsigned b) { d = static_cast<unsigned long long>(a) * b; }
 INLINED void tanh_approx_f32(float& y, float x) { y = __builtin_tanhf(x); }
