@@ -41,7 +41,8 @@ extern "C" __global__ void latencies(const __grid_constant__ Params p) {
 def table(target: Device) -> NDArray[np.int32]:
     """The half, 0 or 1, of each multiprocessor by its number (`%smid`), 256 in all; zeros where the L2 has one part.
 
-    Kept beside the compiled kernels, by the card's UUID. Raises BackendError.
+    Halves are kept beside the compiled kernels, by the card's UUID; where none were told apart, perhaps since others kept the card busy,
+    the next process measures again. Raises BackendError.
     """
     path = root().parent / "halves" / f"{_uuid(target)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -51,7 +52,8 @@ def table(target: Device) -> NDArray[np.int32]:
     clocks, found = _latencies(target), np.zeros(_MULTIPROCESSORS, np.int32)
     there = clocks.min(1) > 0
     found[there] = parted(clocks[there])
-    _keep(path, found)
+    if found.any():
+        _keep(path, found)
     return found
 
 
@@ -69,7 +71,7 @@ def parted(clocks: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _keep(path: Path, found: NDArray[np.int32]) -> None:
     beside = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):  # the next process measures again, in some tenths of a second
+    with contextlib.suppress(OSError):  # then it is measured again, in some tenths of a second
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(json.dumps(found.tolist()))
         beside.replace(path)

@@ -63,6 +63,14 @@ def test_a_card_is_measured_once(measured: list[int], tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "halves").iterdir()] == ["ab12.json"]
 
 
+def test_what_was_not_told_apart_is_measured_again(measured: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "parted", lambda clocks: np.zeros(len(clocks), np.int32))
+    assert not halves.table(CARD).any()
+    assert not halves.table(CARD).any()
+    assert measured == [1, 1]
+    assert not (tmp_path / "halves").exists()
+
+
 @pytest.mark.parametrize("broken", [b"", b"[0, 1]", b"{}", b"[2" + b", 0" * 255 + b"]", b"null"])
 def test_a_broken_file_is_measured_anew(measured: list[int], tmp_path: Path, broken: bytes) -> None:
     (tmp_path / "halves").mkdir()
