@@ -151,6 +151,8 @@ def _value(atom: Atom, values: Mapping[str, Any]) -> Any:
     match atom.op:
         case "read":
             array = np.asarray(values[atom.name])
+            if not array.size:  # there is no key, and no tile whatever is read
+                return np.int64(0)
             return np.int64(array[tuple(np.clip(index, 0, size - 1) for index, size in zip(args, array.shape, strict=True))])
         case "//":
             return args[0] // args[1]

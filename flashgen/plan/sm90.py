@@ -58,10 +58,11 @@ def drafts(problem: Problem) -> Iterator[Draft]:
     rows = by_warps if spec.block.m is None else [spec.block.m]
     keys = KEYS if spec.block.n is None else [spec.block.n]
     stages = [2, 3, 4] if spec.stages is None else [spec.stages]
+    halves = 128 * problem.key_tiles(128, 128) <= HALVED
     busy = spec.softmax.normalized and problem.holes.instructions.special > 0
     for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
         if not multiplied or (busy and block_m == 192):
-            yield _draft(problem, block_m, block_n, n, place, ahead, multiplied)
+            yield _draft(problem, block_m, block_n, n, place, ahead, multiplied, halves)
 
 
 def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
@@ -71,7 +72,9 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int) -> Draft:
+def _draft(
+    problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
+) -> Draft:
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     splits = v_splits(problem.spec)
     columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
@@ -89,7 +92,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, place: Out
         query_stages=ahead,
         narrow=_narrow(problem, block_m, block_n),
         multiplied=multiplied,
-        halves=128 * problem.key_tiles(128, 128) <= HALVED,
+        halves=halves,
     )
     return Draft(tile, pipeline, _smem(problem, tile, pipeline))
 

@@ -17,6 +17,7 @@ __all__ = ["parted", "table"]
 
 _MULTIPROCESSORS = 256  # that a table holds
 _LINES = 64  # of 128 bytes, spread over both halves by a hash of their addresses
+_APART = 0.1  # of the time of an atomic, by which halves differ at least
 _ALONE = 200 << 10  # bytes of shared memory of a block, so that it has a multiprocessor for itself
 _LATENCIES = r"""
 struct Params { unsigned* lines; int* clocks; };
@@ -65,8 +66,9 @@ def parted(clocks: NDArray[np.int32]) -> NDArray[np.int32]:
     """
     unlike = clocks - clocks.mean(0) - clocks.mean(1, keepdims=True) + clocks.mean()
     side = np.linalg.svd(unlike, full_matrices=False)[0][:, 0]
-    apart = np.abs(side).min() > 0.5 * np.abs(side).mean()  # with one part there are multiprocessors in between
-    return ((side > 0) != (side[0] > 0)).astype(np.int32) if apart else np.zeros(len(clocks), np.int32)
+    other = (side > 0) != (side[0] > 0)
+    apart = np.abs(unlike[other].mean(0) - unlike[~other].mean(0)).mean() if other.any() else 0.0  # clocks: half of the time, or noise
+    return other.astype(np.int32) if apart > _APART * clocks.mean() else np.zeros(len(clocks), np.int32)
 
 
 def _keep(path: Path, found: NDArray[np.int32]) -> None:

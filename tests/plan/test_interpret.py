@@ -88,6 +88,14 @@ def test_any_spec_on_any_shape(problem):
     check(spec, q, k, v, **values, softcap=4.0)
 
 
+def test_documents_without_a_key():
+    spec = Spec(dtype="float16", head_dim=8, mask="causal & document(ids)", tensors={"ids": TENSORS["ids"]})
+    q, k, v = arrays(spec, 2, 2, 1, 5, 0, seed=1)
+    found = interpret(plan(spec, "host"), q, k, v, {"ids": np.zeros((2, 0), np.int32)})
+    assert not found["o"].any()
+    assert np.isneginf(found["lse"]).all()
+
+
 @settings(max_examples=20)
 @given(problems())
 def test_schedules_agree(problem):

@@ -21,21 +21,19 @@ def clocks(sides: Any, near: Any, noise: int, seed: int) -> Any:
     return 315 + 198 * apart + rng.integers(0, noise + 1, apart.shape)
 
 
-@given(st.lists(st.integers(0, 1), min_size=2, max_size=140), st.integers(0, 60), st.integers(0, 1 << 30))
-def test_halves_are_told_apart(sides: list[int], noise: int, seed: int) -> None:
-    sides[:2] = 0, 1
-    found = halves.parted(clocks(sides, np.random.default_rng(seed + 1).permutation(64) % 2, noise, seed))
-    np.testing.assert_array_equal(found, sides)
+@given(st.integers(30, 90), st.integers(30, 90), st.integers(0, 60), st.integers(0, 1 << 30))
+def test_halves_are_told_apart(one: int, other: int, noise: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sides = rng.permutation(np.arange(one + other) < one).astype(np.int32)
+    found = halves.parted(clocks(sides, rng.permutation(64) % 2, noise, seed + 1))
+    np.testing.assert_array_equal(found, sides ^ sides[0])
 
 
-@given(st.integers(2, 140), st.integers(1, 200), st.integers(0, 1 << 30))
+@given(st.integers(2, 140), st.integers(0, 60), st.integers(0, 1 << 30))
 def test_one_part_has_no_halves(count: int, noise: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     each, line = rng.integers(0, 300, (count, 1)), rng.integers(0, 300, (1, 64))  # far from everything, or a line far from everybody
-    found = halves.parted(300 + each + line)
-    assert not found.any()
-    if count > 20:
-        assert not halves.parted(300 + each + line + rng.integers(0, noise + 1, (count, 64))).any()
+    assert not halves.parted(300 + each + line + rng.integers(0, noise + 1, (count, 64))).any()
 
 
 @pytest.fixture
