@@ -103,9 +103,13 @@ class Hoist:
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
         return (*lines, f"return {cuda(shared[-1].value)};")
 
+    def of_any_row(self) -> list[Kept]:
+        """The members of Row that hold the same in all rows."""
+        return [k for k in self.kept[ROW].values() if "q_idx" not in names(k.value)]
+
     def _both_rows(self, node: Node) -> bool:
         """Whether it is the same in both rows of a thread."""
-        same = {f"row.{k.name}" for k in self.kept[ROW].values() if "q_idx" not in names(k.value)}
+        same = {f"row.{k.name}" for k in self.of_any_row()}
         same |= {"column", *(k.name for k in self.kept[UNIFORM].values())}
         return all(name in same or name.startswith("p.") for name in names(node))
 

@@ -1,5 +1,6 @@
 """What templates print of a spec: each part of score and mask computed where it varies, and no further inside."""
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,7 @@ class Holes:
     column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
     row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
     keep: tuple[str, ...]
+    early: tuple[str, ...]  # members of Row in the mask, besides an end, that all rows share: known long before the products
     reads: tuple[Read, ...]
     keys: str  # from kv_begin to kv_len
     outer: str  # log2 units of one unit of the score
@@ -131,12 +133,14 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
     requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(score.proof)))}
     reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
+    shared = [k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.name.startswith("end")]
+    early = tuple(name for name in shared if _reads_member(keep, name))
     keys = hoist.member(call("-", RENAMED["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     if reads:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
         uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
-    emitted = (uniform, row, statements, column_slope, row_bias, keep, reads, keys, outer, tuple(requires.values()), sink)
+    emitted = (uniform, row, statements, column_slope, row_bias, keep, early, reads, keys, outer, tuple(requires.values()), sink)
     return Holes(*emitted, show(expressions.score), show(expressions.mask), cost, chosen, score.beside)
 
 
@@ -175,6 +179,10 @@ def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
     _, _, member = hoist.member(address, called.removeprefix("arg_") + "_row").partition(".")
     return Read("u32" if address.type == "const bool*" else name.type, called, address.tensor.removesuffix(".address"), member, by_row)
+
+
+def _reads_member(lines: tuple[str, ...], name: str) -> bool:
+    return any(re.search(rf"\brow\.{name}\b", line) for line in lines)
 
 
 def _log2(node: Node) -> Node:

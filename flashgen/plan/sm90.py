@@ -174,7 +174,8 @@ def cost(problem: Problem, draft: Draft) -> dict[str, float]:
         exposed *= QUEUED
     clocks = max(step.values()) + exposed + STEP[groups] * (1 if pipe.stages > 1 else 3) - pipe.stages
     rows = 64 if pipe.narrow else m  # that see key tiles together; whoever skips one still takes its turn, hence half of the gain
-    keys = (problem.key_tiles(rows, n) + problem.key_tiles(m, n)) / 2 * clocks * up(problem.length, rows)
+    tiles = (problem.key_tiles(rows, n) + problem.key_tiles(m, n)) / 2 + problem.paired  # which begin anywhere in a key tile
+    keys = tiles * clocks * up(problem.length, rows)
     around = (QUERY_TILE * m / 128 + OUTPUT[pipe.output_place] - (AHEAD if pipe.query_stages > 1 else 0)) * up(problem.length, m)
     return {**step, "exposed": exposed, "step": clocks, "total": (keys + around) * tile.v_splits / problem.length / m}
 

@@ -143,6 +143,17 @@ def test_a_mask_of_a_tensor_is_read_along_the_keys():
     assert lines(found.uniform)[-1] == "bool paired = p.arg_keep.paired(p.kv_len);"
 
 
+@pytest.mark.parametrize(("mask", "early"), [
+    ("causal & window(n, 0)", ()),
+    ("kv_idx < n", ()),
+    ("kv_idx == 4", ("at",)),
+    ("causal & (kv_idx == 4)", ("at",)),
+    ("bit(n, kv_idx)", ("kv_begin",)),
+])  # fmt: skip
+def test_what_all_rows_of_a_mask_share(mask, early):
+    assert emitted(mask=mask, params={"n": 3}).early == early
+
+
 def test_temperature_of_a_head_is_one_product():
     found = emitted(score="s / temperature[h]", tensors={"temperature": {"shape": ["hq"], "dtype": "float32"}})
     assert lines(found.uniform) == ["float inner = p.softmax_scale / p.arg_temperature(head);"]

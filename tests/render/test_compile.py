@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from hypothesis import given, settings
 
 from flashgen.bench.cases import VARIANTS
 from flashgen.cli.shipped import spec_root
@@ -12,6 +13,7 @@ from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from flashgen.spec import HeadDim, Spec, load
+from tests.plan.any_spec import specs
 
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 SPECS = sorted(path.stem for path in spec_root().glob("*.yaml"))
@@ -40,6 +42,21 @@ def test_compiles(name, arch):
     assert binary.cubin.startswith(b"\x7fELF")
     if arch == "sm_90a":
         assert binary.spill_bytes == 0, binary.log
+
+
+@pytest.mark.parametrize("mask", ["kv_idx == 4", "~(kv_idx != 0)", "bit(lens[b], kv_idx)", "document(ids) & (kv_idx == 1)"])
+@pytest.mark.parametrize("softmax", ["off_by_one", "none"])
+def test_masks_of_keys_alone_compile(mask, softmax):
+    """What holds the same for all rows would be known while products are in flight, which then were serialised."""
+    tensors = {"lens": {"shape": ["b"], "dtype": "int32"}, "ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+    spec = Spec(head_dim={"qk": 16, "v": 48}, dtype="float16", mask=mask, softmax=softmax, tensors=tensors)
+    assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
+
+
+@settings(max_examples=10)
+@given(specs(step=8))
+def test_any_spec_compiles(spec):
+    nvrtc.compile(render(plan(spec, "sm_90a")))
 
 
 @pytest.mark.parametrize("name", [name for name in SPECS if shipped(name).head_dim == HeadDim(128, 128)])
