@@ -6,7 +6,9 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 
 // x, computed here: the compiler moves what goes into a product to just before it, beyond the barriers, or keeps it over a loop in registers.
 __device__ __forceinline__ float here(float x) { asm volatile("" : "+f"(x)); return x; }
-__device__ __forceinline__ int here(int x) { asm volatile("" : "+r"(x)); return x; }
+
+// x, known from here on: the compiler computes with what is known before while products are in flight, and ptxas gives up on those.
+__device__ __forceinline__ int held(int x) { asm volatile("" : "+r"(x)); return x; }
 
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
 
