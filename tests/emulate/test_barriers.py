@@ -17,6 +17,7 @@ BODY = """
     if (p.fault == 3) ptx::mbarrier_init(full, 1);
     if (p.fault == 4) ptx::mbarrier_init(spare, 0);
     if (p.fault == 5) ptx::mbarrier_init(spare + 4, 1);
+    if (p.fault > 26) ptx::mbarrier_init(spare, 1);
     if (p.fault != 6) ptx::mbarrier_init_fence();
   }
   if (p.fault != 7) __syncthreads();
@@ -49,6 +50,11 @@ BODY = """
   }
   if (p.fault == 25 && warp == 0) ptx::more_registers<240>(), ptx::fewer_registers<248>();
   if (p.fault == 26) ptx::load_shared(shared + 2);
+  if (p.fault == 27 && threadIdx.x % 64 == 0) ptx::mbarrier_arrive(spare);
+  if (p.fault == 28 && threadIdx.x == 0) ptx::mbarrier_arrive(spare);
+  if (p.fault == 28) ptx::mbarrier_wait(spare, 0);
+  __syncwarp();
+  if (p.fault == 28 && threadIdx.x == 0) ptx::mbarrier_arrive(spare);
 """
 FAULTS = {
     1: r"deadlock: (.*\n)+.*parity 0 of `full` \(phase 0, 1 of 2 arrivals and 0 bytes missing\) at kernel.cu",
@@ -74,6 +80,8 @@ FAULTS = {
     23: "race: (warp 0 writes `tile.*, still read by the TMA store|the TMA store of warp 0 reads `tile.*written by) ",
     25: "setmaxnreg to 2.. from 2.. registers",
     26: "4 bytes at `tile.*`: not aligned",
+    27: r"smem\+0x410 .*: arrives without knowing that the phase before has ended",
+    28: r"smem\+0x410 .*: its phase ends without knowing that warp \d has seen the end of the one before|deadlock",
 }
 
 

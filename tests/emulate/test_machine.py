@@ -192,6 +192,25 @@ def test_text_that_is_no_cpp_is_a_compile_error_with_its_line():
         HostKernel(kernel_text("int n;", "  memory[threadIdx.x] = 1;"))
 
 
+ROWS_PARAMS = "float* out; int row;"
+ROWS = kernel_text(
+    ROWS_PARAMS,
+    """  float rows[2][3][4] = {}, others[2] = {};
+  set(rows[1][p.row], 1.0f);
+  p.out[threadIdx.x] = rows[1][2][3] + others[1];""",
+    "__device__ __forceinline__ void set(float (&x)[4], float y) { x[3] = y; }",
+)
+
+
+def test_a_row_past_the_end_is_found_where_a_reference_to_it_is_made():
+    kernel, out = HostKernel(ROWS), np.zeros(32, np.float32)
+    kernel.launch(1, 32, 0, record(ROWS_PARAMS, out=out, row=2))
+    assert (out == 1).all()
+    with pytest.raises(EmulationFault, match="an access past the end of a local array") as caught:
+        kernel.launch(1, 32, 0, record(ROWS_PARAMS, out=out, row=3))
+    assert "set(rows" in ROWS.splitlines()[caught.value.line - 1]
+
+
 TRAPS_PARAMS = "const float* in; float* out; int shift, index;"
 TRAPS = kernel_text(
     TRAPS_PARAMS,

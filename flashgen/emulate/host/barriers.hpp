@@ -26,9 +26,10 @@ class Mbarriers {
 
   void arrive(std::uint32_t address) {
     Barrier& b = find(address);
+    if (block->checks()) must_know_the_phase_before(address, b);
     block->release(b.arriving);
     if (--b.pending < 0) block->fault(describe(address) + ": one arrival more than its count", "the count in mbarrier.init, and which threads arrive", b.place);
-    complete_if_due(b);
+    complete_if_due(address, b);
   }
   void expect(std::uint32_t address, int bytes) { find(address).bytes += bytes; }
 
@@ -36,7 +37,14 @@ class Mbarriers {
     if (parity != 0 && parity != 1) block->fault(text("a wait for parity %d of ", parity) + name(address), "parities are 0 and 1");
     for (;;) {
       Barrier& b = find(address);
-      if ((b.phase & 1u) != static_cast<unsigned>(parity)) { block->acquire(b.completed); return; }
+      if ((b.phase & 1u) != static_cast<unsigned>(parity)) {
+        const int warp = block->warp_index();
+        auto& seen = b.seen[static_cast<std::size_t>(warp)];
+        if (seen.passed) block->acquire_own(b.completed);
+        else block->acquire(b.completed);
+        seen = {++block->warp().clock.time[agent::passed(warp)], block->place()};
+        return;
+      }
       b.waiting.push_back(block->thread().id);
       block->block_on({"mbarrier", address, parity});
     }
@@ -54,7 +62,7 @@ class Mbarriers {
     Barrier& b = find(address);
     b.arriving.join(clock);
     b.bytes -= bytes;
-    complete_if_due(b);
+    complete_if_due(address, b);
   }
 
   std::string describe(std::uint32_t address) const {
@@ -73,6 +81,8 @@ class Mbarriers {
     std::uint32_t made = 0;
     Place place = 0;
     Clock arriving, completed;
+    struct Seen { std::uint32_t passed = 0; Place place = 0; };
+    std::array<Seen, 32> seen{};                       // by warp: its last wait that found the phase before ended
     std::vector<int> waiting;
   };
   static constexpr std::uint64_t kMark = 0x0BADBA11'0BADBA11;   // lies in the barrier's 8 bytes: whoever writes over it is found
@@ -87,8 +97,25 @@ class Mbarriers {
       block->fault("mbarrier " + describe(address) + ": used before its initialisation is known to this warp", "__syncthreads between mbarrier.init and the first use", b.place);
     return b;
   }
-  void complete_if_due(Barrier& b) {
+  // Else it could as well come before that end, and count in that phase.
+  void must_know_the_phase_before(std::uint32_t address, const Barrier& b) const {
+    const Clock& known = block->clock();
+    bool all = known.time[b.agent] >= b.completed.time[b.agent];
+    for (int warp = 0; warp < 32; ++warp) all &= known.time[agent::warp(warp)] >= b.completed.time[agent::warp(warp)];
+    if (!all)
+      block->fault(describe(address) + ": arrives without knowing that the phase before has ended", "a wait for that phase, by this thread or by one that it has met since", b.place);
+  }
+  // Who waits for the end of a phase must see it before the next one ends: the parity is the same again then.
+  void must_have_been_seen(std::uint32_t address, const Barrier& b) const {
+    for (int warp = 0; warp < 32; ++warp)
+      if (const auto& seen = b.seen[static_cast<std::size_t>(warp)]; seen.passed > b.arriving.time[agent::passed(warp)])
+        block->fault(describe(address) + text(": its phase ends without knowing that warp %d has seen the end of the one before", warp),
+                     "a meeting of those that wait, before one of them arrives for all", seen.place);
+  }
+  void complete_if_due(std::uint32_t address, Barrier& b) {
     if (b.pending != 0 || b.bytes != 0) return;
+    if (block->checks()) must_have_been_seen(address, b);
+    b.seen = {};
     ++b.phase;
     b.pending = b.count;
     b.completed = b.arriving;
@@ -109,7 +136,9 @@ class NamedBarriers {
       b.waiting.push_back(block->thread().id);
       block->block_on({"named barrier", static_cast<std::uint32_t>(id), threads});
     }
-    block->acquire(b.completed);
+    unsigned& known = b.known[static_cast<std::size_t>(block->warp_index())];
+    if (std::exchange(known, b.generation) == b.generation) block->acquire_own(b.completed);
+    else block->acquire(b.completed);
   }
   std::string describe(int id) const {
     const Barrier& b = barriers_[static_cast<std::size_t>(id)];
@@ -123,6 +152,7 @@ class NamedBarriers {
     Place place = 0;                                   // of the first arrival
     std::array<std::uint32_t, 32> who{};               // a bit a thread: nobody arrives twice in one generation
     Clock arriving, completed;
+    std::array<unsigned, 32> known{};                  // by warp: the last generation whose clock it has acquired
     std::vector<int> waiting;
   };
 

@@ -109,6 +109,9 @@ class Block {
   void tick() { ++warp().clock.time[agent::warp(warp_index())]; }
   void acquire(const Clock& other) {
     clock().join(other);
+    acquire_own(other);
+  }
+  void acquire_own(const Clock& other) {               // when another lane of the warp has acquired the rest
     running_->products_seen = std::max(running_->products_seen, other.time[agent::tensor_core(running_->id / 128)]);
     running_->stores_seen = std::max(running_->stores_seen, other.time[agent::bulk_store(warp_index())]);
     running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]);

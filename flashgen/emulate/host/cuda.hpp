@@ -38,11 +38,28 @@ void hand_on(const void* address);                     // an atomic there: what 
 void copy(void* to, const void* from, std::size_t bytes);   // which the checker does not take for a plain access
 [[noreturn]] void not_modelled(const char* what);
 void misaligned_pointer();
+void past_the_end();
 // reinterpret_cast of a pointer, which some compilers let pass unseen where it is then copied through.
 template <class To, class From> INLINED To cast(From* from) {
   if (reinterpret_cast<std::uintptr_t>(from) % alignof(std::remove_pointer_t<To>)) misaligned_pointer();
   return reinterpret_cast<To>(from);
 }
+
+// An array of arrays: T[N][...].
+template <class T, int N, int... More> struct Nested;
+template <class T, int N, int... More> struct RowOf { using Type = Nested<T, N, More...>; };
+template <class T, int N> struct RowOf<T, N> { using Type = T[N]; };
+template <class T, int N, int... More> struct Nested {
+  typename RowOf<T, More...>::Type rows[N];
+  INLINED auto& operator[](int i) { return *test(rows, i); }
+  INLINED const auto& operator[](int i) const { return *test(rows, i); }
+
+ private:
+  template <class Row> static INLINED Row* test(Row* rows, int i) {
+    if (i < 0 || i >= N) past_the_end();
+    return rows + i;
+  }
+};
 
 struct SharedArray {};                                 // `extern __shared__`: it has an address in the window and nothing else
 

@@ -242,10 +242,10 @@ extern "C" void __asan_handle_no_return() {}
 static void undefined(const char* what, const char* hint, const void* caller) { cuda_on_host::here(caller), cuda_on_host::block->fault(what, hint); }
 static void misaligned(const void* caller) { undefined("an access through a misaligned pointer", "the width of the access against the start and the strides of the array", caller); }
 extern "C" void __ubsan_handle_type_mismatch_v1(void*, void*) { misaligned(__builtin_return_address(0)); }
-extern "C" void __ubsan_handle_out_of_bounds(void*, void*) {
-  undefined("an access past the end of a local array", "the index against the array's size", __builtin_return_address(0));
-}
+static void out_of_bounds(const void* caller) { undefined("an access past the end of a local array", "the index against the array's size", caller); }
+extern "C" void __ubsan_handle_out_of_bounds(void*, void*) { out_of_bounds(__builtin_return_address(0)); }
 void cuda_on_host::misaligned_pointer() { misaligned(__builtin_return_address(0)); }
+void cuda_on_host::past_the_end() { out_of_bounds(__builtin_return_address(0)); }
 
 // The number of an entry by its name, -1 if there is none.
 EXPORTED int cuda_on_host_entry(const char* name) {

@@ -79,6 +79,8 @@ class TensorCore : public Engine {                     // the share of one warpg
       mine.fragments.push_back({fragment, {fragment[0], fragment[1], fragment[2], fragment[3]}, index});
     }
     if (block_.lane() == 0) op.clock.join(block_.clock());
+    if (index == passed_.size()) passed_.emplace_back();
+    passed_[index][static_cast<std::size_t>(t / 32)] = block_.warp().clock.time[agent::passed(block_.warp_index())];
     ++op.threads;
   }
 
@@ -94,6 +96,10 @@ class TensorCore : public Engine {                     // the share of one warpg
     }
     std::uint32_t& seen = block_.thread().products_seen;
     seen = std::max(seen, static_cast<std::uint32_t>(end));
+    for (int warp = 0, first = block_.thread().id / 128 * 4; warp < 4; ++warp) {   // the product held the four together
+      std::uint32_t& known = block_.warp().clock.time[agent::passed(first + warp)];
+      known = std::max(known, passed_[end - 1][static_cast<std::size_t>(warp)]);
+    }
     std::erase_if(mine.fragments, [&](const Fragment& f) {
       if (f.operation >= end) return false;
       if (block_.checks() && std::memcmp(f.registers, f.at_issue.data(), 16) != 0)
@@ -248,6 +254,7 @@ class TensorCore : public Engine {                     // the share of one warpg
   std::array<State, 128> states_;
   std::deque<Queued> queue_;
   std::size_t completed_ = 0;
+  std::vector<std::array<std::uint32_t, 4>> passed_;   // by operation: agent::passed of each warp as it issued it
   std::vector<std::unique_ptr<Tile>> tiles_;
   std::vector<std::pair<int, std::size_t>> waiting_;
   alignas(32) float a_[64][16];
