@@ -1,14 +1,17 @@
 """Plants faults in emitted kernels, mechanically, and shows what finds them on the CPU emulator.
 
-    python benchmarks/mutations.py                     # the table of NOTES.md, some minutes
+    python benchmarks/mutations.py --each 3             # the table of NOTES.md, some minutes
     python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
 
 A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two
-operands swapped; and every fence dropped, every atomic replaced by what is none, in the first kernel that has it.
+operands swapped; and every fence dropped, every atomic replaced by what is none, in the first kernel that has it. Why a fault cannot be
+seen stands in unseen.yaml, under a digest of the fault and of the text around it, so that no reason outlives what it was given for.
 """
 
 import argparse
+import collections
 import dataclasses
+import hashlib
 import multiprocessing
 import random
 import re
@@ -16,8 +19,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
+from ruamel.yaml import YAML
 
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import CompileError
@@ -45,6 +50,7 @@ SHAPES = [
     (2, 300, 30, 2, 2),
     (1, 600, 0, 1, 1),
 ]  # batch, queries, keys, heads of q, of k: one key tile and none too
+UNSEEN = Path(__file__).with_name("unseen.yaml")  # by kernel and digest: why nothing finds a fault
 SEEDS = 4
 ROUNDING = 6e-7  # at least, relative to a row's norm, as float32 sums are rounded too
 SHOWN = 60  # characters of a change
@@ -81,6 +87,13 @@ class Mutant:
         lines = text.splitlines()
         lines[self.line : self.line + len(self.old)] = self.new
         return "\n".join(lines) + "\n"
+
+    def digest(self, text: str) -> str:
+        """Of the change and the lines around it, up to an empty one on either side."""
+        lines = text.splitlines()
+        begin = max((i for i in range(self.line) if not lines[i]), default=0)
+        end = next((i for i in range(self.line, len(lines)) if not lines[i]), len(lines))
+        return hashlib.sha256("\n".join([*lines[begin:end], str(self.line - begin), *self.new]).encode()).hexdigest()[:8]
 
     def __str__(self) -> str:
         old, new = ("  ".join(line.partition("//")[0].strip() for line in side) for side in (self.old, self.new))
@@ -210,7 +223,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=4, help="faults of a kind, a kernel")
     parser.add_argument("--first", type=int, default=0, help="which ones")
     arguments = parser.parse_args()
-    total = seen = 0
+    reasons, count = YAML(typ="safe").load(UNSEEN), collections.Counter()
     planted: set[str] = set()
     for name, (arch, options) in KERNELS.items():
         a_plan = plan(Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options}), arch)
@@ -220,11 +233,15 @@ def main() -> None:
         for mutant in chosen(source.text, arguments.each, arguments.first, planted):
             result = outcome(a_plan, dataclasses.replace(source, text=mutant.apply(source.text)), calls)
             if result is not None:
-                total, seen = total + 1, seen + (result[0] > 0)
+                seeds, finding = result
+                digest = mutant.digest(source.text)
+                reason = "" if seeds else reasons.get(name, {}).get(digest, "")
+                verdict = finding or f"not found: {reason or f'NO REASON GIVEN for {digest}'}"
+                count["found" if seeds else "not found, for a reason" if reason else "not found, no reason given"] += 1
                 change = str(mutant).replace("|", "\\|")
-                print(f"| {mutant.kind} | `{change}` | {result[0]} | {result[1] or '**nothing**'} |", flush=True)
-    print(f"\n{seen} of {total} faults found")
-    sys.exit(seen < total)
+                print(f"| {mutant.kind} | `{change}` | {seeds} | {verdict} |", flush=True)
+    print(f"\nOf {count.total()} faults: " + ", ".join(f"{number} {outcome}" for outcome, number in count.items()))
+    sys.exit(count["not found, no reason given"] > 0)
 
 
 if __name__ == "__main__":
