@@ -8,4 +8,13 @@ __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
+// Four floats of an array that the kernel both writes and reads.
+__device__ __forceinline__ void load_floats(float (&x)[4], const float* from) {
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void store_floats(float* to, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
 __device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }

@@ -101,3 +101,30 @@ def test_a_sum_is_a_read_and_a_write():
     kernel.launch(1, 32, 0, record("float* x;", x=x.array), arrays={"x": x})
     with pytest.raises(EmulationFault, match=r"race: block . (reads|writes) `x`.*, written by block ., nothing orders the two"):
         kernel.launch(2, 32, 0, record("float* x;", x=x.array), arrays={"x": x}, number=2)
+
+
+FOURS = """  const u32 i = threadIdx.x * 4;
+  ptx::store_floats(p.x + i, i, i + 1, i + 2, i + 3);
+  __syncthreads();
+  float x[4];
+  ptx::load_floats(x, p.x + (i + 128) % 256);
+  for (int j = 0; j < 4; ++j) p.y[i + j] = x[j];"""
+
+
+def fours(body=FOURS, floats=256):
+    x, y = np.zeros(floats, np.float32), np.zeros(256, np.float32)
+    kernel = HostKernel(kernel_text("float* x; float* y;", body))
+    kernel.launch(1, 64, 0, record("float* x; float* y;", x=x, y=y), arrays={"x": Watched(x, "fill"), "y": Watched(y, "fill")})
+    return y
+
+
+def test_four_floats_at_a_time_are_judged_as_single_ones():
+    assert (fours() == (np.arange(256) + 128) % 256).all()
+    with pytest.raises(EmulationFault, match=r"written by another warp|nobody has written it"):
+        fours(FOURS.replace("  __syncthreads();\n", ""))
+    with pytest.raises(EmulationFault, match="is read, and nobody has written it"):
+        fours(FOURS.replace("store_floats(p.x + i", "store_floats(p.y + i"))
+    with pytest.raises(EmulationFault, match="outside its 1008 bytes"):
+        fours(floats=252)
+    with pytest.raises(EmulationFault, match="not 16-byte aligned"):
+        fours(FOURS.replace("p.x + i,", "p.x + i + 1,"))

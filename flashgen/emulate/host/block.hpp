@@ -241,6 +241,7 @@ inline bool Block::run_an_engine(bool forced) {
 inline Thread& Block::next_lane(Warp& warp) {
   const int lane = std::countr_zero(warp.ready);
   warp.ready &= warp.ready - 1;
+  if (warp.ready) prefetch_context(warp.threads[std::countr_zero(warp.ready)].context);   // the one after it
   return *(running_ = warp.threads + lane);
 }
 

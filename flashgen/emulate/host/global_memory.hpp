@@ -156,22 +156,44 @@ INLINED bool on_this_stack(const void* address) {
   const char here = 0;
   return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(&here) < StackTop::kBytes;
 }
-// The others. The same place means the same array, as a rule.
-template <Access kAccess> [[gnu::noinline]] void note_plain(const void* address, std::size_t bytes, const void* caller) {
+// What is known of a place. The same place means the same array, as a rule.
+INLINED PlainPlace& known_place(Block& block, const void* caller, std::uintptr_t at, std::size_t bytes) {
+  PlainPlace& known = block.plain_place(caller);
+  const Place place = place_of(caller);
+  if (known.place != place || !known.array || !known.array->holds(at, bytes)) [[unlikely]] known = {place, PlaceNumbers::of(place), array_at(at, bytes)};
+  return known;
+}
+// An aligned access to what is an array, where nobody else's stands against it.
+template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Thread& thread, const PlainPlace& known, std::uintptr_t at) {
+  const Array& array = *known.array;
+  if (many_cores || !array.shadow || at % kBytes) [[unlikely]] return false;
+  const int agent = agent::warp(static_cast<int>(static_cast<unsigned>(thread.id) / 32));
+  const auto bytes = static_cast<std::uint16_t>((1u << kBytes) - 1 << at % 16);
+  return noted_at_once<kAccess, kBytes>(array, at, {{thread.block->number(), static_cast<std::uint8_t>(agent), launch_number, bytes}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number});
+}
+// The others, of kBytes each or, if 0, of `bytes`.
+template <Access kAccess, unsigned kBytes> [[gnu::noinline]] void note_plain(const void* address, std::size_t bytes, const void* caller) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   Thread& thread = this_thread();
   Block& block = *thread.block;
   if (!block.checks()) return;
-  PlainPlace& known = block.plain_place(caller);
-  if (known.place != place_of(caller) || !known.array || !known.array->holds(at, bytes)) [[unlikely]] known = {place_of(caller), PlaceNumbers::of(place_of(caller)), array_at(at, bytes)};
+  const PlainPlace& known = known_place(block, caller, at, bytes);
   if (!known.array || (!known.array->shadow && kAccess == Access::read)) return;
   if (thread.top->loads) here(caller);
   thread.place = known.place;
-  const int agent = agent::warp(static_cast<int>(static_cast<unsigned>(thread.id) / 32));
-  const Array& array = *known.array;
-  if (const GlobalAccess now{{block.number(), static_cast<std::uint8_t>(agent), launch_number, bytes_from(at, bytes)}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number};
-      many_cores || !array.shadow || at % 16 + bytes > 16 || !noted_at_once(array, array.granule(at), kAccess, now))
-    GlobalUse(block, kAccess, agent, block.clock()).note(array, at, bytes);
+  if constexpr (kBytes != 0)
+    if (noted_at_once<kAccess, kBytes>(thread, known, at)) [[likely]] return;
+  GlobalUse(block, kAccess, agent::warp(block.warp_index()), block.clock()).note(*known.array, at, bytes);
+}
+// Those that are instructions: to arrays alone.
+template <Access kAccess, unsigned kBytes> INLINED void note_instruction(const void* address, const void* caller) {
+  const Thread& thread = this_thread();
+  if (thread.block->checks() && !arrays.empty()) {
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    const PlainPlace& known = known_place(*thread.block, caller, at, kBytes);
+    if (known.array && noted_at_once<kAccess, kBytes>(thread, known, at)) [[likely]] return;
+  }
+  check_global(address, kBytes, kBytes, kAccess);
 }
 
 }  // namespace cuda_on_host

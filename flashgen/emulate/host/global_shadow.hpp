@@ -23,10 +23,11 @@ struct LastAccess : Accessor {                         // the last one of each w
   std::uint32_t times[4];
   std::uint16_t places[4];
 
-  INLINED void note(const GlobalAccess& now) {
+  INLINED void note(const GlobalAccess& now) { note(now, std::countr_zero(now.bytes) / 4, (35 - std::countl_zero(std::uint32_t{now.bytes})) / 4); }
+  INLINED void note(const GlobalAccess& now, int first, int end) {   // its words
     if (same(now)) {
       bytes |= now.bytes;
-      for (int i = std::countr_zero(now.bytes) / 4; i < 4 && now.bytes >> 4 * i; ++i) times[i] = now.time, places[i] = now.place;
+      for (int i = first; i < end; ++i) times[i] = now.time, places[i] = now.place;
     } else {
       static_cast<Accessor&>(*this) = now;
       for (int i = 0; i < 4; ++i) times[i] = now.time, places[i] = now.place;
@@ -34,7 +35,9 @@ struct LastAccess : Accessor {                         // the last one of each w
   }
   // Can another one take its place?
   INLINED bool covered_by(const GlobalAccess& now) const { return !(bytes & ~now.bytes) || launch != now.launch || same(now); }
-  // Is that certainly after it? A kernel begins when all of the one before it has ended.
+  // Another agent's, in this launch. A kernel begins when all of the one before it has ended.
+  INLINED bool stands_against(const GlobalAccess& now) const { return launch == now.launch && !same(now); }
+  // Is that certainly after it?
   INLINED bool before(const GlobalAccess& now) const {
     return launch != now.launch || (same(now) && times[0] <= now.time && times[1] <= now.time && times[2] <= now.time && times[3] <= now.time);
   }
@@ -73,6 +76,23 @@ INLINED bool noted_at_once(const Array& array, std::size_t granule, Access acces
   if (!mine.covered_by(now)) return false;
   mine.note(now);
   if (!reads) state.written |= now.bytes;
+  return true;
+}
+
+// The same for a warp's ordinary access, aligned, of so many bytes: what it did itself is before it.
+template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Array& array, std::uintptr_t at, const GlobalAccess& now) {
+  constexpr bool kReads = kAccess == Access::read;
+  constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+  const std::size_t granule = array.granule(at);
+  LastAccesses& last = array.shadow[granule];
+  GranuleState& state = array.state(granule);
+  if (state.apart || last.write.stands_against(now)) return false;
+  if (kReads ? !array.defined && (now.bytes & ~state.written) : state.atomic || last.read.stands_against(now)) return false;
+  LastAccess& mine = kReads ? last.read : last.write;
+  if (kReads && !mine.covered_by(now)) return false;
+  const int first = kWords == 4 ? 0 : static_cast<int>(at / 4 % 4);
+  mine.note(now, first, first + kWords);
+  if (!kReads) state.written |= now.bytes;
   return true;
 }
 

@@ -123,16 +123,24 @@ void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
   HERE;
   std::memcpy(value, this_thread().memory->read(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), bytes);
 }
-void store_global(void* address, const void* value, std::size_t bytes) {
+template <unsigned kBytes> void store_global(void* address, const void* value) {
   HERE;
-  check_global(address, bytes, bytes, Access::write);
-  std::memcpy(address, value, bytes);
+  note_instruction<Access::write, kBytes>(address, __builtin_return_address(0));
+  std::memcpy(address, value, kBytes);
 }
-void load_global(const void* address, void* value, std::size_t bytes) {
+template <unsigned kBytes> void load_global(const void* address, void* value) {
   HERE;
-  check_global(address, bytes, bytes, Access::read);
-  std::memcpy(value, address, bytes);
+  note_instruction<Access::read, kBytes>(address, __builtin_return_address(0));
+  std::memcpy(value, address, kBytes);
 }
+#define GLOBAL(BYTES) \
+  template void store_global<BYTES>(void*, const void*); \
+  template void load_global<BYTES>(const void*, void*);
+GLOBAL(2)
+GLOBAL(4)
+GLOBAL(8)
+GLOBAL(16)
+#undef GLOBAL
 
 template void load_matrices<1>(References<std::uint32_t, 1>, std::uint32_t, bool);
 template void load_matrices<2>(References<std::uint32_t, 2>, std::uint32_t, bool);
@@ -210,7 +218,7 @@ struct Report {                                        // machine.py reads it
 // threads, clang++ for the one of addresses: each is the one that leaves none out.
 #define TELLS_OF(NAME, BYTES, ACCESS) \
   extern "C" void NAME(const void* at) {             \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS>(at, BYTES, __builtin_return_address(0)); \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS, BYTES>(at, BYTES, __builtin_return_address(0)); \
   }
 #define PLAIN(BYTES)                                  \
   TELLS_OF(__tsan_read##BYTES, BYTES, read)           \
@@ -228,7 +236,7 @@ PLAIN(16)
 #undef TELLS_OF
 #define PLAIN(NAME, ACCESS) \
   extern "C" void NAME(const void* at, std::size_t bytes) {  \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS>(at, bytes, __builtin_return_address(0)); \
+    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS, 0>(at, bytes, __builtin_return_address(0)); \
   }
 PLAIN(__tsan_read_range, read)
 PLAIN(__tsan_write_range, write)

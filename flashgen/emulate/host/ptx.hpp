@@ -171,8 +171,8 @@ struct Run { INLINED Run() { begin_run(); } INLINED ~Run() { end_run(); } };   /
 // --- memory
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes);
 void load_shared(std::uint32_t address, void* value, std::uint32_t bytes);
-void store_global(void* address, const void* value, std::size_t bytes);
-void load_global(const void* address, void* value, std::size_t bytes);
+template <unsigned kBytes> void store_global(void* address, const void* value);
+template <unsigned kBytes> void load_global(const void* address, void* value);
 template <class T, int N> INLINED void take(References<T, N> to, const Values<T, N>& from) { for (int i = 0; i < N; ++i) *to.at[i] = from.v[i]; }
 #define MEMORY(TYPE, C)                                                                                                                                    \
   INLINED void st_shared_##TYPE(std::uint32_t at, C x) { store_shared(at, &x, sizeof x); }                                                                 \
@@ -181,12 +181,13 @@ template <class T, int N> INLINED void take(References<T, N> to, const Values<T,
   INLINED void ld_shared_v2_##TYPE(References<C, 2> to, std::uint32_t at) { Values<C, 2> x; load_shared(at, &x, sizeof x); take(to, x); }                  \
   INLINED void st_shared_v4_##TYPE(std::uint32_t at, Values<C, 4> x) { store_shared(at, &x, sizeof x); }                                                   \
   INLINED void ld_shared_v4_##TYPE(References<C, 4> to, std::uint32_t at) { Values<C, 4> x; load_shared(at, &x, sizeof x); take(to, x); }                  \
-  INLINED void st_global_##TYPE(void* at, C x) { store_global(at, &x, sizeof x); }                                                                         \
-  INLINED void st_global_v2_##TYPE(void* at, Values<C, 2> x) { store_global(at, &x, sizeof x); }                                                           \
-  INLINED void st_global_v4_##TYPE(void* at, Values<C, 4> x) { store_global(at, &x, sizeof x); }                                                           \
-  INLINED void ld_global_nc_##TYPE(C& x, const void* at) { load_global(at, &x, sizeof x); }                                                                \
-  INLINED void ld_global_nc_v2_##TYPE(References<C, 2> to, const void* at) { Values<C, 2> x; load_global(at, &x, sizeof x); take(to, x); }                 \
-  INLINED void ld_global_nc_v4_##TYPE(References<C, 4> to, const void* at) { Values<C, 4> x; load_global(at, &x, sizeof x); take(to, x); }
+  INLINED void st_global_##TYPE(void* at, C x) { store_global<sizeof x>(at, &x); }                                                                         \
+  INLINED void st_global_v2_##TYPE(void* at, Values<C, 2> x) { store_global<sizeof x>(at, &x); }                                                           \
+  INLINED void st_global_v4_##TYPE(void* at, Values<C, 4> x) { store_global<sizeof x>(at, &x); }                                                           \
+  INLINED void ld_global_v4_##TYPE(References<C, 4> to, const void* at) { Values<C, 4> x; load_global<sizeof x>(at, &x); take(to, x); }                    \
+  INLINED void ld_global_nc_##TYPE(C& x, const void* at) { load_global<sizeof x>(at, &x); }                                                                \
+  INLINED void ld_global_nc_v2_##TYPE(References<C, 2> to, const void* at) { Values<C, 2> x; load_global<sizeof x>(at, &x); take(to, x); }                 \
+  INLINED void ld_global_nc_v4_##TYPE(References<C, 4> to, const void* at) { Values<C, 4> x; load_global<sizeof x>(at, &x); take(to, x); }
 MEMORY(u16, std::uint16_t)   // st_shared_u16, ld_shared_v4_u16, ld_global_nc_v2_u16 and so on, as for each of these
 MEMORY(b16, std::uint16_t)
 MEMORY(u32, std::uint32_t)

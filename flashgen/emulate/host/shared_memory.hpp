@@ -74,7 +74,7 @@ class SharedMemory {
       if (g >= granules_) [[unlikely]] memory_.not_a_granule(address, agent_, "writes");
       if (!checks_) return data_ + offset;
       Granule& granule = shadow_[g];
-      bool known = granule.uniform & (granule.write.time <= clock_.time[granule.write.agent]);
+      bool known = granule.uniform & (granule.write.time + 1 <= clock_.time[granule.write.agent] + 1);   // one, as kNever is no write at all
       known &= all_known(granule.reads, clock_.time.data() + granule.readers * kReaders);   // the agent's own is
       memory_.for_more(granule, g, [&](const Touch& r) { known &= r.time <= clock_.time[r.agent]; });
       if (!known) [[unlikely]] memory_.judge_write(g, kWhole, agent_, clock_);
@@ -215,7 +215,9 @@ class SharedMemory {
   }
   [[gnu::noinline]] void to_fence(std::uint32_t g, std::uint8_t words) {
     shadow_[g].unfenced |= words;
-    unfenced_[static_cast<std::size_t>(block_.thread().id)].emplace_back(g, words);
+    auto& mine = unfenced_[static_cast<std::size_t>(block_.thread().id)];
+    if (mine.empty()) mine.reserve(64);
+    mine.emplace_back(g, words);
   }
 
   // When there are too many one is forgotten: a race may be missed, none invented.
