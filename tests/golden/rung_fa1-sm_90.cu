@@ -71,6 +71,13 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exi
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+// Four floats of an array that the kernel both writes and reads.
+__device__ __forceinline__ void load_floats(float (&x)[4], const float* from) {
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from) : "memory");
+}
+__device__ __forceinline__ void store_floats(float* to, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
@@ -208,7 +215,7 @@ __device__ __forceinline__ void add(const float (&s)[BLOCK_N / 2], Rows& rows) {
 // o times the factors of its rows.
 template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
   #pragma unroll
-  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+  for (int i = 0; i < N; i += 4) o[i] *= factor[0], o[i + 1] *= factor[0], o[i + 2] *= factor[1], o[i + 3] *= factor[1];
 }
 
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
@@ -262,8 +269,6 @@ struct Work {                            // the t-th query tile and its key tile
 
 // --------------------------------------------------------------------------------------------------------------- attend
 
-struct __align__(8) Pair { float first, second; };
-
 struct Attend {                          // one block: QUERY_TILES query tiles of a head against all their keys
   const Params& p;
   const u32 shared;
@@ -277,6 +282,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
   const u16* const values = p.v + work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head;
   float o[ROW_TILES][V_COLUMNS / 2];
   Rows rows[ROW_TILES];
+  float divisor[ROW_TILES][2];           // l of the rows of o
   int q_idx, stage = 0;
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared) {}
@@ -351,10 +357,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
   // o times l, or divided by it.
   __device__ __forceinline__ void multiply_by_sum() {
     #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m) {
-      const float sum[2] = {row_sum(rows[m].sum[0]), row_sum(rows[m].sum[1])};
-      rescale_rows(o[m], sum);
-    }
+    for (int m = 0; m < ROW_TILES; ++m) rescale_rows(o[m], divisor[m]);
   }
   __device__ __forceinline__ void divide_by_sum() {
     #pragma unroll
@@ -362,8 +365,8 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
       float inverse[2];
       #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float sum = row_sum(rows[m].sum[r]);
-        inverse[r] = sum == 0.0f ? 0.0f : ptx::reciprocal(sum);
+        divisor[m][r] = row_sum(rows[m].sum[r]);
+        inverse[r] = divisor[m][r] == 0.0f ? 0.0f : ptx::reciprocal(divisor[m][r]);
       }
       rescale_rows(o[m], inverse);
     }
@@ -374,19 +377,18 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m) {
       float factor[2];
-      const float before[2] = {row_sum(rows[m].sum[0]), row_sum(rows[m].sum[1])};
       raise(s[m], rows[m], factor, variant);
       exponentials(s[m], rows[m], variant);
       add(s[m], rows[m]);
       #pragma unroll
-      for (int r = 0; r < 2; ++r) factor[r] *= before[r];
+      for (int r = 0; r < 2; ++r) factor[r] *= divisor[m][r];
       rescale_rows(o[m], factor);
     }
     output(s);
     divide_by_sum();
   }
 
-  // The thread's elements of (m, l, o) in global memory.
+  // The thread's elements of (m, l, o) in global memory; of o its four of each 16 columns side by side.
   template <class Visit> __device__ __forceinline__ void visit_state(Visit visit) {
     const long long first = (long long)(work.batch * p.heads + work.head) * blocks * BLOCK_M + q_idx;
     #pragma unroll
@@ -400,6 +402,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m) {
       rows[m] = Rows();
+      divisor[m][0] = divisor[m][1] = 0.0f;
       #pragma unroll
       for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] = 0.0f;
     }
@@ -407,22 +410,23 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
   }
   __device__ __forceinline__ void store_state() {
     visit_state([&](int m, int r, long long row) {
-      const float sum = row_sum(rows[m].sum[r]);
-      if (lane % 4 == 0) p.max_state[row] = rows[m].max[r], p.sum_state[row] = sum;
+      if (lane % 4 == 0) p.max_state[row] = rows[m].max[r], p.sum_state[row] = divisor[m][r];
       #pragma unroll
-      for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
-        *reinterpret_cast<Pair*>(p.o_state + row * V_COLUMNS + first_column() + column(i)) = {o[m][i], o[m][i + 1]};
+      for (int i = 2 * r; i < V_COLUMNS / 2; i += 8)
+        ptx::store_floats(p.o_state + row * V_COLUMNS + i / 8 * 16 + lane % 4 * 4, o[m][i], o[m][i + 1], o[m][i + 4], o[m][i + 5]);
     });
     __syncwarp();                                     // lanes read what their neighbours wrote of m and l
   }
   __device__ __forceinline__ void load_state() {
     visit_state([&](int m, int r, long long row) {
       rows[m].max[r] = p.max_state[row];
-      rows[m].sum[r] = lane % 4 == 0 ? p.sum_state[row] : 0.0f;   // four lanes add up to l
+      divisor[m][r] = p.sum_state[row];
+      rows[m].sum[r] = lane % 4 == 0 ? divisor[m][r] : 0.0f;   // four lanes add up to l
       #pragma unroll
-      for (int i = 2 * r; i < V_COLUMNS / 2; i += 4) {
-        const Pair x = *reinterpret_cast<const Pair*>(p.o_state + row * V_COLUMNS + first_column() + column(i));
-        o[m][i] = x.first, o[m][i + 1] = x.second;
+      for (int i = 2 * r; i < V_COLUMNS / 2; i += 8) {
+        float x[4];
+        ptx::load_floats(x, p.o_state + row * V_COLUMNS + i / 8 * 16 + lane % 4 * 4);
+        o[m][i] = x[0], o[m][i + 1] = x[1], o[m][i + 4] = x[2], o[m][i + 5] = x[3];
       }
     });
   }

@@ -71,6 +71,15 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exi
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+__device__ __forceinline__ void load_global_x4(float* x, const float* from) {
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
+}
+__device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void store_floats(float* to, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
@@ -208,7 +217,7 @@ __device__ __forceinline__ void add(const float (&s)[BLOCK_N / 2], Rows& rows) {
 // o times the factors of its rows.
 template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
   #pragma unroll
-  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+  for (int i = 0; i < N; i += 4) o[i] *= factor[0], o[i + 1] *= factor[0], o[i + 2] *= factor[1], o[i + 3] *= factor[1];
 }
 
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
@@ -235,13 +244,11 @@ struct Work {                            // the t-th query tile
 
 __device__ __forceinline__ int key_tiles(const Params& p) { return (p.kv_len + BLOCK_N - 1) / BLOCK_N; }
 
-// Where a query row begins in s and p: their rows are whole tiles.
+// Where a query row begins in s and p: their rows are whole tiles. In s a thread's four of each 16 columns lie side by side.
 __device__ __forceinline__ long long row_of(const Work& work, int q_idx, const Params& p) {
   const int rows = (p.q_len + BLOCK_M - 1) / BLOCK_M * BLOCK_M;
   return ((long long)(work.batch * p.heads + work.head) * rows + q_idx) * key_tiles(p) * BLOCK_N;
 }
-
-struct __align__(8) Pair { float first, second; };
 
 // ----------------------------------------------------------------------------------------------------- s = score(q k^T)
 
@@ -299,13 +306,15 @@ struct Scores {                          // one block: a tile of s
     __syncthreads();
     float s[ROW_TILES][BLOCK_N / 2];
     scores(s);
-    float* const to = p.s + row_of(work, q_idx, p) + tile * BLOCK_N + first_column();
+    float* const to = p.s + row_of(work, q_idx, p) + tile * BLOCK_N + lane % 4 * 4;
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m) {
       score<true>(s[m], p, variant, q_idx + 16 * m, tile * BLOCK_N);
       #pragma unroll
-      for (int i = 0; i < BLOCK_N / 2; i += 2)
-        *reinterpret_cast<Pair*>(to + (16 * m + i / 2 % 2 * 8) * key_tiles(p) * BLOCK_N + column(i)) = {s[m][i], s[m][i + 1]};
+      for (int r = 0; r < 2; ++r)
+        #pragma unroll
+        for (int i = 2 * r; i < BLOCK_N / 2; i += 8)
+          ptx::store_floats(to + (16 * m + 8 * r) * key_tiles(p) * BLOCK_N + i / 8 * 16, s[m][i], s[m][i + 1], s[m][i + 4], s[m][i + 5]);
     }
   }
 
@@ -322,17 +331,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scores(const __grid_con
 __device__ __forceinline__ void normalize_row(const Params& p, const Work& work, int q_idx) {
   const int lane = threadIdx.x & 31, width = key_tiles(p) * BLOCK_N;
   const Variant variant(p, work.batch, work.head, work.kv_head);
-  const Pair* const s = reinterpret_cast<const Pair*>(p.s + row_of(work, q_idx, p));
-  u32* const to = reinterpret_cast<u32*>(p.p + row_of(work, q_idx, p));
+  const float* const s = p.s + row_of(work, q_idx, p);
+  u16* const to = p.p + row_of(work, q_idx, p);
+  float x[16];                           // of a lane, as they lie in s
   Rows rows;
   float& top = rows.max[0];
   float& sum = rows.sum[0];
   const auto exponential = [&](float x) { return ptx::exp2((x - base_of(top)) * variant.to_log2()); };
-  for (int i = lane; i < width / 2; i += 32) {
-    const Pair x = s[i];
+  for (int i = lane * 16; i < width; i += 32 * 16) {
+    #pragma unroll
+    for (int j = 0; j < 16; j += 4) ptx::load_global_x4(x + j, s + i + j);
     const float before = top;
-    top = fmaxf(top, fmaxf(x.first, x.second));
-    sum = sum * exponential(before) + exponential(x.first) + exponential(x.second);
+    #pragma unroll
+    for (int j = 0; j < 16; ++j) top = fmaxf(top, x[j]);
+    sum *= exponential(before);
+    #pragma unroll
+    for (int j = 0; j < 16; ++j) sum += exponential(x[j]);
   }
   const float before = top;
   #pragma unroll
@@ -341,9 +355,16 @@ __device__ __forceinline__ void normalize_row(const Params& p, const Work& work,
   #pragma unroll
   for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);   // finalize adds four lanes up
   const End end = finalize(rows, 0, variant);
-  for (int i = lane; i < width / 2; i += 32) {
-    const Pair x = s[i];
-    to[i] = ptx::f16x2(exponential(x.first) * end.inverse, exponential(x.second) * end.inverse);
+  for (int i = lane * 16; i < width; i += 32 * 16) {
+    #pragma unroll
+    for (int j = 0; j < 16; j += 4) ptx::load_global_x4(x + j, s + i + j);
+    #pragma unroll
+    for (int j = 0; j < 16; ++j) x[j] = exponential(x[j]) * end.inverse;
+    u32 pairs[8];
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) pairs[j] = ptx::f16x2(x[j % 4 * 4 + j / 4 * 2], x[j % 4 * 4 + j / 4 * 2 + 1]);
+    ptx::store_global_x4(to + i, pairs[0], pairs[1], pairs[2], pairs[3]);
+    ptx::store_global_x4(to + i + 8, pairs[4], pairs[5], pairs[6], pairs[7]);
   }
 }
 
