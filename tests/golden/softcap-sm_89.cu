@@ -208,7 +208,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
 template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
   if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
   #pragma unroll
-  for (int i = 0; i < N; i += 4) o[i] *= factor[0], o[i + 1] *= factor[0], o[i + 2] *= factor[1], o[i + 3] *= factor[1];
+  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
 }
 
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
