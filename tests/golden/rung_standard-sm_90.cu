@@ -362,7 +362,7 @@ __device__ __forceinline__ void normalize_row(const Params& p, const Work& work,
     for (int j = 0; j < 16; ++j) x[j] = exponential(x[j]) * end.inverse;
     u32 pairs[8];
     #pragma unroll
-    for (int j = 0; j < 8; ++j) pairs[j] = ptx::f16x2(x[j % 4 * 4 + j / 4 * 2], x[j % 4 * 4 + j / 4 * 2 + 1]);
+    for (int j = 0; j < 8; ++j) pairs[j] = ptx::f16x2(x[j % 4 * 4 + j / 4 * 2], x[j % 4 * 4 + j / 4 * 2 + 1]);   // columns 2 j and 2 j + 1
     ptx::store_global_x4(to + i, pairs[0], pairs[1], pairs[2], pairs[3]);
     ptx::store_global_x4(to + i + 8, pairs[4], pairs[5], pairs[6], pairs[7]);
   }
