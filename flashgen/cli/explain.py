@@ -12,6 +12,7 @@ from flashgen.cli.picture import in_characters
 from flashgen.cli.terminal import console, plain, table
 from flashgen.cli.work import Work, measure, read_values
 from flashgen.plan import Plan
+from flashgen.plan.model import Region
 from flashgen.plan.params import Sizes
 from flashgen.render.describe import describe
 from flashgen.runtime.tuned import length_class, planned
@@ -109,13 +110,14 @@ def _memory(chosen: Plan) -> None:
     """The map to scale; what lies in the place of something else, as o in that of q, is only listed."""
     smem = chosen.smem
     bar, rows = ["·"] * _BAR, []
-    taken: dict[int, str] = {}
+    drawn: list[Region] = []
     for mark, region in zip(cycle(_MARKS), (r for r in smem.regions if not r.barrier), strict=False):
-        first, last = (round(_BAR * at / smem.capacity) for at in (region.offset, region.offset + region.bytes * region.count))
-        place = taken.setdefault(region.offset, region.name)
-        if place == region.name:
+        first, last = (round(_BAR * at / smem.capacity) for at in (region.offset, region.end))
+        under = [r.name for r in drawn if r.offset < region.end and region.offset < r.end]
+        if not under:
             bar[first:last] = mark * (last - first)
-        beside = "" if place == region.name else f", in the place of {place}"
+            drawn.append(region)
+        beside = f", in the place of {' and '.join(under)}" if under else ""
         rows.append((f"{mark} {region.name}", f"{region.count} x {region.bytes:<8} at {region.offset}{beside}"))
     if barriers := [r for r in smem.regions if r.barrier]:
         rows.append(("  barriers", f"{sum(r.count for r in barriers)} x 8 from {min(r.offset for r in barriers)} on"))

@@ -9,6 +9,7 @@ import sympy
 
 from flashgen.dtypes import by_name
 from flashgen.expr.ranges import EMPTY
+from flashgen.plan import standard
 from flashgen.plan.model import Extent, Plan
 from flashgen.plan.params import Sizes
 
@@ -92,7 +93,8 @@ def counts(plan: Plan) -> Counts:
     flops = 2 * heads * pairs * (splits * passes * D + D_v)
     if softmax.materialize:
         s = heads * rows * n * sympy.ceiling(S_kv / n)
-        read = heads * W * e * (m * D + n * (D + D_v)) + s * (2 * FLOAT + e)
+        runs = sympy.ceiling(S_kv / standard.run(plan.tile.block_n))  # of key tiles: q is read once for each
+        read = heads * e * (rows * runs * D + W * n * (D + D_v)) + s * (2 * FLOAT + e)
         written = s * (FLOAT + e) + output
         dram = arrays + output + s * (3 * FLOAT + 2 * e)  # s is read for its maximum and sum, and again for p
         return Counts(passes, read, written, dram, flops, s * 5 / 2, s / 2, s * (FLOAT + e))

@@ -88,6 +88,10 @@ class Region:
     count: int = 1
     barrier: bool = False
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.bytes * self.count
+
 
 @dataclass(frozen=True)
 class SmemPlan:
@@ -99,8 +103,7 @@ class SmemPlan:
 
     def __post_init__(self) -> None:
         assert self.bytes <= self.capacity, f"{self.bytes} of {self.capacity} bytes"
-        ends = [r.offset + r.bytes * r.count for r in self.regions]
-        used = max(ends, default=0)
+        used = max((region.end for region in self.regions), default=0)
         assert used <= self.bytes, f"regions end at {used} of {self.bytes} bytes"
 
 

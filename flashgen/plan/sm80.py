@@ -78,7 +78,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     pipeline = PipelinePlan(stages, warps, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
-    smem = lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")])
+    smem = lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]])
     return with_blocks(problem, Draft(tile, pipeline, smem))
 
 

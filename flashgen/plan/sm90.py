@@ -107,8 +107,9 @@ def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
 def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
     stages, shares = pipe.stages, pipe.output_place == "queries"
     q, o = tile.block_m * tile.qk_stored * 2, tile.block_m * tile.v_stored * 2
+    q = max(q, o) if shares else q
     pieces = [
-        ("Q", "Q", max(q, o) if shares else q, pipe.query_stages, 1024),
+        ("Q", "Q", q, pipe.query_stages, 1024),
         ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
@@ -117,7 +118,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, 1 + pipe.warps // 4 if pipe.narrow else 1, 8))
-    return lay_out(pieces, barriers, problem.arch.shared_bytes, [("O", "O", "Q")] if shares else [])
+    return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
 
 
 def objection(problem: Problem, draft: Draft) -> str | None:

@@ -8,28 +8,27 @@ Piece = tuple[str, str, int, int, int]  # name, symbol, bytes of one, count, ali
 
 
 def lay_out(
-    pieces: Iterable[Piece], barriers: Iterable[tuple[str, str, int]], capacity: int, aliases: Iterable[tuple[str, str, str]] = ()
+    pieces: Iterable[Piece], barriers: Iterable[tuple[str, str, int]], capacity: int, overlays: Iterable[Iterable[Piece]] = ()
 ) -> SmemPlan | str:
-    """The map of shared memory, or why it does not fit. An alias (name, symbol, of) begins where another region does.
+    """The map of shared memory, or why it does not fit. An overlay's pieces lie from the first byte on again, when those are not needed.
 
     >>> lay_out([("Q", "Q", 1024, 1, 1024)], [("Q full", "Q_FULL", 1)], 2048).bytes
     1032
     >>> lay_out([("Q", "Q", 4096, 1, 1024)], [], 2048)
     'takes 4096 bytes of shared memory, 2048 are there'
     """
-    placed, end = [], 0
-    for name, symbol, size, count, alignment in pieces:
-        begin = -(-end // alignment) * alignment
-        placed.append((name, symbol, begin, size, count))
-        end = begin + size * count
+    regions, end = [], 0
+    for layer in (pieces, *overlays):
+        begin = 0
+        for name, symbol, size, count, alignment in layer:
+            begin = -(-begin // alignment) * alignment
+            regions.append(Region(name, symbol, begin, size, count))
+            begin += size * count
+        end = max(end, begin)
     barriers = tuple(barriers)
     total = end + 8 * sum(count for _, _, count in barriers)
     if total > capacity:
         return f"takes {total} bytes of shared memory, {capacity} are there"
-    regions = [Region(*piece) for piece in placed]
-    for name, symbol, of in aliases:
-        under = next(r for r in regions if r.symbol == of)
-        regions.append(Region(name, symbol, under.offset, under.bytes))
     for name, symbol, count in barriers:
         regions.append(Region(name, symbol, end, 8, count, barrier=True))
         end += 8 * count

@@ -6,7 +6,7 @@ from dataclasses import replace
 from flashgen.plan import sm80
 from flashgen.plan.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.limits import check
-from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Scratch, SmemPlan
+from flashgen.plan.model import Argument, KernelPlan, LaunchPlan, Region, Scratch, SmemPlan
 from flashgen.plan.passes import objection
 from flashgen.plan.search import NEVER, Draft, Problem
 from flashgen.plan.sm80 import cost
@@ -20,9 +20,14 @@ LAZY_FROM = NEVER  # the maximum of a row is known before its exponentials
 APART = False
 SHORTEST = 1024
 
+# Keys at most of a block of scores, which loads q once for them. With 128 query rows q is a fifth of what it loads: more keys would save
+# little, and short sequences need blocks for every multiprocessor.
+RUN = 512
+HELD = {"scores": ("Q", "K"), "output": ("P", "V", "O")}  # by kernel, in shared memory: never at once, so each from its first byte on
+
 
 def drafts(problem: Problem) -> Iterator[Draft]:
-    """Tiles and warps of sm80, two stages; a block multiplies one tile of s, so q stays in shared memory."""
+    """Tiles and warps of sm80, two stages; q stays in shared memory."""
     two = replace(problem, spec=Spec(**(problem.spec.to_json() | {"stages": problem.spec.stages or 2})))
     for draft in sm80.drafts(two):
         if not draft.pipeline.query_in_registers:
@@ -30,19 +35,29 @@ def drafts(problem: Problem) -> Iterator[Draft]:
 
 
 def _smem(problem: Problem, draft: Draft) -> SmemPlan | str:
-    """One map for all kernels: q and k for s, p and v for o."""
-    tile, stages = draft.tile, draft.pipeline.stages
-    pieces = [
-        ("Q", "Q", tile.block_m * max(tile.qk_columns, tile.v_columns) * 2, 1, 128),
-        ("K", "K", tile.block_n * tile.qk_columns * 2, 1, 128),
-        ("P", "P", tile.block_m * tile.block_n * 2, stages, 128),
-        ("V", "V", tile.block_n * tile.v_columns * 2, stages, 128),
-    ]
-    return lay_out(pieces, [], problem.arch.shared_bytes, [("O", "O", "Q")])
+    """q and keys for s; p and values for o, which leaves from their place."""
+    m, n, qk, v, stages = draft.tile.block_m, draft.tile.block_n, draft.tile.qk_columns, draft.tile.v_columns, draft.pipeline.stages
+    multiplied = [("Q", "Q", 2 * m * qk, 1, 128), ("K", "K", 2 * n * qk, stages, 128)]
+    weighted = [("P", "P", 2 * m * n, stages, 128), ("V", "V", 2 * n * v, stages, 128)]
+    return lay_out(multiplied, [], problem.arch.shared_bytes, [weighted, [("O", "O", 2 * m * v, 1, 128)]])
+
+
+def run(block_n: int) -> int:
+    """Keys of a block of scores: whole tiles, one at least.
+
+    >>> run(96)
+    480
+    """
+    return max(1, RUN // block_n) * block_n
+
+
+def held(smem: SmemPlan, entry: str) -> tuple[Region, ...]:
+    """What a kernel has in shared memory."""
+    return tuple(region for region in smem.regions if region.symbol in HELD[entry])
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
-    """A block a tile of s, a warp a row of p, a block a tile of o."""
+    """A block a run of key tiles of s, a warp a row of p, a block a tile of o."""
     spec, tile, threads = problem.spec, draft.tile, 32 * draft.pipeline.warps
     assert isinstance(draft.smem, SmemPlan)
     arguments = (
@@ -56,9 +71,10 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     )
     pairs = (("q_len", tile.block_m), tile.block_m, ("kv_len", tile.block_n), tile.block_n)
     scratch = tuple(Scratch(f"scratch {x}", dtype, ("batch", "heads", *pairs)) for x, dtype in (("s", "float32"), ("p", spec.dtype)))
+    scores, output = (max(region.end for region in held(draft.smem, entry)) for entry in HELD)
     kernels = (
-        KernelPlan("scores", threads, draft.smem.bytes, (*query_tiles(tile), ("kv_len", tile.block_n))),
+        KernelPlan("scores", threads, scores, (*query_tiles(tile), ("kv_len", run(tile.block_n)))),
         KernelPlan("probabilities", threads, 0, (("q_len", draft.pipeline.warps), "heads", "batch")),
-        KernelPlan("output", threads, draft.smem.bytes, query_tiles(tile)),
+        KernelPlan("output", threads, output, query_tiles(tile)),
     )
     return LaunchPlan(kernels, False, False, arguments, scratch)

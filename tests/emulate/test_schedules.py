@@ -1,5 +1,6 @@
 """The kernels of the other schedules under the race checker, against the float64 reference."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgen.emulate import emulate
+from flashgen.emulate import EmulationFault, emulate
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
@@ -74,3 +75,30 @@ def test_documents(schedule):
     q, k, v = random.standard_normal((3, 2, 200, 2, 32)).astype(np.float16)
     ids = np.sort(random.integers(0, 4, (2, 200)), axis=1).astype(np.int32)
     check(spec, emulate(chosen, render(chosen), q, k, v, {"ids": ids}), q, k, v, ids=ids)
+
+
+def of_standard(kv_len, block_n=64):
+    """Kernels of full attention, and arrays of 30 queries."""
+    spec = Spec(head_dim=64, dtype="float16", outputs=["o", "lse"], schedule="standard", block={"n": block_n})
+    chosen, random = plan(spec, "sm_80"), np.random.default_rng(0)
+    return chosen, render(chosen), *(random.standard_normal((1, n, 1, 64)).astype(np.float16) for n in (30, kv_len, kv_len))
+
+
+@pytest.mark.parametrize(("kv_len", "block_n"), [(512, 64), (513, 64), (961, 96)])
+def test_scores_in_runs_of_key_tiles(kv_len, block_n):
+    """A block has 512 keys, or whole tiles of fewer, or the rest of a row."""
+    chosen, source, q, k, v = of_standard(kv_len, block_n)
+    check(chosen.spec, emulate(chosen, source, q, k, v), q, k, v)
+
+
+@pytest.mark.parametrize(("kernel", "place"), [("Scores", "Q"), ("Output", "P[0]")])
+def test_reports_name_what_a_kernel_of_standard_attention_holds(kernel, place):
+    """Both have it from the first byte on. Without the barrier in the loop of one, warps read what others still copy."""
+    chosen, source, q, k, v = of_standard(300)
+    before, struct, after = source.text.partition(f"struct {kernel} ")
+    text = before + struct + after.replace("__syncthreads();                                // the tile is here", "// the tile is here", 1)
+    assert text != source.text
+    with pytest.raises(EmulationFault) as caught:
+        emulate(chosen, dataclasses.replace(source, text=text), q, k, v)
+    assert f"reads `{place}+0x" in str(caught.value)
+    assert f"in {kernel}::" in str(caught.value)

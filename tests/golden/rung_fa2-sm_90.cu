@@ -397,7 +397,7 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void store() {
     u16* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head;
     struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
-    __syncthreads();                                  // nobody reads q any more: its place takes o, each warp its own rows
+    __syncthreads();                                  // nobody reads what lies there any more: o takes its place, each warp its own rows
     const u32 staged = shared + O + place<V_COLUMNS>(warp_row + lane / 4, 0) + lane % 4 * 4;
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)

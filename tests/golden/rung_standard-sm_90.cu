@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec standard | arch sm_90 | plan 8cca3301 | generated, do not edit
+// flashgen 0.1.0 | spec standard | arch sm_90 | plan 18bb7b08 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: all tiles, the mask tested in each
 //   order     head by head, a block a query tile
 //   softmax   scores in memory, log2 units; nothing rescaled, exponentials divided before their product with v; no key: o = 0, lse = -inf
-//   shared    Q 16384 | K 8192 | P 2 x 16384 | V 2 x 8192 | O 16384 | 2 stages    73728 of 232448 bytes
+//   shared    Q 16384 | K 2 x 8192 | P 2 x 16384 | V 2 x 8192 | O 16384 | 2 stages    49152 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -55,12 +55,13 @@ constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 
 
 // Shared memory, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 16384
-constexpr u32 K = 16384;                 // 1 x 8192
-constexpr u32 P = 24576;                 // 2 x 16384
-constexpr u32 V = 57344;                 // 2 x 8192
+constexpr u32 K = 16384;                 // 2 x 8192
+constexpr u32 P = 0;                     // 2 x 16384
+constexpr u32 V = 32768;                 // 2 x 8192
 constexpr u32 O = 0;                     // 1 x 16384
 
 constexpr int P_BYTES = BLOCK_M * BLOCK_N * 2;
+constexpr int RUN = 512;                 // keys of a block of scores, whole tiles, for which it loads q once
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -243,6 +244,7 @@ struct Work {                            // the t-th query tile
 };
 
 __device__ __forceinline__ int key_tiles(const Params& p) { return (p.kv_len + BLOCK_N - 1) / BLOCK_N; }
+__device__ __forceinline__ int runs(const Params& p) { return (p.kv_len + RUN - 1) / RUN; }   // of key tiles
 
 // Where a query row begins in s and p: their rows are whole tiles. In s a thread's four of each 16 columns lie side by side.
 __device__ __forceinline__ long long row_of(const Work& work, int q_idx, const Params& p) {
@@ -252,7 +254,7 @@ __device__ __forceinline__ long long row_of(const Work& work, int q_idx, const P
 
 // ----------------------------------------------------------------------------------------------------- s = score(q k^T)
 
-struct Scores {                          // one block: a tile of s
+struct Scores {                          // one block: a run of key tiles of s; Q and K are its shared memory
   const Params& p;
   const u32 shared;
   const Work work;
@@ -260,9 +262,10 @@ struct Scores {                          // one block: a tile of s
   const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
   const Variant variant;
   const u16* const keys = p.k + work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head;
+  const int begin = blockIdx.x % runs(p) * (RUN / BLOCK_N), end = min(begin + RUN / BLOCK_N, key_tiles(p));   // its key tiles
   int stage = 0;
 
-  __device__ __forceinline__ Scores(const Params& p, u32 shared, int t) : p(p), shared(shared), work(t, p), variant(p, work.batch, work.head, work.kv_head) {}
+  __device__ __forceinline__ Scores(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x / runs(p), p), variant(p, work.batch, work.head, work.kv_head) {}
 
   __device__ __forceinline__ void load_query_tile() const {
     load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
@@ -298,14 +301,13 @@ struct Scores {                          // one block: a tile of s
     }
   }
 
-  __device__ __forceinline__ void run(int tile) {
-    load_query_tile();
-    load_keys<false>(tile, 0);
+  __device__ __forceinline__ void load(int tile, int to) const {
+    if (tile < end) load_keys<false>(tile, to);
     ptx::copy_commit();
-    ptx::copy_wait<0>();
-    __syncthreads();
-    float s[ROW_TILES][BLOCK_N / 2];
-    scores(s);
+  }
+
+  // Products become scores, and go to s.
+  __device__ __forceinline__ void write(float (&s)[ROW_TILES][BLOCK_N / 2], int tile) const {
     float* const to = p.s + row_of(work, q_idx, p) + tile * BLOCK_N + lane % 4 * 4;
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m) {
@@ -318,11 +320,26 @@ struct Scores {                          // one block: a tile of s
     }
   }
 
+  __device__ __forceinline__ void run() {
+    load_query_tile();                                // in one group with the first keys
+    #pragma unroll
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead) load(begin + ahead, ahead);
+    for (int tile = begin; tile < end; ++tile) {
+      ptx::copy_wait<STAGES - 2>();
+      __syncthreads();                                // the tile is here for every thread, and nobody reads the one before it any more
+      load(tile + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+      float s[ROW_TILES][BLOCK_N / 2];
+      scores(s);
+      write(s, tile);
+      stage = stage == STAGES - 1 ? 0 : stage + 1;
+    }
+  }
+
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) scores(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  Scores(p, (u32)__cvta_generic_to_shared(memory), blockIdx.x / key_tiles(p)).run(blockIdx.x % key_tiles(p));
+  Scores(p, (u32)__cvta_generic_to_shared(memory)).run();
 }
 
 // ------------------------------------------------------------------------------------------------------- p = softmax(s)
@@ -375,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) probabilities(const __grid
 
 // -------------------------------------------------------------------------------------------------------------- o = p v
 
-struct Output {                          // one block: a tile of o
+struct Output {                          // one block: a tile of o; P and V are its shared memory, in the end O
   const Params& p;
   const u32 shared;
   const Work work;
@@ -410,7 +427,7 @@ struct Output {                          // one block: a tile of o
   __device__ __forceinline__ void store() {
     u16* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head;
     struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
-    __syncthreads();                                  // nobody reads q any more: its place takes o, each warp its own rows
+    __syncthreads();                                  // nobody reads what lies there any more: o takes its place, each warp its own rows
     const u32 staged = shared + O + place<V_COLUMNS>(warp_row + lane / 4, 0) + lane % 4 * 4;
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)

@@ -43,7 +43,7 @@ def test_by_hand():
     e, q, kv, pairs = 2, 2 * 128 * COLUMNS, 2 * 96 * COLUMNS, 2 * 6 * M * N
     assert count("standard", 128, 96) == {
         "passes": 1,
-        "read": e * (2 * 6 * (M + 2 * N) * COLUMNS) + pairs * (4 + 4 + e),
+        "read": e * (q + 2 * 6 * 2 * N * COLUMNS) + pairs * (4 + 4 + e),
         "written": pairs * (4 + e) + e * q,
         "dram": e * (q + 2 * kv + q) + pairs * (4 + 4 + 4 + e + e),
         "flops": 4 * pairs * COLUMNS,
@@ -51,6 +51,7 @@ def test_by_hand():
         "rescales": pairs // 2,
         "memory": pairs * (4 + e),
     }
+    assert count("standard", 128, 544)["read"] == e * (2 * q + 2 * 34 * 2 * N * COLUMNS) + 2 * 34 * M * N * (4 + 4 + e)  # q for 512 keys
     three = count("three_pass", 128, 96)
     assert three == {
         "passes": 3, "read": e * (q + 4 * 2 * 6 * N * COLUMNS), "written": e * q, "dram": e * (2 * q + 2 * kv),

@@ -24,5 +24,18 @@ def test_pieces_lie_inside_what_the_kernel_takes(arch, options):
     for kernel in chosen.launch.kernels:
         regions = memory_map(chosen, kernel)
         assert bool(regions) == bool(kernel.shared_bytes)
-        assert max((r.offset + r.bytes * r.count for r in regions), default=0) == kernel.shared_bytes
+        assert max((region.end for region in regions), default=0) == kernel.shared_bytes
         assert len({r.name for r in regions}) == len(regions)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, {"qk": 64, "v": 256}, {"qk": 256, "v": 64}])
+def test_kernels_of_standard_attention_share_their_bytes(head_dim):
+    """And nothing that is there at once: o alone lies where p and values have been."""
+    chosen = plan(Spec(head_dim=head_dim, dtype="float16", schedule="standard"), "sm_80")
+    scores, _, output = (memory_map(chosen, kernel) for kernel in chosen.launch.kernels)
+    assert [region.name for region in scores] == ["Q", "K"]
+    assert [region.name for region in output] == ["P", "V", "O"]
+    assert (scores[0].offset, output[0].offset, output[2].offset) == (0, 0, 0)
+    assert scores[0].end <= scores[1].offset
+    assert output[0].end <= output[1].offset
+    assert chosen.smem.bytes == max(kernel.shared_bytes for kernel in chosen.launch.kernels)
