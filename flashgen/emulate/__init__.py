@@ -2,10 +2,11 @@
 
 >>> o = emulate(plan, render(plan), q, k, v, seed=3)["o"]
 
-The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`, and nothing else of the text changes. A
-thread is a fiber, TMA and tensor cores are engines, and the seed orders whatever a GPU may order freely. Eight blocks at a time are spread
-over the cores. At atomics they take turns in an order under the seed, so a seed brings about the same on any number of cores. Data in
-flight is NaN. The checker judges order by barriers, not by what happened to run first: a missing wait shows under every seed.
+The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`. Pointers and arrays get types of their own
+(`types.py`), which tell of loads and stores and test every index; nothing else of the text changes. A thread is a fiber, TMA and tensor
+cores are engines, and the seed orders whatever a GPU may order freely. Eight blocks at a time are spread over the cores. At atomics they
+take turns in an order under the seed, so a seed brings about the same on any number of cores. Data in flight is NaN. The checker judges
+order by barriers, not by what happened to run first: a missing wait shows under every seed.
 
 Built for the processor it runs on by g++ or clang++. x86-64 with g++ 12 and clang++ 14 is what CI runs; for aarch64 a test builds it with
 Debian's cross g++ 12 and runs kernels of each kind under qemu-user, where those are installed: no aarch64 machine was tried.
@@ -13,8 +14,7 @@ Debian's cross g++ 12 and runs kernels of each kind under qemu-user, where those
 Judged: races in shared memory, and in global memory between blocks as between warps of one, where a fence and an atomic hand on what a
 block knows; reads and atomics of outputs and scratch memory before they are written, in bulk copies excepted; proxy fences, mbarriers and
 named barriers, registers that a wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global
-memory and local arrays, outputs that are not written or written around. In calls without scratch memory whose
-blocks deal out no work, races of plain loads and stores show only in what they lead to.
+memory and local arrays, outputs that are not written or written around.
 
 Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes of shared memory, proxy fences
 in global memory, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,

@@ -21,27 +21,13 @@ HOST = Path(__file__).parent / "host"
 STACK = 256 << 10  # bytes of a thread's
 OPTIONS = (
     *("-std=c++20", "-march=native", "-fPIC", "-fvisibility=hidden", "-w", f"-DSTACK_BYTES={STACK}"),
-    *("-ffp-contract=fast", "-fwrapv", "-fno-strict-aliasing"),  # as device code is compiled
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fno-strict-aliasing"),  # as device code is compiled
 )
 MACHINE_OPTIONS = ("-O3", "-c")
 KERNEL_OPTIONS = (
     *("-O2", "-shared", "-Wl,-Bsymbolic"),
-    "-fsanitize=alignment,bounds",  # calls machine.cpp in the sanitizer's place
-    *(
-        "-gdwarf-4",
-        "-fno-optimize-sibling-calls",
-    ),  # reports name lines of the kernel, from return addresses; addr2line misreads clang's version 5
+    *("-gdwarf-4", "-fno-optimize-sibling-calls"),  # reports name lines, from return addresses; addr2line misreads clang's version 5
 )
-LIBRARIES = "-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc"  # without those of the sanitizers
-TELL_OF_ACCESSES = {  # in a sanitizer's place; each compiler's other one leaves some out
-    "g++": ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"),
-    "clang++": (
-        "-fsanitize=kernel-address",
-        *(word for name in ("instrumentation-with-call-threshold", "stack", "globals", "opt") for word in ("-mllvm", f"-asan-{name}=0")),
-    ),
-}
-TELLING = re.compile(r"\bcall[ \t]+(__[at]san_\w+(?:@PLT)?)")
-JUMPED_OVER = rf"movq %rdi, %rax; subq %rsp, %rax; cmpq ${STACK}, %rax; jb 9f; call \1; 9:"  # where the access is to the thread's own stack
 KEPT = 256 << 20  # bytes of outputs in the cache; beyond that the ones go that were used longest ago
 
 
@@ -77,12 +63,7 @@ def macros() -> str:
 def identity() -> str:
     """A digest of what else an output depends on: compiler, target processor, options, headers."""
     headers = [path.read_text() for path in sorted(HOST.glob("*.?pp"))]
-    return digest(compiler(), macros(), *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, JUMPED_OVER, *headers)
-
-
-def plain_accesses() -> list[str]:
-    """Options with which a kernel calls the machine before each load and store through a pointer."""
-    return list(TELL_OF_ACCESSES["clang++" if "__clang__" in macros() else "g++"])
+    return digest(compiler(), macros(), *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
 
 
 @functools.cache
@@ -115,35 +96,24 @@ def machine() -> Path:
     return output
 
 
-def library(kernel: HostText, name: str, plain: bool = True) -> Path:
+def library(kernel: HostText, name: str) -> Path:
     """A text's kernels as a shared library, compiled once. Raises MissingTwin, CompileError, BackendError."""
     for instruction in kernel.instructions:
         if instruction.twin not in twins():
             raise MissingTwin(instruction, name)
-    options = [*KERNEL_OPTIONS, *(plain_accesses() if plain else [])]
-    output = cache_folder() / f"kernel-{digest(identity(), kernel.text, *options)}.so"
+    output = cache_folder() / f"kernel-{digest(identity(), kernel.text)}.so"
     if not kept(output):
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             source = Path(folder) / name  # the name that line tables give
             source.write_text(kernel.text)
-            if plain and "__x86_64__" in macros():
-                source = telling_less(source, *options)
-            compile_to(output, source, *options, f"-I{HOST}", str(machine()), libraries=LIBRARIES)
+            compile_to(output, source, *KERNEL_OPTIONS, f"-I{HOST}", str(machine()))
         forget_the_oldest(output.parent)
     return output
 
 
-def telling_less(source: Path, *options: str) -> Path:
-    """The assembly of a text whose calls that tell of an access are jumped over where they would return at once: most would."""
-    assembly = source.with_suffix(".s")
-    compile_to(assembly, source, *(o for o in options if o != "-shared"), f"-I{HOST}", "-S")
-    assembly.write_text(TELLING.sub(JUMPED_OVER, assembly.read_text("latin-1")), "latin-1")
-    return assembly
-
-
-def compile_to(output: Path, text: Path, *arguments: str, libraries: tuple[str, ...] = ()) -> None:
-    unfinished, language = f"{output}.{os.getpid()}", "assembler" if text.suffix == ".s" else "c++"
-    run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", language, str(text), *libraries)
+def compile_to(output: Path, text: Path, *arguments: str) -> None:
+    unfinished = f"{output}.{os.getpid()}"
+    run_compiler(text, *OPTIONS, "-o", unfinished, *arguments, "-x", "c++", str(text))
     Path(unfinished).replace(output)
 
 

@@ -49,8 +49,6 @@ class _Report(ctypes.Structure):
 class HostKernel:
     """A kernel of a self-contained CUDA text, compiled for this CPU with its others. Raises MissingTwin, CompileError, BackendError.
 
-    `plain`: races on global memory are looked for in loads and stores of C++ too, not only in instructions; up to a tenth slower.
-
     >>> text = 'struct Params { int* x; }; extern "C" __global__ void f(const __grid_constant__ Params p) { atomicAdd(p.x, 2); }'
     >>> x = np.zeros(1, np.int32)
     >>> HostKernel(text, "f").launch(grid=3, block=32, shared_bytes=0, params=np.array(x.ctypes.data, np.uint64))
@@ -58,9 +56,9 @@ class HostKernel:
     192
     """
 
-    def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu", plain: bool = True):
+    def __init__(self, text: str, entry: str = "forward", name: str = "kernel.cu"):
         self.text, self.name = text, name
-        self._path = build.library(translate(text, name), name, plain)
+        self._path = build.library(translate(text, name), name)
         self._library = ctypes.CDLL(str(self._path))
         self._library.cuda_on_host_params.restype = ctypes.c_size_t
         self._entry = int(self._library.cuda_on_host_entry(entry.encode()))

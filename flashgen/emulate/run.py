@@ -81,19 +81,18 @@ def emulate(
 def launch(
     plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
 ) -> None:
-    """Runs the kernels one after another. Plain accesses are watched where blocks or kernels hand something to each other."""
-    plain = plan.launch.dealt or bool(plan.launch.scratch)
+    """Runs the kernels one after another."""
     for number, part in enumerate(plan.launch.kernels, 1):
         if not (size := grid(part, sizes, blocks)):
             continue
-        kernel = compiled(source.text, part.entry, f"{source.name}.cu", plain)
+        kernel = compiled(source.text, part.entry, f"{source.name}.cu")
         kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, memory_map(plan, part), watched, number)
 
 
 @functools.lru_cache(64)
-def compiled(text: str, entry: str, name: str, plain: bool) -> HostKernel:
+def compiled(text: str, entry: str, name: str) -> HostKernel:
     """The kernel of a text, kept: sources come again with other arrays and seeds."""
-    return HostKernel(text, entry, name, plain)
+    return HostKernel(text, entry, name)
 
 
 def fill(plan: Plan, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.emulate.runs import with_runs
+from flashgen.emulate.types import with_types
 from flashgen.errors import BackendError
 
 HOST_FILE = """\
@@ -21,9 +22,6 @@ REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", 
 STATEMENT = re.compile(r"\basm\s*(?:volatile\s*)?\(")
 ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(')
 PARAMETER = re.compile(r"const __grid_constant__ (\w+) (\w+)")  # nobody copies it
-NESTED = re.compile(  # an array of arrays, or a reference to one, and whether a next declarator follows
-    r"(?<![\w:])(u32|float|::cuda_on_host::ptx::Later) (\(&)?(\w+)\)?((?:\[[^][]+\]){2,})( = \{\})?(, (?=\w+(?: =|[\[,;])))?"
-)
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
 
 Operand = tuple[str, str]  # constraint and expression of asm: ("=r", "(x)")
@@ -73,17 +71,9 @@ def translate(cuda: str, name: str) -> HostText:
         pieces += [cuda[at : match.start()], "{ ", " ".join(calls), " }", "\n" * cuda.count("\n", match.start(), closing)]
         at = cuda.index(";", closing) + 1
     text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(pieces) + cuda[at:])
-    text = NESTED.sub(nested, text)
-    text = PARAMETER.sub(r"const \1& \2", text).replace("reinterpret_cast<", "::cuda_on_host::cast<")
+    text = with_types(PARAMETER.sub(r"const \1& \2", text))
     entries = ", ".join(f'entry<&builtins::kernel::{entry}>("{entry}")' for entry in ENTRY.findall(cuda))
     return HostText(HOST_FILE.format(name=name, text=text, entries=entries), tuple(instructions))
-
-
-def nested(declared: re.Match[str]) -> str:
-    """The same declaration, of a type that tests every index: compilers let a row one past the end pass where a reference is made to it."""
-    element, reference, name, sizes, value, more = declared.groups("")
-    kind = f"::cuda_on_host::Nested<{element}, {sizes[1:-1].replace('][', ', ')}>"
-    return f"{kind}{reference[1:]} {name}{value}" + (f"; {element} " if more else "")
 
 
 def statements(asm: str, line: int, instructions: list[Instruction]) -> Iterator[str]:

@@ -32,19 +32,12 @@ class CrossKernel:
 
     folder: Path
 
-    def __init__(self, text: str, entry: str, name: str, plain: bool):
-        self.entry, self.program = entry, self.folder / build.digest(text, str(plain))
+    def __init__(self, text: str, entry: str, name: str):
+        self.entry, self.program = entry, self.folder / build.digest(text)
         if not self.program.exists():
             source = self.program.with_suffix(".cpp")
             source.write_text(translate(text, name).text)
-            compile_to(
-                self.program,
-                source,
-                *KERNEL_OPTIONS,
-                *(build.plain_accesses() if plain else []),
-                str(self.folder / "machine.o"),
-                *build.LIBRARIES,
-            )
+            compile_to(self.program, source, *KERNEL_OPTIONS, str(self.folder / "machine.o"))
 
     def launch(self, grid, block, shared_bytes, params, seed, _checks, _regions, arrays, number):
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]

@@ -41,20 +41,6 @@ def test_lines_are_kept():
     assert host.instructions == (Instruction("a_b", "a.b", 2),)
 
 
-@pytest.mark.parametrize(
-    ("declaration", "host"),
-    [
-        ("float x[2][N / 2] = {};", "Nested<float, 2, N / 2> x = {};"),
-        ("void f(const u32 (&x)[A][B][4], int n)", "void f(const Nested<u32, A, B, 4>& x, int n)"),
-        ("float x[2][4], y[2], z = 1;", "Nested<float, 2, 4> x; float y[2], z = 1;"),
-        ("u32 x[2][4] = {}, y;", "Nested<u32, 2, 4> x = {}; u32 y;"),
-        ("else x[1][2] = y;", "else x[1][2] = y;"),
-    ],
-)
-def test_arrays_of_arrays_test_every_index(declaration, host):
-    assert host in translate(declaration + ENTRY % "", "a.cu").text.replace("::cuda_on_host::", "")
-
-
 def test_shared_memory_is_reached_by_address_only():
     host = translate(ENTRY % "extern __shared__ __align__(1024) unsigned char memory[]; use(memory);", "a.cu")
     assert "::cuda_on_host::SharedArray memory; use(memory);" in host.text

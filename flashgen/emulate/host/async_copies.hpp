@@ -12,27 +12,37 @@ class AsyncCopies : public Engine {
  public:
   AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.size())) {}
 
-  INLINED void issue(const Thread& t, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-    const auto size = static_cast<std::uint32_t>(bytes);
-    if (past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
-    if (source_bytes < 0 || source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, source_bytes), "the source size is at most the copy's");
-    if (destination & (size - 1)) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, destination), "the address must be a multiple of the copy's size");
-    const auto from = reinterpret_cast<std::uintptr_t>(source);
-    const Array* array = array_;
-    if (!array || from % 16 || from < array->begin || from + size > array->begin + array->bytes) array_ = array = inside(source, static_cast<std::size_t>(source_bytes), size);
+  // Of the running thread. It is judged with its other ones, before the thread does anything else that matters: see settle().
+  INLINED void leave(StackTop& top, Place place, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
+    left_.push_back({source, destination, place, 0, 0, static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes), past_l1});
+    ++top.copies;
+  }
+  // Issues what the running thread has left.
+  [[gnu::noinline]] void settle(Thread& t) {
     Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
-    if (array && array->shadow) __builtin_prefetch(&array->shadow[array->granule(from) + 1], 1), GlobalUse(block_, Access::read, agent, clock).note(*array, from, static_cast<std::size_t>(source_bytes));
-    if (size == SharedMemory::kGranule) std::memset(SharedMemory::Writes(memory_, agent, clock, SharedMemory::Proxy::generic).write(destination), 0xFF, SharedMemory::kGranule);
-    else std::memset(memory_.write(destination, size, agent, clock, SharedMemory::Proxy::generic), 0xFF, size);
-    __builtin_prefetch(source);
-    flying_.push_back({source, destination, queue.groups, static_cast<std::int16_t>(t.id), static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes)});
+    SharedMemory::Writes writes(memory_, agent, clock, SharedMemory::Proxy::generic);
+    for (Copy& copy : left_) {
+      t.place = copy.place;
+      const auto size = static_cast<std::uint32_t>(copy.bytes);
+      check(copy);
+      if (const Array* array = array_of(copy); array && array->shadow)
+        __builtin_prefetch(&array->shadow[array->granule(reinterpret_cast<std::uintptr_t>(copy.source)) + 1], 1), GlobalUse(block_, Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(copy.source), static_cast<std::size_t>(copy.source_bytes));
+      writes.come_from(copy.place);
+      if (size == SharedMemory::kGranule) std::memset(writes.write(copy.destination), 0xFF, SharedMemory::kGranule);
+      else std::memset(writes.write(copy.destination, size), 0xFF, size);
+      __builtin_prefetch(copy.source);
+      copy.group = queue.groups, copy.thread = static_cast<std::int16_t>(t.id);
+    }
     if (queue.last != queue.groups) queue.flying.resize(static_cast<std::size_t>(queue.groups + 1)), queue.last = queue.groups;
     queue.first = std::min(queue.first, queue.groups);
-    ++queue.flying.back();
+    queue.flying.back() += static_cast<int>(left_.size());
     queue.place = t.place;
+    flying_.insert(flying_.end(), left_.begin(), left_.end());
+    left_.clear();
+    t.top->copies = 0;
     block_.tick();
   }
   void commit() { ++queue_of(block_.thread().id).groups; }
@@ -41,7 +51,7 @@ class AsyncCopies : public Engine {
     Thread& t = block_.thread();
     Queue& queue = queue_of(t.id);
     queue.awaited = std::max(queue.awaited, queue.groups - newest);
-    while (!queue.landed()) block_.block_on({"cp.async.wait_group", 0, newest});
+    while (!queue.landed()) queue.waits = true, block_.block_on({"cp.async.wait_group", 0, newest});
     t.copies_seen = std::max(t.copies_seen, static_cast<std::uint32_t>(std::max(0, queue.awaited)));
   }
   void wait_all() { commit(), wait(0); }
@@ -49,7 +59,14 @@ class AsyncCopies : public Engine {
   int ready() const override { return static_cast<int>(flying_.size()); }
   void complete(int which) override {                  // and its neighbours, most likely of the same thread: as lines come from memory
     const auto first = flying_.begin() + which / kAtOnce * kAtOnce, last = flying_.end() - first > kAtOnce ? first + kAtOnce : flying_.end();
-    std::for_each(first, last, [this](const Copy& copy) { land(copy); });
+    for (auto copy = first; copy != last;) {
+      const auto [thread, group] = std::pair(copy->thread, copy->group);
+      int landed = 0;
+      for (; copy != last && copy->thread == thread && copy->group == group; ++copy, ++landed) land(*copy);
+      Queue& queue = queue_of(thread);
+      queue.flying[static_cast<std::size_t>(group)] -= landed;
+      if (queue.waits && queue.landed()) queue.waits = false, block_.wake(thread);
+    }
     std::copy(std::max(last, flying_.end() - (last - first)), flying_.end(), first);
     flying_.erase(flying_.end() - (last - first), flying_.end());
   }
@@ -64,9 +81,11 @@ class AsyncCopies : public Engine {
   struct Copy {
     const void* source;
     std::uint32_t destination;
+    Place place;
     int group;
     std::int16_t thread;
     std::int8_t bytes, source_bytes;
+    bool past_l1;
   };
   struct Queue {                                       // of a thread
     int groups = 0, awaited = 0;                       // committed; of which it has waited, or waits, for the first so many
@@ -74,6 +93,7 @@ class AsyncCopies : public Engine {
     Place place = 0;                                   // of that copy
     std::vector<int> flying;                           // copies in flight, by group
     int first = 0;                                     // the oldest group with any
+    bool waits = false;                                // is the thread blocked?
     bool landed() {
       while (first < static_cast<int>(flying.size()) && flying[static_cast<std::size_t>(first)] == 0) ++first;
       return first >= std::min(awaited, static_cast<int>(flying.size()));
@@ -81,7 +101,19 @@ class AsyncCopies : public Engine {
   };
   static constexpr int kAtOnce = 8;
 
-  void land(const Copy& copy) {
+  INLINED void check(const Copy& copy) const {
+    const int bytes = copy.bytes;
+    if (copy.past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", copy.past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
+    if (copy.source_bytes < 0 || copy.source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, copy.source_bytes), "the source size is at most the copy's");
+    if (copy.destination & static_cast<std::uint32_t>(bytes - 1)) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, copy.destination), "the address must be a multiple of the copy's size");
+  }
+  INLINED const Array* array_of(const Copy& copy) {
+    const auto from = reinterpret_cast<std::uintptr_t>(copy.source);
+    if (!array_ || from % 16 || !array_->holds(from, static_cast<std::size_t>(copy.bytes))) [[unlikely]] array_ = inside(copy.source, static_cast<std::size_t>(copy.source_bytes), static_cast<std::size_t>(copy.bytes));
+    return array_;
+  }
+
+  INLINED void land(const Copy& copy) {
     unsigned char* to = memory_.poke(copy.destination);
     if (copy.source_bytes == 16) {
       std::memcpy(to, copy.source, 16);
@@ -89,16 +121,12 @@ class AsyncCopies : public Engine {
       std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
       if (copy.source_bytes > 0) std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
     }
-    Queue& queue = queue_of(copy.thread);
-    const bool waited = !queue.landed();
-    --queue.flying[static_cast<std::size_t>(copy.group)];
-    if (waited && queue.landed()) block_.wake(copy.thread);
   }
   Queue& queue_of(int thread) { return queues_[static_cast<std::size_t>(thread)]; }
 
   Block& block_;
   SharedMemory& memory_;
-  std::vector<Copy> flying_;
+  std::vector<Copy> flying_, left_;                    // left_: the running thread's, not issued yet
   const Array* array_ = nullptr;                       // that the last copy came from
   std::vector<Queue> queues_;                          // by thread
 };

@@ -247,6 +247,7 @@ inline Thread& Block::next_lane(Warp& warp) {
 
 inline void Block::enter() {
   block->kernel_();
+  settle();
   block->running_->done = true;
   block->warp().gone |= 1u << block->lane();
   for (Exchange& e : block->warp().exchanges) block->complete_if_due(e);

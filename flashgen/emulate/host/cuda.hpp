@@ -6,9 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "stack.hpp"
+#include "pointers.hpp"
 
-#define INLINED inline __attribute__((always_inline))   // so that a return address names the whole chain of inlined callers
 #define __device__
 #define __global__ __attribute__((noinline))              // a frame of its own in reports
 #define __host__
@@ -37,30 +36,6 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
 void hand_on(const void* address);                     // an atomic there: what other blocks may learn by it
 void copy(void* to, const void* from, std::size_t bytes);   // which the checker does not take for a plain access
 [[noreturn]] void not_modelled(const char* what);
-void misaligned_pointer();
-void past_the_end();
-// reinterpret_cast of a pointer, which some compilers let pass unseen where it is then copied through.
-template <class To, class From> INLINED To cast(From* from) {
-  if (reinterpret_cast<std::uintptr_t>(from) % alignof(std::remove_pointer_t<To>)) misaligned_pointer();
-  return reinterpret_cast<To>(from);
-}
-
-// An array of arrays: T[N][...].
-template <class T, int N, int... More> struct Nested;
-template <class T, int N, int... More> struct RowOf { using Type = Nested<T, N, More...>; };
-template <class T, int N> struct RowOf<T, N> { using Type = T[N]; };
-template <class T, int N, int... More> struct Nested {
-  typename RowOf<T, More...>::Type rows[N];
-  INLINED auto& operator[](int i) { return *test(rows, i); }
-  INLINED const auto& operator[](int i) const { return *test(rows, i); }
-
- private:
-  template <class Row> static INLINED Row* test(Row* rows, int i) {
-    if (i < 0 || i >= N) past_the_end();
-    return rows + i;
-  }
-};
-
 struct SharedArray {};                                 // `extern __shared__`: it has an address in the window and nothing else
 
 namespace builtins {
@@ -106,11 +81,11 @@ template <class T, class Change> INLINED T atomic(T* address, Change change) {
   copy(address, &changed, sizeof old);
   return old;
 }
-template <class T> INLINED T atomicAdd(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T old) { return old + value; }); }
-template <class T> INLINED T atomicExch(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T) { return value; }); }
-template <class T> INLINED T atomicMax(T* address, std::type_identity_t<T> value) { return atomic(address, [=](T old) { return old < value ? value : old; }); }
-template <class T> INLINED T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  return atomic(address, [=](T old) { return old == expected ? value : old; });
+template <class T> INLINED T atomicAdd(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T old) { return old + value; }); }
+template <class T> INLINED T atomicExch(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T) { return value; }); }
+template <class T> INLINED T atomicMax(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T old) { return old < value ? value : old; }); }
+template <class T> INLINED T atomicCAS(Pointer<T> address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+  return atomic(address.at, [=](T old) { return old == expected ? value : old; });
 }
 
 INLINED int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }

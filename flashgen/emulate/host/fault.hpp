@@ -13,6 +13,7 @@ using Place = std::uint32_t;
 inline std::uintptr_t loaded_at;                       // where this library lies in memory
 inline Place place_of(const void* return_address) { return static_cast<Place>(reinterpret_cast<std::uintptr_t>(return_address) - loaded_at); }
 void here(const void* caller);                         // notes where the running thread calls from
+void settle();                                         // does what it has left for later
 
 struct Fault {
   std::string what, hint;                              // what happened, and what to look at; `<1f3c>` in either is a Place

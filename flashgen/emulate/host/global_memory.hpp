@@ -151,11 +151,6 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
     GlobalUse(*block, access, agent::warp(block->warp_index()), block->clock()).note(*array, reinterpret_cast<std::uintptr_t>(address), bytes);
 }
 
-// Most plain loads and stores of C++ concern the thread's own stack, above where it stands.
-INLINED bool on_this_stack(const void* address) {
-  const char here = 0;
-  return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(&here) < StackTop::kBytes;
-}
 // What is known of a place. The same place means the same array, as a rule.
 INLINED PlainPlace& known_place(Block& block, const void* caller, std::uintptr_t at, std::size_t bytes) {
   PlainPlace& known = block.plain_place(caller);
@@ -171,19 +166,18 @@ template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Thre
   const auto bytes = static_cast<std::uint16_t>((1u << kBytes) - 1 << at % 16);
   return noted_at_once<kAccess, kBytes>(array, at, {{thread.block->number(), static_cast<std::uint8_t>(agent), launch_number, bytes}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number});
 }
-// The others, of kBytes each or, if 0, of `bytes`.
-template <Access kAccess, unsigned kBytes> [[gnu::noinline]] void note_plain(const void* address, std::size_t bytes, const void* caller) {
+// A load or store of C++.
+template <Access kAccess, unsigned kBytes> INLINED void note_plain(const void* address, const void* caller) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   Thread& thread = this_thread();
   Block& block = *thread.block;
   if (!block.checks()) return;
-  const PlainPlace& known = known_place(block, caller, at, bytes);
+  const PlainPlace& known = known_place(block, caller, at, kBytes);
   if (!known.array || (!known.array->shadow && kAccess == Access::read)) return;
-  if (thread.top->loads) here(caller);
+  if (thread.top->loads | thread.top->copies) here(caller);
   thread.place = known.place;
-  if constexpr (kBytes != 0)
-    if (noted_at_once<kAccess, kBytes>(thread, known, at)) [[likely]] return;
-  GlobalUse(block, kAccess, agent::warp(block.warp_index()), block.clock()).note(*known.array, at, bytes);
+  if (noted_at_once<kAccess, kBytes>(thread, known, at)) [[likely]] return;
+  GlobalUse(block, kAccess, agent::warp(block.warp_index()), block.clock()).note(*known.array, at, kBytes);
 }
 // Those that are instructions: to arrays alone.
 template <Access kAccess, unsigned kBytes> INLINED void note_instruction(const void* address, const void* caller) {

@@ -8,9 +8,14 @@ namespace cuda_on_host {
 thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
+void settle() {
+  const StackTop& top = THIS_STACK;
+  if (top.copies) top.units->copies.settle(*top.thread);
+  if (top.loads) Deferred::meet();
+}
 INLINED void note_place(const void* caller) {
   StackTop& top = THIS_STACK;
-  if (top.loads) [[unlikely]] Deferred::meet();
+  if (top.loads | top.copies) [[unlikely]] settle();   // it comes before whatever is done next
   top.thread->place = place_of(caller);
 }
 void here(const void* caller) { note_place(caller); }
@@ -107,9 +112,10 @@ void setmaxnreg_dec_sync_aligned_u32(int count) { HERE, THIS_STACK.units->regist
 void setmaxnreg_inc_sync_aligned_u32(int count) { HERE, THIS_STACK.units->registers.increase(count); }
 
 void copy_async(std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-  HERE;
-  const StackTop& top = THIS_STACK;
-  top.units->copies.issue(*top.thread, destination, source, bytes, source_bytes, past_l1);
+  StackTop& top = THIS_STACK;
+  if (top.loads) [[unlikely]] Deferred::meet();
+  top.units->copies.leave(top, place_of(__builtin_return_address(0)), destination, source, bytes, source_bytes, past_l1);
+  if (top.runs) [[unlikely]] settle();                 // what comes next may be an ldmatrix of the run
 }
 void cp_async_commit_group() { HERE, THIS_STACK.units->copies.commit(); }
 void cp_async_wait_group(int newest) { HERE, THIS_STACK.units->copies.wait(newest); }
@@ -199,10 +205,32 @@ PRODUCTS(std::uint32_t, Later)
 PRODUCTS(Later, std::uint32_t)
 PRODUCTS(Later, Later)
 #undef PRODUCTS
-void begin_run() { THIS_STACK.deferred->begin_run(THIS_STACK); }
+void begin_run() {
+  StackTop& top = THIS_STACK;
+  if (top.copies) settle();
+  top.deferred->begin_run(top);
+}
 void end_run() { THIS_STACK.deferred->end_run(THIS_STACK); }
 
 }  // namespace ptx
+
+// Plain accesses.
+template <unsigned kBytes> void note_load(const void* address) { note_plain<Access::read, kBytes>(address, __builtin_return_address(0)); }
+template <unsigned kBytes> void note_store(const void* address) { note_plain<Access::write, kBytes>(address, __builtin_return_address(0)); }
+#define PLAIN(BYTES) \
+  template void note_load<BYTES>(const void*); \
+  template void note_store<BYTES>(const void*);
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+#undef PLAIN
+static void undefined(const char* what, const char* hint, const void* caller) { here(caller), block->fault(what, hint); }
+void misaligned_pointer() {
+  undefined("an access through a misaligned pointer", "the width of the access against the start and the strides of the array", __builtin_return_address(0));
+}
+void past_the_end() { undefined("an access past the end of a local array", "the index against the array's size", __builtin_return_address(0)); }
 
 struct Report {                                        // machine.py reads it
   const char *what, *hint;
@@ -213,47 +241,6 @@ struct Report {                                        // machine.py reads it
 }  // namespace cuda_on_host
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
-
-// Plain accesses, which the compiler tells of: kernels are built as for a sanitizer, with these in place of its library. g++ for the one of
-// threads, clang++ for the one of addresses: each is the one that leaves none out.
-#define TELLS_OF(NAME, BYTES, ACCESS) \
-  extern "C" void NAME(const void* at) {             \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS, BYTES>(at, BYTES, __builtin_return_address(0)); \
-  }
-#define PLAIN(BYTES)                                  \
-  TELLS_OF(__tsan_read##BYTES, BYTES, read)           \
-  TELLS_OF(__tsan_write##BYTES, BYTES, write)         \
-  TELLS_OF(__tsan_unaligned_read##BYTES, BYTES, read) \
-  TELLS_OF(__tsan_unaligned_write##BYTES, BYTES, write) \
-  TELLS_OF(__asan_load##BYTES##_noabort, BYTES, read) \
-  TELLS_OF(__asan_store##BYTES##_noabort, BYTES, write)
-PLAIN(1)
-PLAIN(2)
-PLAIN(4)
-PLAIN(8)
-PLAIN(16)
-#undef PLAIN
-#undef TELLS_OF
-#define PLAIN(NAME, ACCESS) \
-  extern "C" void NAME(const void* at, std::size_t bytes) {  \
-    if (!cuda_on_host::on_this_stack(at)) cuda_on_host::note_plain<cuda_on_host::Access::ACCESS, 0>(at, bytes, __builtin_return_address(0)); \
-  }
-PLAIN(__tsan_read_range, read)
-PLAIN(__tsan_write_range, write)
-PLAIN(__asan_loadN_noabort, read)
-PLAIN(__asan_storeN_noabort, write)
-#undef PLAIN
-extern "C" void __tsan_init() {}
-extern "C" void __asan_handle_no_return() {}
-
-// What the compiler's tests of alignment and of bounds call, likewise.
-static void undefined(const char* what, const char* hint, const void* caller) { cuda_on_host::here(caller), cuda_on_host::block->fault(what, hint); }
-static void misaligned(const void* caller) { undefined("an access through a misaligned pointer", "the width of the access against the start and the strides of the array", caller); }
-extern "C" void __ubsan_handle_type_mismatch_v1(void*, void*) { misaligned(__builtin_return_address(0)); }
-static void out_of_bounds(const void* caller) { undefined("an access past the end of a local array", "the index against the array's size", caller); }
-extern "C" void __ubsan_handle_out_of_bounds(void*, void*) { out_of_bounds(__builtin_return_address(0)); }
-void cuda_on_host::misaligned_pointer() { misaligned(__builtin_return_address(0)); }
-void cuda_on_host::past_the_end() { out_of_bounds(__builtin_return_address(0)); }
 
 // The number of an entry by its name, -1 if there is none.
 EXPORTED int cuda_on_host_entry(const char* name) {

@@ -2,6 +2,8 @@
 // into `ptx::mbarrier_init_shared_cta_b64(b, n)`. Operands come in PTX order, `{%0, ...}` as one Values, References or Registers.
 // A new instruction is a function here, with its body here or, when it touches the block, in machine.cpp.
 #pragma once
+#include <utility>
+
 #include "cuda.hpp"
 
 namespace cuda_on_host {
@@ -21,10 +23,15 @@ template <class T, int N> struct Values { T v[N]; };        // {%0, %1, ...}
 template <class T, int N> struct References { T* at[N]; };  // the same as the outputs of a load
 template <class T, int N> struct Registers {                // the same when they are neighbours in one array: wgmma keeps them
   T* first;
-  operator References<T, N>() const { References<T, N> r; for (int i = 0; i < N; ++i) r.at[i] = first + i; return r; }
+  operator References<T, N>() const { return all(std::make_integer_sequence<int, N>()); }
   operator Values<std::remove_const_t<T>, N>() const { Values<std::remove_const_t<T>, N> v; std::memcpy(&v, first, sizeof v); return v; }
+
+ private:
+  template <int... i> INLINED References<T, N> all(std::integer_sequence<int, i...>) const { return {{first + i...}}; }
 };
-template <int N, class T> INLINED Registers<T, N> neighbours(T* first) { return {first}; }
+template <int N, class T> INLINED Registers<T, N> neighbours(Pointer<T> first) { return {first.at}; }
+template <int N, class T, int kSize> INLINED Registers<T, N> neighbours(Local<T, kSize>& all) { static_assert(N <= kSize); return {all.rows}; }
+template <int N, class T, int kSize> INLINED Registers<const T, N> neighbours(const Local<T, kSize>& all) { static_assert(N <= kSize); return {all.rows}; }
 template <class T, class... More> INLINED References<T, 1 + sizeof...(More)> references(T& first, More&... more) { return {{&first, &more...}}; }
 template <class T, class... More> INLINED Values<T, 1 + sizeof...(More)> values(T first, More... more) { return {{first, T(more)...}}; }
 
@@ -173,7 +180,9 @@ void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes)
 void load_shared(std::uint32_t address, void* value, std::uint32_t bytes);
 template <unsigned kBytes> void store_global(void* address, const void* value);
 template <unsigned kBytes> void load_global(const void* address, void* value);
-template <class T, int N> INLINED void take(References<T, N> to, const Values<T, N>& from) { for (int i = 0; i < N; ++i) *to.at[i] = from.v[i]; }
+template <class T, int N> INLINED void take(References<T, N> to, const Values<T, N>& from) {
+  [&]<int... i>(std::integer_sequence<int, i...>) { ((*to.at[i] = from.v[i]), ...); }(std::make_integer_sequence<int, N>());   // -O2 keeps a loop one
+}
 #define MEMORY(TYPE, C)                                                                                                                                    \
   INLINED void st_shared_##TYPE(std::uint32_t at, C x) { store_shared(at, &x, sizeof x); }                                                                 \
   INLINED void ld_shared_##TYPE(C& x, std::uint32_t at) { load_shared(at, &x, sizeof x); }                                                                 \
@@ -195,8 +204,8 @@ MEMORY(b32, std::uint32_t)
 MEMORY(s32, std::int32_t)
 MEMORY(f32, float)
 #undef MEMORY
-INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { builtins::atomicAdd(address, value); }
-INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(address + i, values.v[i]); }
+INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { builtins::atomicAdd(Pointer(address), value); }
+INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(Pointer(address + i), values.v[i]); }
 
 // --- numbers
 INLINED std::uint32_t smid() { return builtins::blockIdx.x; }   // as if each block had a multiprocessor of its own

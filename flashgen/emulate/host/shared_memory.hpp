@@ -47,8 +47,10 @@ class SharedMemory {
   class Writes {
    public:
     INLINED Writes(SharedMemory& memory, int agent, const Clock& clock, Proxy proxy)
-        : memory_(memory), clock_(clock), now_(clock.time[agent]), place_(memory.block_.place()), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()),
-          data_(memory.memory_.data()), shadow_(memory.shadow_.data()), granules_(memory.bytes_ / kGranule) {}
+        : memory_(memory), clock_(clock), agent_(static_cast<std::int16_t>(agent)), proxy_(proxy), checks_(memory.block_.checks()),
+          whole_{clock.time[agent], agent_, kWhole, static_cast<std::uint8_t>(proxy == Proxy::generic ? memory.block_.lane() : 0), memory.block_.place()}, data_(memory.memory_.data()), shadow_(memory.shadow_.data()), granules_(memory.bytes_ / kGranule) {}
+
+    void come_from(Place place) { whole_.place = place; }
 
     unsigned char* write(std::uint32_t address, std::uint32_t bytes) const {
       if (bytes == kGranule) return write(address);
@@ -60,7 +62,7 @@ class SharedMemory {
       if (granule.uniform) memory_.writes_[g].fill(granule.write);
       granule.uniform = false;
       for (int i = 0; i < 4; ++i)
-        if (words >> i & 1) memory_.write_of(g, i) = now(words);
+        if (words >> i & 1) memory_.write_of(g, i) = whole_, memory_.write_of(g, i).words = words;
       memory_.for_more(granule, g, [all = words](Touch& r) {   // whoever comes after this write comes after reads of it all, too: they may stay
         if (!(r.words &= static_cast<std::uint8_t>(~all))) r = {};
       });
@@ -78,10 +80,9 @@ class SharedMemory {
       known &= all_known(granule.reads, clock_.time.data() + granule.readers * kReaders);   // the agent's own is
       memory_.for_more(granule, g, [&](const Touch& r) { known &= r.time <= clock_.time[r.agent]; });
       if (!known) [[unlikely]] memory_.judge_write(g, kWhole, agent_, clock_);
-      const Touch access = now(kWhole);
-      const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == access.lane;
+      const bool again = granule.uniform && granule.unfenced == kWhole && granule.write.is_of(agent_, kWhole) && granule.write.lane == whole_.lane;
       std::fill_n(granule.reads, kReaders, 0);
-      granule.write = access;
+      granule.write = whole_;                          // made long ago: what is copied right after its members were written waits for them
       granule.uniform = true;
       granule.readers = kNobody;
       granule.more = 0;
@@ -91,17 +92,12 @@ class SharedMemory {
     }
 
    private:
-    INLINED Touch now(std::uint8_t words) const {
-      return {now_, agent_, words, static_cast<std::uint8_t>(proxy_ == Proxy::generic ? memory_.block_.lane() : 0), place_};
-    }
-
     SharedMemory& memory_;
     const Clock& clock_;
-    std::uint32_t now_;
-    Place place_;
     std::int16_t agent_;
     Proxy proxy_;
     bool checks_;
+    Touch whole_;                                      // of a granule
     unsigned char* data_;                              // of the memory, so that it need not be asked each time
     Granule* shadow_;
     std::uint32_t granules_;

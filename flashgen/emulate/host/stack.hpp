@@ -20,6 +20,7 @@ struct StackTop {
   Step* step = nullptr;                                // of `deferred`: what it does next
   Units* units = nullptr;                              // its block's
   int runs = 0, loads = 0;                             // that it is in; that it has left there
+  int copies = 0;                                      // by cp.async, that it has left
 };
 static_assert(sizeof(StackTop) <= 64);
 
