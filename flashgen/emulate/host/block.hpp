@@ -27,11 +27,15 @@ struct Warp;
 struct Deferred;
 class SharedMemory;
 struct Array;
+struct LastAccesses;
+struct GranuleState;
 
-struct PlainPlace {                                    // of ordinary C++ that reads or writes global memory
+struct PlainPlace {                                    // of what reads or writes global memory by itself
   Place place = 0;
   std::uint16_t number = 0;                            // as PlaceNumbers has it
   const Array* array = nullptr;                        // where it last did
+  LastAccesses* shadow = nullptr;                      // of that, as if the first granule were that of address 0
+  GranuleState* states = nullptr;
 };
 
 struct alignas(64) Thread {

@@ -155,16 +155,20 @@ void check_global(const void* address, std::size_t bytes, std::size_t alignment,
 INLINED PlainPlace& known_place(Block& block, const void* caller, std::uintptr_t at, std::size_t bytes) {
   PlainPlace& known = block.plain_place(caller);
   const Place place = place_of(caller);
-  if (known.place != place || !known.array || !known.array->holds(at, bytes)) [[unlikely]] known = {place, PlaceNumbers::of(place), array_at(at, bytes)};
+  if (known.place != place || !known.array || !known.array->holds(at, bytes)) [[unlikely]] {
+    const Array* const array = array_at(at, bytes);
+    known = {place, PlaceNumbers::of(place), array, nullptr, nullptr};
+    if (array && array->shadow) known.shadow = array->shadow - array->begin / 16, known.states = &array->state(0) - array->begin / 16;
+  }
   return known;
 }
 // An aligned access to what is an array, where nobody else's stands against it.
 template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Thread& thread, const PlainPlace& known, std::uintptr_t at) {
-  const Array& array = *known.array;
-  if (many_cores || !array.shadow || at % kBytes) [[unlikely]] return false;
-  const int agent = agent::warp(static_cast<int>(static_cast<unsigned>(thread.id) / 32));
-  const auto bytes = static_cast<std::uint16_t>((1u << kBytes) - 1 << at % 16);
-  return noted_at_once<kAccess, kBytes>(array, at, {{thread.block->number(), static_cast<std::uint8_t>(agent), launch_number, bytes}, thread.warp->clock.time[static_cast<std::size_t>(agent)], known.number});
+  if (many_cores || !known.shadow || at % kBytes) [[unlikely]] return false;
+  const auto warp = static_cast<unsigned>(thread.id) / 32;
+  const auto bytes = kBytes == 16 ? std::uint16_t{0xFFFF} : static_cast<std::uint16_t>((1u << kBytes) - 1 << at % 16);
+  const GlobalAccess now{{thread.block->number(), static_cast<std::uint8_t>(agent::warp(static_cast<int>(warp))), launch_number, bytes}, thread.warp->clock.time[warp], known.number};
+  return noted_at_once<kAccess, kBytes>(known.shadow[at / 16], known.states[at / 16], known.array->defined, now);
 }
 // A load or store of C++.
 template <Access kAccess, unsigned kBytes> INLINED void note_plain(const void* address, const void* caller) {
@@ -180,8 +184,7 @@ template <Access kAccess, unsigned kBytes> INLINED void note_plain(const void* a
   GlobalUse(block, kAccess, agent::warp(block.warp_index()), block.clock()).note(*known.array, at, kBytes);
 }
 // Those that are instructions: to arrays alone.
-template <Access kAccess, unsigned kBytes> INLINED void note_instruction(const void* address, const void* caller) {
-  const Thread& thread = this_thread();
+template <Access kAccess, unsigned kBytes> INLINED void note_instruction(const Thread& thread, const void* address, const void* caller) {
   if (thread.block->checks() && !arrays.empty()) {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     const PlainPlace& known = known_place(*thread.block, caller, at, kBytes);

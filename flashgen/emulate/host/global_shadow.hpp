@@ -13,7 +13,9 @@ struct Accessor {
   std::int32_t block;
   std::uint8_t agent, launch;                          // launch: number of the kernel in its call; 0: nobody yet
   std::uint16_t bytes;                                 // of the granule, a bit for each
-  bool same(const Accessor& other) const { return block == other.block && agent == other.agent && launch == other.launch; }   // whatever the bytes
+  bool same(const Accessor& other) const {             // whatever the bytes
+    return (std::bit_cast<std::uint64_t>(*this) ^ std::bit_cast<std::uint64_t>(other)) << 16 == 0;
+  }
 };
 struct GlobalAccess : Accessor {
   std::uint32_t time;
@@ -29,9 +31,12 @@ struct LastAccess : Accessor {                         // the last one of each w
       bytes |= now.bytes;
       for (int i = first; i < end; ++i) times[i] = now.time, places[i] = now.place;
     } else {
-      static_cast<Accessor&>(*this) = now;
-      for (int i = 0; i < 4; ++i) times[i] = now.time, places[i] = now.place;
+      note_whole(now);
     }
+  }
+  INLINED void note_whole(const GlobalAccess& now) {
+    static_cast<Accessor&>(*this) = now;
+    for (int i = 0; i < 4; ++i) times[i] = now.time, places[i] = now.place;
   }
   // Can another one take its place?
   INLINED bool covered_by(const GlobalAccess& now) const { return !(bytes & ~now.bytes) || launch != now.launch || same(now); }
@@ -79,19 +84,20 @@ INLINED bool noted_at_once(const Array& array, std::size_t granule, Access acces
   return true;
 }
 
-// The same for a warp's ordinary access, aligned, of so many bytes: what it did itself is before it.
-template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Array& array, std::uintptr_t at, const GlobalAccess& now) {
+// The same for a warp's ordinary access, aligned, of so many bytes, to that granule: what it did itself is before it.
+template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(LastAccesses& last, GranuleState& state, bool defined, const GlobalAccess& now) {
   constexpr bool kReads = kAccess == Access::read;
-  constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
-  const std::size_t granule = array.granule(at);
-  LastAccesses& last = array.shadow[granule];
-  GranuleState& state = array.state(granule);
   if (state.apart || last.write.stands_against(now)) return false;
-  if (kReads ? !array.defined && (now.bytes & ~state.written) : state.atomic || last.read.stands_against(now)) return false;
+  if (kReads ? !defined && (now.bytes & ~state.written) : state.atomic || last.read.stands_against(now)) return false;
   LastAccess& mine = kReads ? last.read : last.write;
-  if (kReads && !mine.covered_by(now)) return false;
-  const int first = kWords == 4 ? 0 : static_cast<int>(at / 4 % 4);
-  mine.note(now, first, first + kWords);
+  if constexpr (kBytes == 16) {
+    mine.note_whole(now);
+  } else {
+    constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
+    if (kReads && !mine.covered_by(now)) return false;
+    const int first = std::countr_zero(now.bytes) / 4;
+    mine.note(now, first, first + kWords);
+  }
   if (!kReads) state.written |= now.bytes;
   return true;
 }

@@ -13,10 +13,11 @@ void settle() {
   if (top.copies) top.units->copies.settle(*top.thread);
   if (top.loads) Deferred::meet();
 }
-INLINED void note_place(const void* caller) {
+INLINED Thread& note_place(const void* caller) {
   StackTop& top = THIS_STACK;
   if (top.loads | top.copies) [[unlikely]] settle();   // it comes before whatever is done next
   top.thread->place = place_of(caller);
+  return *top.thread;
 }
 void here(const void* caller) { note_place(caller); }
 #define HERE note_place(__builtin_return_address(0))
@@ -130,13 +131,11 @@ void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
   std::memcpy(value, this_thread().memory->read(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), bytes);
 }
 template <unsigned kBytes> void store_global(void* address, const void* value) {
-  HERE;
-  note_instruction<Access::write, kBytes>(address, __builtin_return_address(0));
+  note_instruction<Access::write, kBytes>(HERE, address, __builtin_return_address(0));
   std::memcpy(address, value, kBytes);
 }
 template <unsigned kBytes> void load_global(const void* address, void* value) {
-  HERE;
-  note_instruction<Access::read, kBytes>(address, __builtin_return_address(0));
+  note_instruction<Access::read, kBytes>(HERE, address, __builtin_return_address(0));
   std::memcpy(value, address, kBytes);
 }
 #define GLOBAL(BYTES) \
