@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
 CACHE_LINE = 64
-SHADOW = 64 + 256 + 4  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
+SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ RUNGS = (
         "standard", "Standard attention, three kernels",
         "The same steps as three kernels: scores with scale and mask, a softmax that reads a row twice, the product with v. S and P still "
         "lie in global memory, but are touched five times instead of a dozen.",
-        "standard", "standard", loops=("write", "run", "normalize_rows"),
+        "standard", "standard", loops=("write", "run", "normalize_row"),
     ),
     Rung(
         "three_pass", "Safe softmax, three passes",

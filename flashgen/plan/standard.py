@@ -20,9 +20,9 @@ LAZY_FROM = NEVER  # the maximum of a row is known before its exponentials
 APART = False
 SHORTEST = 1024
 
-# Keys at most of a block of scores, which loads q once for them. With 128 query rows q is a fifth of what it loads: more keys would save
-# little, and short sequences need blocks for every multiprocessor.
-RUN = 512
+# Keys at most of a block of scores, which loads q once for them. With twice as many an H200 is 7 % faster at 1k (head dim 64, 16 heads) and
+# 15 % slower at 512, for want of blocks.
+RUN = 256
 HELD = {"scores": ("Q", "K"), "output": ("P", "V", "O")}  # by kernel, in shared memory: never at once, so each from its first byte on
 
 
@@ -46,7 +46,7 @@ def run(block_n: int) -> int:
     """Keys of a block of scores: whole tiles, one at least.
 
     >>> run(96)
-    480
+    192
     """
     return max(1, RUN // block_n) * block_n
 
@@ -57,7 +57,7 @@ def held(smem: SmemPlan, entry: str) -> tuple[Region, ...]:
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
-    """A block a run of key tiles of s, a warp eight rows of p, a block a tile of o."""
+    """A block a run of key tiles of s, a warp a row of p, a block a tile of o."""
     spec, tile, threads = problem.spec, draft.tile, 32 * draft.pipeline.warps
     assert isinstance(draft.smem, SmemPlan)
     arguments = (
@@ -74,7 +74,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     scores, output = (max(region.end for region in held(draft.smem, entry)) for entry in HELD)
     kernels = (
         KernelPlan("scores", threads, scores, (*query_tiles(tile), ("kv_len", run(tile.block_n)))),
-        KernelPlan("probabilities", threads, 0, (("q_len", 8 * draft.pipeline.warps), "heads", "batch")),
+        KernelPlan("probabilities", threads, 0, (("q_len", draft.pipeline.warps), "heads", "batch")),
         KernelPlan("output", threads, output, query_tiles(tile)),
     )
     return LaunchPlan(kernels, False, False, arguments, scratch)

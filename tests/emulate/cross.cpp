@@ -31,7 +31,7 @@ int main(int, char** arguments) {
   for (auto count = number(); count--;) {
     const auto shift = number(), defined = number();
     const Memory name(in), memory(in, shift), shadow(in);
-    arrays.push_back({name.at, reinterpret_cast<std::uintptr_t>(memory.at), memory.bytes, shadow.bytes ? reinterpret_cast<LastAccesses*>(shadow.at) : nullptr, defined != 0});
+    arrays.push_back({name.at, reinterpret_cast<std::uintptr_t>(memory.at), memory.bytes, shadow.bytes ? reinterpret_cast<GlobalGranule*>(shadow.at) : nullptr, defined != 0});
     kept.push_back(memory), kept.push_back(shadow);
   }
   for (auto count = number(); count--;) {              // pointers in params: where, and to what

@@ -84,9 +84,9 @@ def of_standard(kv_len, block_n=64):
     return chosen, render(chosen), *(random.standard_normal((1, n, 1, 64)).astype(np.float16) for n in (30, kv_len, kv_len))
 
 
-@pytest.mark.parametrize(("kv_len", "block_n"), [(512, 64), (513, 64), (961, 96)])
+@pytest.mark.parametrize(("kv_len", "block_n"), [(256, 64), (257, 64), (385, 96)])
 def test_scores_in_runs_of_key_tiles(kv_len, block_n):
-    """A block has 512 keys, or whole tiles of fewer, or the rest of a row."""
+    """A block has 256 keys, or whole tiles of fewer, or the rest of a row."""
     chosen, source, q, k, v = of_standard(kv_len, block_n)
     check(chosen.spec, emulate(chosen, source, q, k, v), q, k, v)
 

@@ -101,7 +101,7 @@ def test_the_page_tells_every_rung(page):
         assert page.count(f". {rung.title}</h3>") == 1
     assert "No kernel runs here" in page
     assert page.count('<td class="number bad">nan</td>') == 2
-    for name in ("advance_tile", "maximum_step", "normalize_rows", "multiply_by_sum"):
+    for name in ("advance_tile", "maximum_step", "normalize_row", "multiply_by_sum"):
         assert name in page
     assert page.count("<munderover>") > 50
     assert "\\begin{align*}" in page

@@ -27,15 +27,13 @@ struct Warp;
 struct Deferred;
 class SharedMemory;
 struct Array;
-struct LastAccesses;
-struct GranuleState;
+struct GlobalGranule;
 
 struct PlainPlace {                                    // of what reads or writes global memory by itself
   Place place = 0;
   std::uint16_t number = 0;                            // as PlaceNumbers has it
   const Array* array = nullptr;                        // where it last did
-  LastAccesses* shadow = nullptr;                      // of that, as if the first granule were that of address 0
-  GranuleState* states = nullptr;
+  GlobalGranule* shadow = nullptr;                     // of that, as if the first one were that of address 0
 };
 
 struct alignas(64) Thread {

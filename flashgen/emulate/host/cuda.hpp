@@ -26,7 +26,7 @@ using Half = _Float16;
 // A rendezvous of the running warp: leaves this lane's bits and returns those of `source`, once all lanes have come.
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source);
 std::uint32_t vote(std::uint32_t mask, bool predicate);
-int lane();
+INLINED int lane() { return THIS_STACK.lane; }
 // Around an access to global memory that other blocks see at once: blocks take turns, in an order under the seed.
 void begin_turn();
 void end_turn();

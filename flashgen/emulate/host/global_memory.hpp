@@ -57,37 +57,37 @@ class GlobalUse {
       GlobalAccess now = who_;
       now.bytes = bytes_from(at, end - at);
       const std::size_t granule = array.granule(at);
-      if (!noted_at_once(array, granule, access_, now)) [[unlikely]]
+      if (!noted_at_once(array.shadow[granule], array.defined, access_, now)) [[unlikely]]
         if (auto found = noted(array, granule, now)) return found;
     }
     return {};
   }
   [[gnu::noinline]] Found noted(const Array& array, std::size_t granule, const GlobalAccess& now) const {
-    LastAccesses& last = array.shadow[granule];
-    GranuleState& state = array.state(granule);
-    if (!state.apart) {
+    GlobalGranule& last = array.shadow[granule];
+    if (!last.apart()) {
       if (auto found = judge(array, granule, last, now.bytes)) return found;
-      if (of(last).covered_by(now)) of(last).note(now);
-      else part(last, array.words(granule)), state.apart = true;
+      if (of(last).goes_into(now)) of(last).note(now);
+      else part(last, array.words(granule));
     }
-    for (unsigned i = 0; state.apart && i < 4; ++i)
+    for (unsigned i = 0; last.apart() && i < 4; ++i)
       if (GlobalAccess here = now; (here.bytes &= static_cast<std::uint16_t>(15 << 4 * i))) {
-        LastAccesses& word = array.words(granule)[i];
+        GlobalGranule& word = array.words(granule)[i];
         if (auto found = judge(array, granule, word, here.bytes)) return found;
         of(word).note(here);
       }
     if (!reads_) {
-      state.written |= now.bytes;
-      state.atomic = static_cast<std::uint8_t>(access_ == Access::atomic ? state.atomic | words_of(now.bytes) : state.atomic & ~words_of(now.bytes));
+      last.written() |= now.bytes;
+      last.set_atomic(access_ == Access::atomic ? last.atomic() | words_of(now.bytes) : last.atomic() & ~words_of(now.bytes));
     }
     return {};
   }
-  LastAccess& of(LastAccesses& last) const { return reads_ ? last.read : last.write; }
-  static void part(const LastAccesses& last, WordAccesses& words) {
+  LastAccess& of(GlobalGranule& last) const { return reads_ ? last.read : last.write; }
+  static void part(GlobalGranule& last, Words4& words) {
     for (unsigned i = 0; i < 4; ++i) {
       words[i] = last;
       for (LastAccess* word : {&words[i].write, &words[i].read}) word->bytes &= static_cast<std::uint16_t>(15 << 4 * i);
     }
+    last.set_apart();
   }
   static unsigned words_of(unsigned bytes) {           // a bit for each that some of the bytes lie in
     unsigned words = 0;
@@ -96,25 +96,24 @@ class GlobalUse {
   }
 
   // Is it after `last`, as far as that concerns these bytes?
-  Found judge(const Array& array, std::size_t granule, const LastAccesses& last, std::uint16_t bytes) const {
-    const GranuleState& state = array.state(granule);
-    const bool atomic = state.atomic & words_of(bytes);
+  Found judge(const Array& array, std::size_t granule, const GlobalGranule& last, std::uint16_t bytes) const {
+    const bool atomic = array.shadow[granule].atomic() & words_of(bytes);
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned here = bytes & 15 << 4 * i;
-      if (!reads_ && last.read.bytes & here && unordered(last.read, i)) return race(array, granule, last.read, last.read.bytes & here, "read by");
-      if ((access_ != Access::atomic || !atomic) && last.write.bytes & here && unordered(last.write, i))
+      if (!reads_ && last.read.bytes & here && unordered(last.read)) return race(array, granule, last.read, last.read.bytes & here, "read by");
+      if ((access_ != Access::atomic || !atomic) && last.write.bytes & here && unordered(last.write))
         return race(array, granule, last.write, last.write.bytes & here, atomic ? "changed by an atomic of" : "written by");
     }
-    if (const unsigned unset = bytes & ~state.written; (access_ == Access::atomic || access_ == Access::read) && !array.defined && unset)
+    if (const unsigned unset = bytes & ~array.shadow[granule].written(); (access_ == Access::atomic || access_ == Access::read) && !array.defined && unset)
       return std::make_unique<Fault>(Fault{name(array, granule, unset) + (reads_ ? " is read" : " is changed by an atomic") + ", and nobody has written it",
                                      "the kernel that fills it: which part it writes, and whether it runs before"});
     return {};
   }
 
-  bool unordered(const LastAccess& past, unsigned word) const {
+  bool unordered(const LastAccess& past) const {
     if (past.launch != launch_number) return false;
-    if (past.block == who_.block) return past.times[word] > clock_.time[past.agent];
-    return !order->knows(past.block, past.agent, past.times[word], clock_, !reads_);
+    if (past.block == who_.block) return past.time > clock_.time[past.agent];
+    return !order->knows(past.block, past.agent, past.time, clock_, !reads_);
   }
   [[gnu::cold, gnu::noinline]] Found race(const Array& array, std::size_t granule, const LastAccess& past, unsigned bytes, const char* did) const {
     const bool within = past.block == who_.block;
@@ -123,7 +122,7 @@ class GlobalUse {
                                        (within ? std::string("another warp or unit of it") : text("block %d", past.block)) + ", nothing orders the two",
                                    within ? "a barrier of the block, or the wait for the copy, between the two"
                                           : "which rows each block owns; else __threadfence and an atomic after the one, an atomic and __threadfence before the other",
-                                   Place{0}, PlaceNumbers::place(past.places[std::countr_zero(bytes) / 4])});
+                                   Place{0}, PlaceNumbers::place(past.place)});
   }
   static std::string name(const Array& array, std::size_t granule, unsigned bytes) {   // of the first of these bytes
     return text("`%s`+%#zx", array.name, granule * 16 + static_cast<unsigned>(std::countr_zero(bytes)) - array.begin % 16);
@@ -157,8 +156,7 @@ INLINED PlainPlace& known_place(Block& block, const void* caller, std::uintptr_t
   const Place place = place_of(caller);
   if (known.place != place || !known.array || !known.array->holds(at, bytes)) [[unlikely]] {
     const Array* const array = array_at(at, bytes);
-    known = {place, PlaceNumbers::of(place), array, nullptr, nullptr};
-    if (array && array->shadow) known.shadow = array->shadow - array->begin / 16, known.states = &array->state(0) - array->begin / 16;
+    known = {place, PlaceNumbers::of(place), array, array && array->shadow ? array->shadow - array->begin / 16 : nullptr};
   }
   return known;
 }
@@ -168,7 +166,9 @@ template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(const Thre
   const auto warp = static_cast<unsigned>(thread.id) / 32;
   const auto bytes = kBytes == 16 ? std::uint16_t{0xFFFF} : static_cast<std::uint16_t>((1u << kBytes) - 1 << at % 16);
   const GlobalAccess now{{thread.block->number(), static_cast<std::uint8_t>(agent::warp(static_cast<int>(warp))), launch_number, bytes}, thread.warp->clock.time[warp], known.number};
-  return noted_at_once<kAccess, kBytes>(known.shadow[at / 16], known.states[at / 16], known.array->defined, now);
+  GlobalGranule& granule = known.shadow[at / 16];
+  if (!granule.apart()) [[likely]] return noted_at_once<kAccess, kBytes>(granule, granule, known.array->defined, now);
+  return kBytes <= 4 && noted_at_once<kAccess, kBytes>(granule, known.array->words(known.array->granule(at))[at / 4 % 4], known.array->defined, now);
 }
 // A load or store of C++.
 template <Access kAccess, unsigned kBytes> INLINED void note_plain(const void* address, const void* caller) {

@@ -21,84 +21,69 @@ struct GlobalAccess : Accessor {
   std::uint32_t time;
   std::uint16_t place;                                 // its number
 };
-struct LastAccess : Accessor {                         // the last one of each word: all by one agent of one block
-  std::uint32_t times[4];
-  std::uint16_t places[4];
+struct LastAccess : Accessor {
+  std::uint32_t time;
+  std::uint16_t place, more;                           // more: GlobalGranule's own
 
-  INLINED void note(const GlobalAccess& now) { note(now, std::countr_zero(now.bytes) / 4, (35 - std::countl_zero(std::uint32_t{now.bytes})) / 4); }
-  INLINED void note(const GlobalAccess& now, int first, int end) {   // its words
-    if (same(now)) {
-      bytes |= now.bytes;
-      for (int i = first; i < end; ++i) times[i] = now.time, places[i] = now.place;
-    } else {
-      note_whole(now);
-    }
-  }
-  INLINED void note_whole(const GlobalAccess& now) {
+  INLINED void note(const GlobalAccess& now) {
+    const auto before = same(now) ? bytes : std::uint16_t{0};
     static_cast<Accessor&>(*this) = now;
-    for (int i = 0; i < 4; ++i) times[i] = now.time, places[i] = now.place;
+    bytes |= before, time = now.time, place = now.place;
   }
-  // Can another one take its place?
-  INLINED bool covered_by(const GlobalAccess& now) const { return !(bytes & ~now.bytes) || launch != now.launch || same(now); }
+  // Is nothing of it lost where another one takes its place? Of two at the same time the later place counts for both.
+  INLINED bool goes_into(const GlobalAccess& now) const { return !(bytes & ~now.bytes) || launch != now.launch || (same(now) && time == now.time); }
   // Another agent's, in this launch. A kernel begins when all of the one before it has ended.
   INLINED bool stands_against(const GlobalAccess& now) const { return launch == now.launch && !same(now); }
   // Is that certainly after it?
-  INLINED bool before(const GlobalAccess& now) const {
-    return launch != now.launch || (same(now) && times[0] <= now.time && times[1] <= now.time && times[2] <= now.time && times[3] <= now.time);
-  }
+  INLINED bool before(const GlobalAccess& now) const { return launch != now.launch || (same(now) && time <= now.time); }
 };
-struct LastAccesses { LastAccess write, read; };
-struct GranuleState {
-  std::uint16_t written;                               // a bit for each byte that holds something
-  std::uint8_t atomic;                                 // a bit for each word whose last write was an atomic's
-  bool apart;                                          // its words have LastAccesses of their own: more than one agent's count
+struct alignas(32) GlobalGranule {
+  LastAccess write, read;                              // each by one agent at one time, or else `apart`
+
+  std::uint16_t& written() { return write.more; }      // a bit for each byte that holds something
+  std::uint16_t written() const { return write.more; }
+  unsigned atomic() const { return read.more & 15u; }  // a bit for each word whose last write was an atomic's
+  bool apart() const { return read.more & 16; }        // its words have accesses of their own
+  void set_atomic(unsigned words) { read.more = static_cast<std::uint16_t>((read.more & 16) | words); }
+  void set_apart() { read.more |= 16; }
 };
-using WordAccesses = LastAccesses[4];
-static_assert(sizeof(LastAccesses) == 64 && sizeof(GranuleState) == 4);   // memory.py makes them, zero
+using Words4 = GlobalGranule[4];                       // by word
+static_assert(sizeof(GlobalGranule) == 32);            // memory.py makes them, zero
 
 struct Array {                                         // machine.py fills it; none: nothing is checked
   const char* name;
   std::uintptr_t begin;
   std::size_t bytes;
-  LastAccesses* shadow;                                // by granule; null: kernels only read it. WordAccesses and states lie behind
+  GlobalGranule* shadow;                               // null: kernels only read it. Behind them the words of each
   int defined;                                         // does it hold something before it is written?
 
   bool holds(std::uintptr_t at, std::size_t size) const { return at - begin < bytes && size <= begin + bytes - at; }
   std::size_t granule(std::uintptr_t at) const { return at / 16 - begin / 16; }
   std::size_t granules() const { return bytes / 16 + 2; }
-  WordAccesses& words(std::size_t granule) const { return reinterpret_cast<WordAccesses*>(shadow + granules())[granule]; }
-  GranuleState& state(std::size_t granule) const { return reinterpret_cast<GranuleState*>(shadow + 5 * granules())[granule]; }
+  Words4& words(std::size_t granule) const { return reinterpret_cast<Words4*>(shadow + granules())[granule]; }
 };
 
 // An access that nobody else's in this launch stands against: most are. Else false.
-INLINED bool noted_at_once(const Array& array, std::size_t granule, Access access, const GlobalAccess& now) {
-  LastAccesses& last = array.shadow[granule];
-  GranuleState& state = array.state(granule);
+INLINED bool noted_at_once(GlobalGranule& granule, bool defined, Access access, const GlobalAccess& now) {
   const bool reads = access == Access::read || access == Access::copy;
-  if (state.apart || !last.write.before(now) || (!reads && !last.read.before(now))) return false;
-  if (reads ? !array.defined && (now.bytes & ~state.written) : access == Access::atomic || state.atomic) return false;
-  LastAccess& mine = reads ? last.read : last.write;
-  if (!mine.covered_by(now)) return false;
+  if (granule.apart() || !granule.write.before(now) || (!reads && !granule.read.before(now))) return false;
+  if (reads ? !defined && (now.bytes & ~granule.written()) : access == Access::atomic || granule.atomic()) return false;
+  LastAccess& mine = reads ? granule.read : granule.write;
+  if (!mine.goes_into(now)) return false;
   mine.note(now);
-  if (!reads) state.written |= now.bytes;
+  if (!reads) granule.written() |= now.bytes;
   return true;
 }
 
-// The same for a warp's ordinary access, aligned, of so many bytes, to that granule: what it did itself is before it.
-template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(LastAccesses& last, GranuleState& state, bool defined, const GlobalAccess& now) {
+// The same for a warp's ordinary access, aligned, of so many bytes: what it did itself is before it. `last`: the granule, or its word.
+template <Access kAccess, unsigned kBytes> INLINED bool noted_at_once(GlobalGranule& granule, GlobalGranule& last, bool defined, const GlobalAccess& now) {
   constexpr bool kReads = kAccess == Access::read;
-  if (state.apart || last.write.stands_against(now)) return false;
-  if (kReads ? !defined && (now.bytes & ~state.written) : state.atomic || last.read.stands_against(now)) return false;
+  if (last.write.stands_against(now)) return false;
+  if (kReads ? !defined && (now.bytes & ~granule.written()) : granule.atomic() || last.read.stands_against(now)) return false;
   LastAccess& mine = kReads ? last.read : last.write;
-  if constexpr (kBytes == 16) {
-    mine.note_whole(now);
-  } else {
-    constexpr int kWords = kBytes < 4 ? 1 : kBytes / 4;
-    if (kReads && !mine.covered_by(now)) return false;
-    const int first = std::countr_zero(now.bytes) / 4;
-    mine.note(now, first, first + kWords);
-  }
-  if (!kReads) state.written |= now.bytes;
+  if (kBytes < 16 && &last == &granule && !mine.goes_into(now)) return false;
+  mine.note(now);
+  if (!kReads) granule.written() |= now.bytes;
   return true;
 }
 

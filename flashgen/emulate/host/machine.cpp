@@ -24,13 +24,13 @@ void here(const void* caller) { note_place(caller); }
 
 void not_modelled(const char* what) { block->fault(std::string(what) + ": not modelled", "flashgen/emulate/host"); }
 
-static void whole_warp(std::uint32_t mask, const char* what) {
-  if (mask != ~0u) not_modelled(text("%s of some lanes", what).c_str());
+INLINED void whole_warp(std::uint32_t mask, const char* what) {
+  if (mask != ~0u) [[unlikely]] not_modelled(text("%s of some lanes", what).c_str());
 }
 std::uint64_t exchange(const char* what, std::uint32_t mask, std::uint64_t bits, int source) {
-  HERE;
+  const Thread& self = HERE;
   whole_warp(mask, what);
-  return this_thread().block->exchange(what, bits)[source];
+  return self.block->exchange(what, bits)[source];
 }
 std::uint32_t vote(std::uint32_t mask, bool predicate) {
   HERE;
@@ -40,7 +40,6 @@ std::uint32_t vote(std::uint32_t mask, bool predicate) {
   for (int i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
   return bits;
 }
-int lane() { return THIS_STACK.lane; }
 void begin_turn() { HERE, block->pause(); }
 void end_turn() { block->pause(); }
 void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }

@@ -20,8 +20,9 @@ INLINED void Block::meet(const char* what, Last last) {
 }
 
 template <class Value>
-Left<Value> Block::exchange(const char* what, Value mine) {
-  const Left<Value> all(this_thread().warp->exchanges[this_thread().exchanges & 1]);
+INLINED Left<Value> Block::exchange(const char* what, Value mine) {
+  const Thread& self = this_thread();
+  const Left<Value> all(self.warp->exchanges[self.exchanges & 1]);
   exchange(what, mine, [](const Left<Value>&) {});
   return all;
 }
