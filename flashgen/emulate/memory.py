@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
-CACHE_LINE = 64
+LARGE_PAGE = 2 << 20  # bytes
 SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
@@ -31,9 +31,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         granules = 0 if self.use == "read" else self.nbytes // 16 + 2
-        memory = np.zeros(granules * SHADOW + CACHE_LINE, np.uint8)
-        start = -memory.ctypes.data % CACHE_LINE
-        object.__setattr__(self, "shadow", memory[start : start + granules * SHADOW])
+        object.__setattr__(self, "shadow", anonymous(granules * SHADOW)[: granules * SHADOW])
 
     @property
     def begin(self) -> int:
@@ -52,13 +50,25 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
+def anonymous(nbytes: int) -> NDArray[np.uint8]:
+    """Whole pages, zero once they are touched, that begin at a multiple of LARGE_PAGE where the system may use large ones."""
+    room = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    spare = LARGE_PAGE if nbytes >= LARGE_PAGE // 4 else 0
+    memory = mmap.mmap(-1, room + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones take longer, and are never large
+    if spare and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.ctypes.data % LARGE_PAGE if spare else 0
+    return whole[start : start + room]
+
+
 def fenced(nbytes: int, residue: int = 0) -> NDArray[np.uint8]:
     """Bytes, zero, between two pages that nobody can touch: `residue` bytes after a multiple of 16, and as late as that allows."""
-    room = nbytes + ALIGNMENT
-    pages = -(-room // mmap.PAGESIZE)
-    whole = np.frombuffer(mmap.mmap(-1, (pages + 2) * mmap.PAGESIZE), np.uint8)
-    begin, end = mmap.PAGESIZE, (pages + 1) * mmap.PAGESIZE
-    for page in (0, end):
+    pages = -(-(nbytes + ALIGNMENT) // mmap.PAGESIZE)
+    begin = mmap.PAGESIZE * (1 + -(pages + 1) % (LARGE_PAGE // mmap.PAGESIZE) * (nbytes >= LARGE_PAGE // 4))
+    end = begin + pages * mmap.PAGESIZE  # of a large array at a multiple of LARGE_PAGE
+    whole = anonymous(end + mmap.PAGESIZE)
+    for page in (begin - mmap.PAGESIZE, end):
         failed = libc().mprotect(ctypes.c_void_p(whole.ctypes.data + page), ctypes.c_size_t(mmap.PAGESIZE), PROT_NONE)
         assert not failed, "mprotect"
     start = (end - nbytes - residue) // ALIGNMENT * ALIGNMENT + residue

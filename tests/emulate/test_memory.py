@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.emulate.memory import fence
+from flashgen.emulate.memory import LARGE_PAGE, fence, fenced
 
 
 @given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), first=st.integers(0, 20), data=st.data())
@@ -17,3 +17,13 @@ def test_fence(shape, first, data):
     assert copy.ctypes.data % 16 == x.ctypes.data % 16
     end = np.lib.array_utils.byte_bounds(copy)[1]
     assert -end % 4096 < 16
+
+
+@given(nbytes=st.one_of(st.integers(0, 9000), st.integers(LARGE_PAGE // 4 - 40, LARGE_PAGE // 4 + 40), st.integers(LARGE_PAGE - 40, LARGE_PAGE + 40)))
+def test_fenced_memory_is_zero_and_ends_with_a_page(nbytes):
+    memory = fenced(nbytes)
+    assert memory.size == nbytes
+    assert not memory.any()
+    end = memory.ctypes.data + nbytes
+    assert -end % 4096 < 16
+    assert nbytes < LARGE_PAGE // 4 or -end % LARGE_PAGE < 16

@@ -14,8 +14,8 @@ class AsyncCopies : public Engine {
 
   // Of the running thread. It is judged with its other ones, before the thread does anything else that matters: see settle().
   INLINED void leave(StackTop& top, Place place, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-    left_.push_back({source, destination, place, 0, 0, static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes), past_l1});
-    ++top.copies;
+    left_[static_cast<std::size_t>(top.copies)] = {source, destination, place, 0, 0, static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes), past_l1};
+    if (++top.copies == kLeft) [[unlikely]] settle(*top.thread);
   }
   // Issues what the running thread has left.
   [[gnu::noinline]] void settle(Thread& t) {
@@ -24,12 +24,12 @@ class AsyncCopies : public Engine {
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     SharedMemory::Writes writes(memory_, agent, clock, SharedMemory::Proxy::generic);
-    for (Copy& copy : left_) {
+    for (Copy* one = left_.data(), *const end = one + t.top->copies; one < end; ++one) {
+      Copy& copy = *one;
       t.place = copy.place;
       const auto size = static_cast<std::uint32_t>(copy.bytes);
       check(copy);
-      if (const Array* array = array_of(copy); array && array->shadow)
-        __builtin_prefetch(&array->shadow[array->granule(reinterpret_cast<std::uintptr_t>(copy.source)) + 1], 1), GlobalUse(block_, Access::read, agent, clock).note(*array, reinterpret_cast<std::uintptr_t>(copy.source), static_cast<std::size_t>(copy.source_bytes));
+      if (const Array* array = array_of(copy); array && array->shadow) note_read(*array, copy, agent, clock);
       writes.come_from(copy.place);
       if (size == SharedMemory::kGranule) std::memset(writes.write(copy.destination), 0xFF, SharedMemory::kGranule);
       else std::memset(writes.write(copy.destination, size), 0xFF, size);
@@ -38,10 +38,9 @@ class AsyncCopies : public Engine {
     }
     if (queue.last != queue.groups) queue.flying.resize(static_cast<std::size_t>(queue.groups + 1)), queue.last = queue.groups;
     queue.first = std::min(queue.first, queue.groups);
-    queue.flying.back() += static_cast<int>(left_.size());
+    queue.flying.back() += t.top->copies;
     queue.place = t.place;
-    flying_.insert(flying_.end(), left_.begin(), left_.end());
-    left_.clear();
+    flying_.insert(flying_.end(), left_.begin(), left_.begin() + t.top->copies);
     t.top->copies = 0;
     block_.tick();
   }
@@ -99,10 +98,11 @@ class AsyncCopies : public Engine {
       return first >= std::min(awaited, static_cast<int>(flying.size()));
     }
   };
-  static constexpr int kAtOnce = 8;
+  static constexpr int kAtOnce = 8, kLeft = 64;
 
   INLINED void check(const Copy& copy) const {
     const int bytes = copy.bytes;
+    if (bytes == 16 && copy.source_bytes == 16 && copy.destination % 16 == 0) [[likely]] return;
     if (copy.past_l1 ? bytes != 16 : bytes != 4 && bytes != 8 && bytes != 16) block_.fault(text("cp.async.%s of %d bytes", copy.past_l1 ? "cg" : "ca", bytes), "4, 8 or 16 bytes with .ca, 16 with .cg");
     if (copy.source_bytes < 0 || copy.source_bytes > bytes) block_.fault(text("cp.async of %d bytes from %d", bytes, copy.source_bytes), "the source size is at most the copy's");
     if (copy.destination & static_cast<std::uint32_t>(bytes - 1)) block_.fault(text("cp.async of %d bytes to shared address %#x: not aligned", bytes, copy.destination), "the address must be a multiple of the copy's size");
@@ -113,6 +113,15 @@ class AsyncCopies : public Engine {
     return array_;
   }
 
+  INLINED void note_read(const Array& array, const Copy& copy, int agent, const Clock& clock) const {
+    const auto from = reinterpret_cast<std::uintptr_t>(copy.source);
+    GlobalGranule& granule = array.shadow[array.granule(from)];
+    __builtin_prefetch(&granule + 2, 1);
+    const GlobalAccess now{{block_.number(), static_cast<std::uint8_t>(agent), launch_number, 0xFFFF}, clock.time[static_cast<std::size_t>(agent)], PlaceNumbers::of(copy.place)};
+    const bool whole = copy.source_bytes == 16 && from % 16 == 0 && !many_cores && block_.checks() && !granule.apart();
+    if (!whole || !noted_at_once<Access::read, 16>(granule, granule, array.defined, now)) [[unlikely]]
+      GlobalUse(block_, Access::read, agent, clock).note(array, from, static_cast<std::size_t>(copy.source_bytes));
+  }
   INLINED void land(const Copy& copy) {
     unsigned char* to = memory_.poke(copy.destination);
     if (copy.source_bytes == 16) {
@@ -126,7 +135,8 @@ class AsyncCopies : public Engine {
 
   Block& block_;
   SharedMemory& memory_;
-  std::vector<Copy> flying_, left_;                    // left_: the running thread's, not issued yet
+  std::vector<Copy> flying_;
+  std::array<Copy, kLeft> left_;                       // the running thread's, not issued yet
   const Array* array_ = nullptr;                       // that the last copy came from
   std::vector<Queue> queues_;                          // by thread
 };
