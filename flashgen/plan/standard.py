@@ -57,7 +57,7 @@ def held(smem: SmemPlan, entry: str) -> tuple[Region, ...]:
 
 
 def launch(problem: Problem, draft: Draft) -> LaunchPlan:
-    """A block a run of key tiles of s, a warp a row of p, a block a tile of o."""
+    """A block a run of key tiles of s, a warp two rows of p, a block a tile of o."""
     spec, tile, threads = problem.spec, draft.tile, 32 * draft.pipeline.warps
     assert isinstance(draft.smem, SmemPlan)
     arguments = (
@@ -74,7 +74,7 @@ def launch(problem: Problem, draft: Draft) -> LaunchPlan:
     scores, output = (max(region.end for region in held(draft.smem, entry)) for entry in HELD)
     kernels = (
         KernelPlan("scores", threads, scores, (*query_tiles(tile), ("kv_len", run(tile.block_n)))),
-        KernelPlan("probabilities", threads, 0, (("q_len", draft.pipeline.warps), "heads", "batch")),
+        KernelPlan("probabilities", threads, 0, (("q_len", 2 * draft.pipeline.warps), "heads", "batch")),
         KernelPlan("output", threads, output, query_tiles(tile)),
     )
     return LaunchPlan(kernels, False, False, arguments, scratch)

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec standard | arch sm_90 | plan d492f321 | generated, do not edit
+// flashgen 0.1.0 | spec standard | arch sm_90 | plan a2eceff6 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -61,7 +61,8 @@ constexpr u32 V = 32768;                 // 2 x 8192
 constexpr u32 O = 0;                     // 1 x 16384
 
 constexpr int P_BYTES = BLOCK_M * BLOCK_N * 2;
-constexpr int RUN = 512;                 // keys of a block of scores, whole tiles, for which it loads q once
+constexpr int SLICE = 8;                 // rows of a block of probabilities, shared out among its warps
+constexpr int RUN = 256;                 // keys of a block of scores, whole tiles, for which it loads q once
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -344,9 +345,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) scores(const __grid_con
 
 // ------------------------------------------------------------------------------------------------------- p = softmax(s)
 
-// A warp: eight rows of s become rows of p, four lanes each; maximum and sum in a first pass over them. Beyond q_len they are the rest of a tile.
-__device__ __forceinline__ void normalize_rows(const Params& p, const Work& work, int q_idx) {
-  const int lane = threadIdx.x & 3, width = key_tiles(p) * BLOCK_N;
+// A warp: a row of s becomes a row of p; maximum and sum in a first pass over it.
+__device__ __forceinline__ void normalize_row(const Params& p, const Work& work, int q_idx) {
+  const int lane = threadIdx.x & 31, width = key_tiles(p) * BLOCK_N;
   const Variant variant(p, work.batch, work.head, work.kv_head);
   const float* const s = p.s + row_of(work, q_idx, p);
   u16* const to = p.p + row_of(work, q_idx, p);
@@ -355,7 +356,7 @@ __device__ __forceinline__ void normalize_rows(const Params& p, const Work& work
   float& top = rows.max[0];
   float& sum = rows.sum[0];
   const auto exponential = [&](float x) { return ptx::exp2((x - base_of(top)) * variant.to_log2()); };
-  for (int i = lane * 16; i < width; i += 4 * 16) {
+  for (int i = lane * 16; i < width; i += 32 * 16) {
     #pragma unroll
     for (int j = 0; j < 16; j += 4) ptx::load_global_x4(x + j, s + i + j);
     const float before = top;
@@ -368,10 +369,13 @@ __device__ __forceinline__ void normalize_rows(const Params& p, const Work& work
     for (int j = 0; j < 16; ++j) sum += x[j];
   }
   const float before = top;
-  top = row_max(top);
+  #pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
   sum *= exponential(before);
+  #pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);   // finalize adds four lanes up
   const End end = finalize(rows, 0, variant);
-  for (int i = lane * 16; i < width; i += 4 * 16) {
+  for (int i = lane * 16; i < width; i += 32 * 16) {
     #pragma unroll
     for (int j = 0; j < 16; j += 4) ptx::load_global_x4(x + j, s + i + j);
     #pragma unroll
@@ -385,8 +389,9 @@ __device__ __forceinline__ void normalize_rows(const Params& p, const Work& work
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) probabilities(const __grid_constant__ Params p) {
-  const int slices = (p.q_len + 8 * WARPS - 1) / (8 * WARPS), q_idx = blockIdx.x % slices * 8 * WARPS + threadIdx.x / 4;
-  normalize_rows(p, Work(blockIdx.x / slices * ((p.q_len + BLOCK_M - 1) / BLOCK_M), p), q_idx);
+  const int slices = (p.q_len + SLICE - 1) / SLICE, first = blockIdx.x % slices * SLICE + threadIdx.x / 32;
+  const Work work(blockIdx.x / slices * ((p.q_len + BLOCK_M - 1) / BLOCK_M), p);
+  for (int q_idx = first; q_idx < min(first + SLICE, p.q_len); q_idx += WARPS) normalize_row(p, work, q_idx);
 }
 
 // -------------------------------------------------------------------------------------------------------------- o = p v

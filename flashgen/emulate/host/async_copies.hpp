@@ -1,5 +1,7 @@
 // cp.async (PTX ISA 9.0, 9.7.9.25.3): every thread's own copies of 4, 8 or 16 bytes, in groups that the thread waits for.
 #pragma once
+#include <span>
+
 #include "global_memory.hpp"
 #include "shared_memory.hpp"
 
@@ -14,18 +16,18 @@ class AsyncCopies : public Engine {
 
   // Of the running thread. It is judged with its other ones, before the thread does anything else that matters: see settle().
   INLINED void leave(StackTop& top, Place place, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {
-    left_[static_cast<std::size_t>(top.copies)] = {source, destination, place, 0, 0, static_cast<std::int8_t>(bytes), static_cast<std::int8_t>(source_bytes), past_l1};
+    left_[static_cast<std::size_t>(top.copies)] = {source, destination, place, 0, source_bytes, 0, static_cast<std::int16_t>(bytes), past_l1};
     if (++top.copies == kLeft) [[unlikely]] settle(*top.thread);
   }
   // Issues what the running thread has left.
   [[gnu::noinline]] void settle(Thread& t) {
+    const std::span left(left_.data(), static_cast<std::size_t>(std::exchange(t.top->copies, 0)));
     Queue& queue = queue_of(t.id);
     const int agent = agent::copies(t.id / 32);
     Clock& clock = block_.clock();
     clock.time[agent] = static_cast<std::uint32_t>(queue.groups + 1);
     SharedMemory::Writes writes(memory_, agent, clock, SharedMemory::Proxy::generic);
-    for (Copy* one = left_.data(), *const end = one + t.top->copies; one < end; ++one) {
-      Copy& copy = *one;
+    for (Copy& copy : left) {
       t.place = copy.place;
       const auto size = static_cast<std::uint32_t>(copy.bytes);
       check(copy);
@@ -38,10 +40,9 @@ class AsyncCopies : public Engine {
     }
     if (queue.last != queue.groups) queue.flying.resize(static_cast<std::size_t>(queue.groups + 1)), queue.last = queue.groups;
     queue.first = std::min(queue.first, queue.groups);
-    queue.flying.back() += t.top->copies;
+    queue.flying.back() += static_cast<int>(left.size());
     queue.place = t.place;
-    flying_.insert(flying_.end(), left_.begin(), left_.begin() + t.top->copies);
-    t.top->copies = 0;
+    flying_.insert(flying_.end(), left.begin(), left.end());
     block_.tick();
   }
   void commit() { ++queue_of(block_.thread().id).groups; }
@@ -81,9 +82,8 @@ class AsyncCopies : public Engine {
     const void* source;
     std::uint32_t destination;
     Place place;
-    int group;
-    std::int16_t thread;
-    std::int8_t bytes, source_bytes;
+    int group, source_bytes;
+    std::int16_t thread, bytes;
     bool past_l1;
   };
   struct Queue {                                       // of a thread

@@ -23,11 +23,10 @@ namespace cuda_on_host {
 struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
 
 class Block;
+class SharedMemory;
 struct Warp;
 struct Deferred;
-class SharedMemory;
-struct Array;
-struct GlobalGranule;
+struct Array; struct GlobalGranule;                    // global_shadow.hpp
 
 struct PlainPlace {                                    // of what reads or writes global memory by itself
   Place place = 0;

@@ -1,4 +1,4 @@
-// What the processor itself stops at, as faults: plain accesses outside memory, and the compiler's tests of alignment and array bounds.
+// What the processor itself stops at, as faults: plain accesses outside memory, alignment that vectors want, divisions by zero.
 #pragma once
 #include <setjmp.h>
 #include <signal.h>
