@@ -1,4 +1,4 @@
-"""Types of a CUDA text that host/pointers.hpp has in their place: pointers and a thread's arrays, so that accesses are seen where they are made."""
+"""Pointers and a thread's arrays of a CUDA text as types of host/pointers.hpp, so that accesses are seen where they are made."""
 
 import re
 
@@ -11,7 +11,8 @@ POINTER = re.compile(rf"\b((?:const )?(?!(?:{'|'.join(REGISTERS_ALONE)})\b){TYPE
 CAST = re.compile(rf"\breinterpret_cast<((?:const )?{TYPE})\*>")
 CAST_TO_ARRAY = re.compile(rf"\breinterpret_cast<({TYPE})\(\*\)((?:\[[^][]+\])+)>")
 ARRAY = re.compile(  # or a reference to one, with its value, and whether a next declarator follows
-    rf"(?<![\w:.])(?!return\b|else\b|case\b)({TYPE}) (\(&)?((?<=&)\w*|\w+)\)?((?:\[[^][]+\])+)( = \{{[^{{}};]*\}})?(, (?=\w+(?: =|[\[,;])))?"
+    rf"(?<![\w:.])(?!return\b|else\b|case\b)({TYPE}) (\(&)?((?<=&)\w*|\w+)\)?((?:\[[^][]+\])+)"
+    r"( = \{[^{};]*\})?(, (?=\w+(?: =|[\[,;])))?"
 )
 
 

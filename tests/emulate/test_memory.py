@@ -19,7 +19,7 @@ def test_fence(shape, first, data):
     assert -end % 4096 < 16
 
 
-@given(nbytes=st.one_of(st.integers(0, 9000), st.integers(LARGE_PAGE // 4 - 40, LARGE_PAGE // 4 + 40), st.integers(LARGE_PAGE - 40, LARGE_PAGE + 40)))
+@given(nbytes=st.one_of(st.integers(0, 9000), *(st.integers(n - 40, n + 40) for n in (LARGE_PAGE // 4, LARGE_PAGE))))
 def test_fenced_memory_is_zero_and_ends_with_a_page(nbytes):
     memory = fenced(nbytes)
     assert memory.size == nbytes

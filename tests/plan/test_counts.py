@@ -51,7 +51,7 @@ def test_by_hand():
         "rescales": pairs // 2,
         "memory": pairs * (4 + e),
     }
-    assert count("standard", 128, 288)["read"] == e * (2 * q + 2 * 9 * 2 * N * COLUMNS) + 2 * 9 * M * N * (4 + 4 + e)  # q for 256 keys
+    assert count("standard", 128, 288)["read"] == e * (2 * q + 2 * 18 * 2 * N * COLUMNS) + 2 * 18 * M * N * (4 + 4 + e)  # q for 256 keys
     three = count("three_pass", 128, 96)
     assert three == {
         "passes": 3, "read": e * (q + 4 * 2 * 6 * N * COLUMNS), "written": e * q, "dram": e * (2 * q + 2 * kv),
