@@ -128,3 +128,41 @@ def test_four_floats_at_a_time_are_judged_as_single_ones():
         fours(floats=252)
     with pytest.raises(EmulationFault, match="not 16-byte aligned"):
         fours(FOURS.replace("p.x + i,", "p.x + i + 1,"))
+
+
+TIMES_PARAMS = "float* x; int word;"
+TIMES = kernel_text(
+    TIMES_PARAMS,
+    """  if (threadIdx.x == 0) p.x[0] = 1;
+  __syncthreads();
+  if (threadIdx.x == 0) p.x[1] = 2;
+  if (threadIdx.x == 32) p.x[2] = p.x[p.word];""",
+)
+
+
+def test_each_word_has_its_own_time():
+    """Of one warp's two words in 16 bytes the other warp may read the first, which a barrier follows, not the second."""
+    x = Watched(np.zeros(4, np.float32))
+    HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=0), arrays={"x": x})
+    assert (x.array[:3] == [1, 2, 1]).all()
+    with pytest.raises(EmulationFault, match=r"race: block 0 (reads|writes) `x`\+0x4, (written|read) by another warp or unit of it"):
+        HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=1), arrays={"x": x}, number=2)
+
+
+OVERLAP_PARAMS = "const float* in; float* out; int shift;"
+OVERLAP = """  const u32 at = shared + 16 * threadIdx.x;
+  ptx::copy_async_16(at, p.in + 4 * threadIdx.x, true);
+  ptx::copy_async_16(at + 512 + p.shift, p.in + 4 * threadIdx.x, true);
+  ptx::copy_commit();
+  ptx::copy_wait<0>();
+  p.out[threadIdx.x] = __uint_as_float(ptx::load_shared(at));"""
+
+
+def test_copies_that_are_judged_together_are_told_apart():
+    x, out = np.arange(128, dtype=np.float32), np.zeros(32, np.float32)
+    kernel = HostKernel(kernel_text(OVERLAP_PARAMS, OVERLAP))
+    kernel.launch(1, 32, 1024, record(OVERLAP_PARAMS, **{"in": x}, out=out, shift=0))
+    assert (out == x[::4]).all()
+    with pytest.raises(EmulationFault, match=r"writes smem\+0x400, outside the block's 1024 bytes") as caught:
+        kernel.launch(1, 32, 1024, record(OVERLAP_PARAMS, **{"in": x}, out=out, shift=512))
+    assert "copy_async_16(at + 512 + p.shift" in str(caught.value)
