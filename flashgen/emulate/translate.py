@@ -119,7 +119,9 @@ def arguments(text: str, operands: list[Operand]) -> Iterator[str]:
         elif operand.startswith("%%"):  # a special register
             yield f"::cuda_on_host::ptx::{operand[2:]}()"
         elif operand.startswith("%"):
-            yield operands[int(operand[1:])][1]
+            constraint, expression = operands[int(operand[1:])]
+            element = constraint[0] in "=+" and "[" in expression  # perhaps of an array in global memory
+            yield f"::cuda_on_host::result{expression}" if element else expression
         elif operand not in ("", "_"):
             yield operand
 

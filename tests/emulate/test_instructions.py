@@ -97,15 +97,11 @@ NUMBERS_PARAMS = "const float* in; float* out; u32* words; i64* wide;"
 NUMBERS = """
   const float x = p.in[threadIdx.x], y = p.in[threadIdx.x ^ 1];
   float* out = p.out + 8 * threadIdx.x;
-  float reciprocal;
-  i64 wide;
   out[0] = ptx::exp2(x), out[1] = ptx::log2(x), out[2] = ptx::tanh(x), out[3] = ptx::sqrt(x);
-  asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
-  out[4] = reciprocal;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(out[4]) : "f"(x));
   out[5] = ptx::minimum(x, y), out[6] = ptx::maximum(x, y), out[7] = fmaxf(x, y);
   p.words[2 * threadIdx.x] = ptx::bf16x2(x, y), p.words[2 * threadIdx.x + 1] = ptx::f16x2(x, y);
-  asm("mul.wide.s32 %0, %1, %2;" : "=l"(wide) : "r"(__float_as_int(x)), "r"(__float_as_int(y)));
-  p.wide[threadIdx.x] = wide;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(p.wide[threadIdx.x]) : "r"(__float_as_int(x)), "r"(__float_as_int(y)));
 """
 
 

@@ -34,6 +34,10 @@ template <class T> class Element {
     return *at_ = value;
   }
   INLINED T operator=(const Element& other) const { return *this = static_cast<T>(other); }
+  INLINED T& result() const {                          // which an instruction writes
+    if (elsewhere()) note_store<sizeof(T)>(at_);
+    return *at_;
+  }
   INLINED T operator+=(const T& value) const { return *this = static_cast<T>(*this) + value; }
 
  private:
@@ -46,6 +50,9 @@ template <class T> class Element {
   }
   T* at_;
 };
+
+template <class T> INLINED T& result(T& variable) { return variable; }
+template <class T> INLINED T& result(Element<T> element) { return element.result(); }
 
 // T*
 template <class T> struct Pointer {
