@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 PROT_NONE = 0
 ALIGNMENT = 16  # bytes
 LARGE_PAGE = 2 << 20  # bytes
+LARGE = LARGE_PAGE // 4  # bytes of an array from which on touching small pages takes longer than zeroing a large one
 SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
@@ -53,7 +54,7 @@ def libc() -> ctypes.CDLL:
 def anonymous(nbytes: int) -> NDArray[np.uint8]:
     """Whole pages, zero once they are touched, that begin at a multiple of LARGE_PAGE where the system may use large ones."""
     room = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    spare = LARGE_PAGE if nbytes >= LARGE_PAGE // 4 else 0
+    spare = LARGE_PAGE if nbytes >= LARGE else 0
     memory = mmap.mmap(-1, room + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones take longer, and are never large
     if spare and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -65,7 +66,7 @@ def anonymous(nbytes: int) -> NDArray[np.uint8]:
 def fenced(nbytes: int, residue: int = 0) -> NDArray[np.uint8]:
     """Bytes, zero, between two pages that nobody can touch: `residue` bytes after a multiple of 16, and as late as that allows."""
     pages = -(-(nbytes + ALIGNMENT) // mmap.PAGESIZE)
-    begin = mmap.PAGESIZE * (1 + -(pages + 1) % (LARGE_PAGE // mmap.PAGESIZE) * (nbytes >= LARGE_PAGE // 4))
+    begin = mmap.PAGESIZE * (1 + -(pages + 1) % (LARGE_PAGE // mmap.PAGESIZE) * (nbytes >= LARGE))
     end = begin + pages * mmap.PAGESIZE  # of a large array at a multiple of LARGE_PAGE
     whole = anonymous(end + mmap.PAGESIZE)
     for page in (begin - mmap.PAGESIZE, end):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.emulate.memory import LARGE_PAGE, fence, fenced
+from flashgen.emulate.memory import LARGE, LARGE_PAGE, fence, fenced
 
 
 @given(shape=st.lists(st.integers(1, 9), min_size=1, max_size=4), first=st.integers(0, 20), data=st.data())
@@ -19,11 +19,11 @@ def test_fence(shape, first, data):
     assert -end % 4096 < 16
 
 
-@given(nbytes=st.one_of(st.integers(0, 9000), *(st.integers(n - 40, n + 40) for n in (LARGE_PAGE // 4, LARGE_PAGE))))
+@given(nbytes=st.one_of(st.integers(0, 9000), *(st.integers(n - 40, n + 40) for n in (LARGE, LARGE_PAGE))))
 def test_fenced_memory_is_zero_and_ends_with_a_page(nbytes):
     memory = fenced(nbytes)
     assert memory.size == nbytes
     assert not memory.any()
     end = memory.ctypes.data + nbytes
     assert -end % 4096 < 16
-    assert nbytes < LARGE_PAGE // 4 or -end % LARGE_PAGE < 16
+    assert nbytes < LARGE or -end % LARGE_PAGE < 16

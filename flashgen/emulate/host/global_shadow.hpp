@@ -41,7 +41,6 @@ struct alignas(32) GlobalGranule {
   LastAccess write, read;                              // each by one agent at one time, or else `apart`
 
   std::uint16_t& written() { return write.more; }      // a bit for each byte that holds something
-  std::uint16_t written() const { return write.more; }
   unsigned atomic() const { return read.more & 15u; }  // a bit for each word whose last write was an atomic's
   bool apart() const { return read.more & 16; }        // its words have accesses of their own
   void set_atomic(unsigned words) { read.more = static_cast<std::uint16_t>((read.more & 16) | words); }
