@@ -5,10 +5,11 @@
 ('q_idx', '2 * q_idx + 3')
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import prod
 from typing import Any, Literal
 
 INT32, INT64 = 2**31 - 1, 2**63 - 1
@@ -134,6 +135,29 @@ def named(name: str) -> Int:
 def param(name: str) -> str:
     """How a parameter or tensor is called here: as in a kernel."""
     return f"p.arg_{name}"
+
+
+def substitute(x: Int, meanings: Mapping[str, Int]) -> Int:
+    """The form with each name that has a meaning written out, however deep it stands."""
+    return sum((c * _substituted(atom, meanings) for atom, c in x.terms), Int(x.const))
+
+
+def _substituted(atom: Atom, meanings: Mapping[str, Int]) -> Int:
+    if atom.op == "name":
+        return substitute(meanings[atom.name], meanings) if atom.name in meanings else of(atom)
+    args = [substitute(arg, meanings) for arg in atom.args]
+    match atom.op:
+        case "//":
+            return args[0] // args[1]
+        case "%":
+            return args[0] % args[1]
+        case "*":
+            return prod(args, start=Int(1))
+        case "min" | "max":
+            return (smallest if atom.op == "min" else largest)(*args)
+        case "select":
+            return select(*args)
+    return of(replace(atom, args=tuple(args)))
 
 
 def number(x: Int | int) -> Int:

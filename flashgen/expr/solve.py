@@ -8,7 +8,7 @@ may hold everywhere and must hold nowhere, so the rest of a conjunction still li
 from functools import reduce
 from typing import Literal
 
-from flashgen.expr.affine import Atom, Int, named, of, param, select
+from flashgen.expr.affine import Atom, Int, named, of, param, select, substitute
 from flashgen.expr.facts import KV_LEN, Q_BEGIN, Q_LAST, ZERO
 from flashgen.expr.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, rebuild, walk
 from flashgen.expr.pairings import Pairing
@@ -134,6 +134,7 @@ class Solver:
 
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
         """Where d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
+        d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
         key, row = Int(0), Int(-d.const)
         for atom, c in d.terms:
             if atom.names >= {ROW, KEY}:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.expr import affine, facts
-from flashgen.expr.affine import Int, grouped, largest, named, select, smallest
+from flashgen.expr.affine import Int, grouped, largest, named, select, smallest, substitute
 from flashgen.expr.facts import BLOCK_N, Facts
 from flashgen.expr.range_text import number
 
@@ -57,6 +57,18 @@ def test_forms_are_a_ring(x, y, z, known):
     assert x * (y + z) == x * y + x * z
     assert x * y == y * x
     assert number(x * y - z, known) == number(x, known) * number(y, known) - number(z, known)
+
+
+@EXAMPLES
+@given(FORMS, values())
+def test_names_give_way_to_their_meanings(form, known):
+    """Also where a meaning reads another such name."""
+    meanings = {"x": 2 * named("q_len") - 3, "y": named("x") // Int(3) - named("q_begin")}
+    written = substitute(form, meanings)
+    assert written.names.isdisjoint(meanings)
+    for name, meaning in meanings.items():
+        known[name] = number(meaning, known)
+    assert number(written, known) == number(form, known)
 
 
 @EXAMPLES
