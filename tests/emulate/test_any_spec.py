@@ -52,18 +52,18 @@ PLANS = {
 def plans(draw):
     """A plan that exists, and its kernels."""
     columns, optional = st.integers(1, 16).map(lambda n: 8 * n), draw(st.fixed_dictionaries({}, optional=PLANS))
-    qk = draw(columns)
+    qk, score, mask, softmax = draw(columns), draw(SCORES), draw(MASKS), draw(SOFTMAXES)
     spec = Spec(
         **optional,
         dtype=draw(st.sampled_from(["float16", "bfloat16"])),
         head_dim={"qk": qk, "v": draw(st.just(qk) | columns | st.sampled_from([160, 256, 272]))},
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
-        score=draw(SCORES),
-        mask=draw(MASKS),
-        params=PARAMS,
-        tensors=TENSORS,
+        score=score,
+        mask=mask,
+        params=any_spec.read(PARAMS, score, mask),
+        tensors=any_spec.read(TENSORS, score, mask, softmax),
         outputs=["o", "lse"],
-        softmax=draw(SOFTMAXES),
+        softmax=softmax,
     )
     return planned(spec, draw(st.sampled_from(["sm_80", "sm_90a"])))
 

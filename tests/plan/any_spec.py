@@ -1,5 +1,8 @@
 """Specs composed from the grammar of the language: any mask with any score, softmax, shape, dtype and outputs; and calls of them."""
 
+import re
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -18,6 +21,12 @@ TENSORS = {
     "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
 }
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
+
+
+def read(declared: dict[str, Any], *texts: object) -> dict[str, Any]:
+    """Of params or tensors those that some of the texts name."""
+    named = {name for text in texts for name in re.findall(r"[A-Za-z]\w*", str(text))}
+    return {name: how for name, how in declared.items() if name in named}
 
 
 def scores(depth: int) -> st.SearchStrategy[str]:
@@ -44,16 +53,17 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1):
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
     score = draw(scores(2))
     others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit"]))) if softmax != "none" else ()
+    mask = draw(conditions(2))
     return Spec(
         head_dim={"qk": draw(dims), "v": draw(dims)},
         dtype=draw(st.sampled_from(dtypes)),
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
         scale=draw(st.sampled_from([None, "0.3", "-0.5", "0", "1/sqrt(d)"])),
         score=f"sigmoid({score})" if softmax == "none" else score,
-        mask=draw(conditions(2)),
+        mask=mask,
         softmax=softmax,
-        params=PARAMS,
-        tensors=TENSORS,
+        params=read(PARAMS, score, mask, softmax),
+        tensors=read(TENSORS, score, mask, softmax),
         outputs=["o", *sorted(others)],
     )
 

@@ -16,6 +16,7 @@ from flashgen.plan.schedule import schedules
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
 from tests.plan.agreement import SCHEDULES, SLACK, arrays, check, error, run, softmax_of
+from tests.plan.any_spec import read
 
 # Random specs and shapes -----------------------------------------------------------------------------------------------
 
@@ -66,15 +67,16 @@ def tensors(batch, heads, q_len, kv_len, seed):
 def problems(draw):
     """A spec, arrays and values; tiles are small, so that lengths of a few dozen take many."""
     batch, kv_heads, group, q_len, kv_len, seed = (draw(st.integers(*x)) for x in ((0, 2), (1, 2), (1, 3), (0, 70), (0, 70), (0, 999)))
+    score, mask = draw(SCORES), draw(MASKS)
     spec = Spec(
         dtype=draw(st.sampled_from(sorted(SLACK))),
         head_dim={"qk": draw(st.integers(1, 24)), "v": draw(st.integers(1, 24))},
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
         scale=draw(st.sampled_from([None, 0.5, "2 / d"])),
-        score=draw(SCORES),
-        mask=draw(MASKS),
-        params=PARAMS,
-        tensors=TENSORS,
+        score=score,
+        mask=mask,
+        params=read(PARAMS, score, mask),
+        tensors=read(TENSORS, score, mask),
         block={"m": draw(st.sampled_from([3, 8, 16, 33])), "n": draw(st.sampled_from([3, 8, 16, 33]))},
         schedule=SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))],
     )
