@@ -26,7 +26,14 @@ TENSORS = {
 }
 NAMED = ["causal", "causal_top_left", "window(left, 0)", "window(9, 30)", "prefix(n)", "chunk(32)", "document(ids)"]
 LEAVES = st.sampled_from(
-    [*NAMED, "(kv_idx < lens[b])", "(q_idx % 3 != kv_idx % 5)", "(h * 16 <= kv_idx)", "seen[b, q_idx, kv_idx]", "ids[b, kv_idx] < lens[b]"]
+    [
+        *NAMED,
+        "(kv_idx < lens[b])",
+        "(q_idx % 3 != kv_idx % 5)",
+        "(h * 16 <= kv_idx)",
+        "seen[b, q_idx, kv_idx]",
+        "(ids[b, kv_idx] < lens[b])",
+    ]
 )
 MASKS = st.just("full") | LEAVES | st.tuples(LEAVES, st.sampled_from("&|"), LEAVES | LEAVES.map("~{}".format)).map(" ".join)
 SCORES = st.sampled_from(
