@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from flashgen import tune
+from flashgen import store, tune
 from flashgen.arch import by_name
 from flashgen.cli.build import kernel_plan
 from flashgen.cli.show import form
@@ -117,7 +117,7 @@ def test_a_broken_or_old_choice_is_said_and_not_used():
 
 
 def test_without_a_home_there_is_no_choice(monkeypatch, recwarn):
-    monkeypatch.setattr(tuned, "root", lambda: Path(os.devnull) / "kernels")
+    monkeypatch.setattr(store, "root", lambda: Path(os.devnull))
     assert tuned.choice(SPEC, ARCH, 512, CARD) is None
     assert not recwarn.list
     with pytest.raises(BackendError, match="set FLASHGEN_CACHE_DIR"):

@@ -1,4 +1,4 @@
-"""The command line: build, explain, show, check, bench, tune, schema, doctor. Exit codes: 0, 1 (a check failed), 2 (bad input)."""
+"""The command line, a module a command. Exit codes: 0, 1 (a check failed), 2 (bad input)."""
 
 import sys
 

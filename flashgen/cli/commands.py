@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from flashgen import arch as arches
+from flashgen import store
 from flashgen.cli import bench as benching
 from flashgen.cli import build as building
+from flashgen.cli import cache as keeping
 from flashgen.cli import check as checking
 from flashgen.cli import doctor as examining
 from flashgen.cli import explain as explaining
@@ -187,6 +189,20 @@ def doctor(as_json: AsJson = False) -> None:
         _print_json([finding.to_json() for finding in findings])
     else:
         examining.table(findings)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="remove what was compiled; what `tune` found stays")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many compiled kernels are kept, where, and how large they are."""
+    if clear:
+        store.clear()
+    if as_json:
+        _print_json(keeping.to_json(keeping.look()))
+    else:
+        keeping.table(keeping.look())
 
 
 def _here() -> str:

@@ -2,18 +2,20 @@
 
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from flashgen import store
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate.build import compiler
 from flashgen.errors import BackendError
 from flashgen.render import template_root
-from flashgen.runtime import arrays, cache, device, nvrtc
+from flashgen.runtime import arrays, device, nvrtc
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def examine() -> list[Finding]:
         driver,
         _gpu() if driver.works else Finding("GPU", False, "needs the driver"),
         _tried("CuPy", lambda: str(arrays.cupy().__version__), "GPU memory and streams"),
-        _tried("C++ compiler", compiler, "check --emulate"),
+        _tried("C++ compiler", lambda: shlex.join(compiler()), "check --emulate"),
         _tried("nvdisasm", nvrtc.disassembler, "show --stage sass"),
         _cache(),
     ]
@@ -68,16 +70,22 @@ def _gpu() -> Finding:
 
 
 def _cache() -> Finding:
-    root = cache.root()
+    root = store.root()
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        sizes = [path.stat().st_size for path in root.rglob("*") if path.is_file()]
+        limit = store.limit()
+        store.make(root / "kernels")
+        store.trust(root / "kernels")
+    except BackendError as error:
+        return Finding("cache", False, str(error))
     except OSError as error:
-        return Finding("cache", False, f"{root}: {error.strerror}; set FLASHGEN_CACHE_DIR")
-    if not os.access(root, os.W_OK):
+        return Finding("cache", False, f"{root} is not used ({error.strerror}); set FLASHGEN_CACHE_DIR")
+    if not os.access(root / "kernels", os.W_OK):
         return Finding("cache", False, f"{root} cannot be written; set FLASHGEN_CACHE_DIR")
-    kernels = len(list(root.glob("*/kernel.cubin")))
-    return Finding("cache", True, f"{root}: {kernels} kernels, {sum(sizes) / 2**20:.1f} MiB")
+    kernels, emulated = (list(store.entries(kind)) for kind in store.COMPILED)
+    size = sum(entry.bytes for entry in (*kernels, *emulated))
+    closed = "nobody else may write to it"
+    held = f"{len(kernels)} kernels, {len(emulated)} files of the emulator, {size / 2**20:.1f} of {limit / 2**20:.0f} MiB"
+    return Finding("cache", True, f"{root}, {closed}: {held}")
 
 
 def table(findings: list[Finding]) -> None:

@@ -2,15 +2,13 @@
 
 import contextlib
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen import store
 from flashgen.render import Source
 from flashgen.runtime import nvrtc
-from flashgen.runtime.cache import root
 from flashgen.runtime.device import Device, check
 
 __all__ = ["parted", "table"]
@@ -45,7 +43,7 @@ def table(target: Device) -> NDArray[np.int32]:
     Halves are kept beside the compiled kernels, by the card's UUID; where none were told apart, perhaps since others kept the card busy,
     the next process measures again. Raises BackendError.
     """
-    path = root().parent / "halves" / f"{_uuid(target)}.json"
+    path = store.root() / "halves" / f"{_uuid(target)}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         kept = np.asarray(json.loads(path.read_bytes()), np.int32)
         if kept.shape == (_MULTIPROCESSORS,) and np.isin(kept, (0, 1)).all():
@@ -54,7 +52,8 @@ def table(target: Device) -> NDArray[np.int32]:
     there = clocks.min(1) > 0
     found[there] = parted(clocks[there])
     if found.any():
-        _keep(path, found)
+        with contextlib.suppress(OSError):  # then it is measured again, in some tenths of a second
+            store.put(path, json.dumps(found.tolist()))
     return found
 
 
@@ -69,14 +68,6 @@ def parted(clocks: NDArray[np.int32]) -> NDArray[np.int32]:
     other = (side > 0) != (side[0] > 0)
     apart = np.abs(unlike[other].mean(0) - unlike[~other].mean(0)).mean() if other.any() else 0.0  # clocks: half of the time, or noise
     return other.astype(np.int32) if apart > _APART * clocks.mean() else np.zeros(len(clocks), np.int32)
-
-
-def _keep(path: Path, found: NDArray[np.int32]) -> None:
-    beside = path.with_suffix(f".{os.getpid()}")
-    with contextlib.suppress(OSError):  # then it is measured again, in some tenths of a second
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(found.tolist()))
-        beside.replace(path)
 
 
 def _uuid(target: Device) -> str:

@@ -1,21 +1,23 @@
 """What `flashgen tune` found fastest: a file for each card, architecture, spec and class of lengths, beside the compiled kernels."""
 
+import errno
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flashgen import store
 from flashgen.arch import Arch
 from flashgen.errors import BackendError
 from flashgen.plan import Plan, candidates, plan
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import device
-from flashgen.runtime.cache import root
 from flashgen.spec import Spec
+
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last two: nor can there be
 
 
 def length_class(keys: int) -> int:
@@ -35,9 +37,9 @@ def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
     path = entry(spec, arch, length, card)
     try:
         found = str(json.loads(path.read_bytes())["choice"])
-    except (FileNotFoundError, NotADirectoryError):  # the latter where there is no home
-        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno in _NOTHING_THERE:
+            return None
         _warn(f"a tuned choice cannot be read: {path} ({error}). Run flashgen tune again")
         return None
     if found in candidates(spec, arch, length):
@@ -49,11 +51,8 @@ def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
 def keep(spec: Spec, arch: Arch, length: int, card: str, found: Mapping[str, Any]) -> None:
     """Keeps a choice with what it was measured by, in place of what was there. Raises BackendError where nothing can be written."""
     path = entry(spec, arch, length, card)
-    aside = path.with_suffix(f".{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps({"card": card, "arch": arch.name, "length": length, **found}, indent=1))
-        aside.replace(path)
+        store.put(path, json.dumps({"card": card, "arch": arch.name, "length": length, **found}, indent=1))
     except OSError as error:
         raise BackendError(f"cannot keep what was tuned in {path.parent} ({error.strerror}): set FLASHGEN_CACHE_DIR") from None
 
@@ -62,7 +61,7 @@ def entry(spec: Spec, arch: Arch, length: int, card: str) -> Path:
     """The file of a choice; specs that differ by name alone share it."""
     said = {key: value for key, value in spec.to_json().items() if key != "name"}
     digest = hashlib.sha256(json.dumps([said, arch.name, length], sort_keys=True).encode()).hexdigest()[:32]
-    return root().parent / "tuned" / card.replace(" ", "_").replace("/", "_") / f"{digest}.json"
+    return store.root() / "tuned" / card.replace(" ", "_").replace("/", "_") / f"{digest}.json"
 
 
 @cache

@@ -112,3 +112,28 @@ def test_doctor_says_what_is_missing(flashgen, monkeypatch):
     assert "no-compiler" in found["C++ compiler"]["detail"]
     assert "FLASHGEN_CACHE_DIR" in found["cache"]["detail"]
     assert flashgen("doctor").code == 0
+
+
+def test_the_cache_is_shown_and_cleared(flashgen, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("FLASHGEN_CACHE_SIZE", "2M")
+    for path in ("kernels/a-sm_90a-1/kernel.cubin", "emulate/kernel-1.so", "emulate/machine-1.o", "tuned/card/1.json"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(bytes(1 << 20))
+    found = json.loads(flashgen("cache", "--json").out)
+    assert found["limit"] == 2 << 20
+    assert [(one["entries"], one["bytes"]) for one in found["folders"]] == [(1, 1 << 20), (2, 2 << 20)]
+    assert "3.0 MiB of 2" in flashgen("cache").out
+    assert [one["entries"] for one in json.loads(flashgen("cache", "--clear", "--json").out)["folders"]] == [0, 0]
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["1.json"]
+
+
+def test_doctor_says_who_may_write_to_the_cache(flashgen, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(tmp_path / "cache"))
+    (found,) = (one for one in json.loads(flashgen("doctor", "--json").out) if one["name"] == "cache")
+    assert found["works"]
+    assert "nobody else may write to it: 0 kernels" in found["detail"]
+    (tmp_path / "cache").chmod(0o777)
+    (found,) = (one for one in json.loads(flashgen("doctor", "--json").out) if one["name"] == "cache")
+    assert not found["works"]
+    assert f"other users may write to {tmp_path}/cache); set FLASHGEN_CACHE_DIR" in found["detail"]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from flashgen import store
+from flashgen.errors import BackendError
 from flashgen.plan import Plan, plan
 from flashgen.render import Source
 from flashgen.runtime import cache, nvrtc
@@ -112,7 +114,7 @@ def test_a_broken_entry_is_built_anew(spoil: Callable[[Path], None], planned: Pl
     assert len(compiled) == 2
 
 
-@pytest.mark.parametrize("place_of", [lambda p: p / "file" / "below", lambda _: Path("/proc/nowhere")])
+@pytest.mark.parametrize("place_of", [lambda p: p / "file" / "below", lambda _: Path("/proc/nowhere"), lambda p: p / ("long" * 75)])
 def test_where_nothing_can_be_written_it_warns_once_and_compiles(
     place_of: Callable[[Path], Path], planned: Plan, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,8 +140,8 @@ def test_a_full_disk_leaves_nothing_behind(planned: Plan, place: Path, monkeypat
 
 def test_without_a_home_it_does_not_write_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLASHGEN_CACHE_DIR")
-    monkeypatch.setattr(cache, "user_cache_path", lambda _: Path("~/.cache/flashgen"))
-    assert cache.root() == Path("/dev/null/kernels")
+    monkeypatch.setattr(store, "user_cache_path", lambda _: Path("~/.cache/flashgen"))
+    assert cache.entry(SOURCE).parent == Path("/dev/null/kernels")
 
 
 def test_what_dead_processes_left_is_swept(planned: Plan, place: Path) -> None:
@@ -150,6 +152,38 @@ def test_what_dead_processes_left_is_swept(planned: Plan, place: Path) -> None:
     cache.binary(planned, SOURCE)
     assert not old.exists()
     assert young.exists()
+
+
+def test_what_others_may_write_is_neither_loaded_nor_written(planned: Plan, place: Path, compiled: list[str]) -> None:
+    cache.binary(planned, SOURCE)
+    place.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match=f"other users may write to {place}.*: set FLASHGEN_CACHE_DIR"):
+        cache.binary(planned, SOURCE)
+    assert len(compiled) == 2
+    place.chmod(0o700)
+    cache.binary(planned, SOURCE)
+    assert len(compiled) == 2
+
+
+def test_the_last_used_entries_stay(planned: Plan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [Source(f"tiny{i}", SOURCE.text, "sm_90a", "f", SOURCE.options) for i in range(3)]
+    for age, source in enumerate(texts[:2]):
+        cache.binary(planned, source)
+        os.utime(cache.entry(source), (time.time() - 1000 + age,) * 2)
+    cache.binary(planned, texts[0])  # used again
+    os.utime(cache.entry(texts[0]), (time.time() - 100,) * 2)
+    monkeypatch.setenv("FLASHGEN_CACHE_SIZE", str(max(entry.bytes for entry in store.entries("kernels")) * 3 // 2))
+    cache.binary(planned, texts[2])
+    assert {path.name for path in place.iterdir()} == {cache.entry(texts[0]).name, cache.entry(texts[2]).name}
+
+
+def test_a_size_that_is_none_is_said_before_anything_is_compiled(
+    planned: Plan, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHGEN_CACHE_SIZE", "lots")
+    with pytest.raises(BackendError, match="FLASHGEN_CACHE_SIZE is 'lots': expected bytes, as 1073741824, 1024M or 1G"):
+        cache.binary(planned, SOURCE)
+    assert not compiled
 
 
 PROCESS = """
