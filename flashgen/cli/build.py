@@ -1,6 +1,7 @@
 """`flashgen build`: a folder an architecture with text, cubin, header and plan."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,11 @@ class Built:
 def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
     """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h and plan.json for each architecture.
 
-    All plans are made before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
+    All plans are made, and all folders looked at, before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
     """
     plans = [kernel_plan(spec, arch) for arch in archs]
+    for chosen in plans:
+        _check_owner(spec, out / spec.name / chosen.arch.name)
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     built = []
@@ -52,7 +55,7 @@ def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
             task = progress.add_task(f"{spec.name} for {chosen.arch.name}", total=1)
             source = render(chosen)
             binary = nvrtc.compile(source)
-            built.append(_write(chosen, source, binary, out / spec.name / chosen.arch.name))
+            built.append(_write(spec, chosen, source, binary, out / spec.name / chosen.arch.name))
             progress.advance(task)
     return built
 
@@ -65,12 +68,30 @@ def kernel_plan(spec: Spec, arch: str) -> Plan:
     return chosen
 
 
-def _write(chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
+def _file(spec: Spec, folder: Path) -> str | None:
+    """The path of the spec from a folder of its kernel; None for one without a file. (A plan may carry an equal spec of another file.)"""
+    return next((os.path.relpath(place.file, folder) for place in spec.positions.values()), None)
+
+
+def _check_owner(spec: Spec, folder: Path) -> None:
+    """Raises CommandError where the folder holds the kernel of another spec, whose file is still there."""
+    try:
+        built = json.loads((folder / "plan.json").read_bytes())
+        other, theirs = built["spec_file"], built["spec"]
+    except (OSError, ValueError, KeyError, TypeError):  # nothing was built there that could be lost
+        return
+    mine = _file(spec, folder)
+    if other and other != mine and theirs != spec.to_json() and (folder / other).is_file():
+        there = os.path.normpath(folder / other)
+        raise CommandError(f"{folder} holds the kernel of {there}, another spec: give this one another name:, or another --out")
+
+
+def _write(spec: Spec, chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
     files = {
         "kernel.cu": source.text.encode(),
         "kernel.cubin": binary.cubin,
         "kernel.h": header(chosen, source).encode(),
-        "plan.json": json.dumps(chosen.to_json(), indent=2).encode(),
+        "plan.json": json.dumps({"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2).encode(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

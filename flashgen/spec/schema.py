@@ -114,7 +114,9 @@ def _tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
 class SpecKeys(Closed):
     """An attention variant. Only dtype and head_dim are required."""
 
-    name: Annotated[str, BeforeValidator(forms.name)] = Field("attention", description="names the files and the kernel")
+    name: Annotated[str, BeforeValidator(forms.name)] = Field(
+        "attention", description="names the files and the kernel; of a spec in a file, by default that of the file"
+    )
     dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] = Field(description="of q, k and v; sums are float32", examples=["bfloat16"])
     out_dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] | None = Field(None, description="of o; without it, that of q, k and v")
     precision: Annotated[str, _one_of("ieee", "tf32")] = Field(

@@ -30,8 +30,14 @@ CALL_WORDS = frozenset(
 
 def name_fault(name: str) -> str:
     """Why a spec cannot be called so; empty if it can."""
+    return _identifier_fault(name) or ("ends with _, and files and structs add _ and the architecture" if name.endswith("_") else "")
+
+
+def _identifier_fault(name: str) -> str:
     if not _IDENTIFIER.fullmatch(name):
         return "is not a name: a letter, then letters, digits and _, at most 63 in all"
+    if "__" in name:
+        return "has two _ in a row: C++ keeps such names for itself"
     return "is a word of C++ or CUDA" if name in CPP_WORDS else ""
 
 
@@ -41,10 +47,10 @@ def value_name_fault(name: str) -> str:
         return "is a word of the expression language"
     if name in CALL_WORDS:
         return "is an argument of every call"
-    return name_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
+    return _identifier_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
 
 
 def free_name(name: str, fault: Callable[[str], str]) -> str:
     """A name like it that `fault` accepts."""
-    clean = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
-    return clean if not fault(clean) else f"my_{clean}"
+    clean = re.sub(r"[^A-Za-z0-9]+", "_", name)[:60].strip("_")
+    return clean if not fault(clean) else f"my_{clean}".rstrip("_")

@@ -25,6 +25,7 @@ from ruamel.yaml.reader import ReaderError
 from flashgen.errors import Position, SpecError
 from flashgen.spec.model import KEY, Path, Spec
 from flashgen.spec.source import Source
+from flashgen.spec.words import free_name, name_fault
 
 MAX_BYTES = 65536
 MAX_DEPTH = 8
@@ -46,12 +47,12 @@ def load(path: str | PathLike[str]) -> Spec:
     >>> load("specs/causal.yaml").mask
     'causal'
 
-    Raises SpecError: the file cannot be read, or the first mistake in it.
+    Without a name of its own it is called as the file. Raises SpecError: the file cannot be read, or the first mistake in it.
     """
     file = fspath(path)
     data = _read(FilePath(path))
     try:
-        return loads(data.decode(), file)
+        return _spec(data.decode(), file, {"name": free_name(FilePath(path).stem, name_fault)})
     except UnicodeDecodeError as error:
         place = Source(file, data[: error.start].decode() + "\ufffd").at(len(data[: error.start].decode()))
         raise SpecError(f"byte 0x{data[error.start]:02x} is not UTF-8", place, "save the file as UTF-8") from None
@@ -63,10 +64,14 @@ def loads(text: str, file: str = "<spec>") -> Spec:
     >>> loads("{dtype: float16, head_dim: 64}").head_dim
     HeadDim(qk=64, v=64)
     """
+    return _spec(text, file, {})
+
+
+def _spec(text: str, file: str, unless_given: dict[str, Any]) -> Spec:
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise SpecError(f"{file}: larger than {MAX_BYTES} bytes", hint="a spec is a few lines; arrays are given at the call, as tensors")
     reader = _Reader(Source(file, text.removeprefix("\ufeff")))
-    return Spec.located(reader.document(), reader.positions)
+    return Spec.located(unless_given | reader.document(), reader.positions)
 
 
 def _read(path: FilePath) -> bytes:

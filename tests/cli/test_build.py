@@ -84,6 +84,15 @@ def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
     subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{include}", tmp_path / "check.cpp"], check=True)
 
 
+def test_names_that_differ_in_case_make_different_names_in_c():
+    headers = []
+    for name in ("ab", "AB"):
+        plan = kernel_plan(Spec(head_dim=64, dtype="float16", name=name), "sm_80")
+        headers.append(set(re.findall(r"\b\w*ab_sm_80\w*", header(plan, render(plan)), re.I)))
+    assert len(headers[0]) == len(headers[1]) >= 6
+    assert not headers[0] & headers[1]
+
+
 def test_the_header_tells_the_memory_that_kernels_hand_to_each_other():
     plan = kernel_plan(Spec(head_dim=64, dtype="float32"), "sm_80")
     text = header(plan, render(plan))
@@ -98,6 +107,31 @@ def test_a_folder_that_cannot_be_written(flashgen, tmp_path):
     ran = flashgen("build", tmp_path / "small.yaml", "--arch", "sm_80", "-o", tmp_path / "file")
     assert ran.code == 2
     assert ran.err.startswith("flashgen: cannot write")
+
+
+def test_specs_without_a_name_are_called_as_their_files(flashgen, tmp_path):
+    for stem in ("one", "two.v2"):
+        (tmp_path / f"{stem}.yaml").write_text(SMALL.removeprefix("name: small\n"))
+        assert flashgen("build", tmp_path / f"{stem}.yaml", "--arch", "sm_80", "-o", tmp_path / "out").code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["one", "two_v2"]
+
+
+def test_the_kernel_of_another_spec_is_not_overwritten(flashgen, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for stem, mask in (("one", "causal"), ("two", "full")):
+        Path(f"{stem}.yaml").write_text(SMALL.replace("causal", mask))
+    build = ("--arch", "sm_80", "-o", "out")
+    assert flashgen("build", "one.yaml", *build).code == 0
+    before = Path("out/small/sm_80/kernel.cu").read_bytes()
+    ran = flashgen("build", "two.yaml", *build)
+    assert (ran.code, ran.out) == (2, "")
+    assert "out/small/sm_80 holds the kernel of one.yaml, another spec: give this one another name:, or another --out" in ran.err
+    assert Path("out/small/sm_80/kernel.cu").read_bytes() == before
+    Path("one.yaml").write_text(SMALL.replace("causal", "window(5, 0)"))
+    assert flashgen("build", tmp_path / "one.yaml", *build).code == 0  # the same, edited
+    assert Path("out/small/sm_80/kernel.cu").read_bytes() != before
+    Path("one.yaml").unlink()
+    assert flashgen("build", "two.yaml", *build).code == 0  # of a spec that is gone
 
 
 def test_the_interpreter_has_no_kernel(flashgen, tmp_path):

@@ -150,6 +150,9 @@ def test_anchors_and_merge_keys() -> None:
         ("head_dim: 64\ndtype: float64\n", 2, 8, "dtype: expected float16, bfloat16 or", "cast what is passed: x.astype('float32')"),
         (HEAD + "tensors: {x: {shape: [hq], dtype: int64}}\n", 3, 35, "tensors.x.dtype: expected", "write int32, and cast"),
         (HEAD + "name: my-spec\n", 3, 7, "name: 'my-spec' is not a name", "for example my_spec"),
+        (HEAD + "name: a__b\n", 3, 7, "name: 'a__b' has two _ in a row", "for example a_b"),
+        (HEAD + "name: a_\n", 3, 7, "name: 'a_' ends with _", "for example a"),
+        (HEAD + "params: {a__b: 1.0}\n", 3, 10, "params.a__b: 'a__b' has two _ in a row", "for example a_b"),
         (HEAD + "params: {class: 1.0}\n", 3, 10, "params.class: 'class' is a word of C++ or CUDA", "for example my_class"),
         (HEAD + "params: {tanh: 1.0}\n", 3, 10, "params.tanh: 'tanh' is a word of the expression language", "for example my_tanh"),
         (HEAD + "params: {x: 1}\ntensors:\n  x: {shape: [hq], dtype: bool}\n", 5, 3, "tensors.x: 'x' is a param too", "cannot share"),
@@ -219,10 +222,21 @@ def test_an_error_in_full() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("alibi.yaml", "alibi"), ("my-spec.v2.yaml", "my_spec_v2"), ("half.yaml", "my_half"), ("9_.yaml", "my_9"), ("ä.yaml", "my")],
+)
+def test_a_spec_is_called_as_its_file(tmp_path: Path, file: str, name: str) -> None:
+    (tmp_path / file).write_text(HEAD)
+    assert load(tmp_path / file).name == name
+    (tmp_path / file).write_text(HEAD + "name: other\n")
+    assert load(tmp_path / file).name == "other"
+
+
 def test_files(tmp_path: Path) -> None:
     good = tmp_path / "causal.yaml"
     good.write_text(HEAD)
-    assert load(str(good)) == load(good) == loads(HEAD)
+    assert load(str(good)) == load(good) == loads("name: causal\n" + HEAD)
     for path, message, hint in [
         (tmp_path, "is a directory", "name a file"),
         (tmp_path / "causl.yaml", "no file", f"did you mean {good}?"),
