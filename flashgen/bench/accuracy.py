@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.cases import Case
-from flashgen.expr.reference import attend, compiled, weigh
+from flashgen.expr.lower import read
+from flashgen.expr.meaning import meaning
+from flashgen.expr.reference import attend, scores, weigh
 from flashgen.plan.split import split
 
 _ROWS, _HEADS = 12, 3  # of a sample
@@ -37,7 +39,7 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     rng = np.random.default_rng(case.seqlen)
     rows = np.unique([0, case.seqlen - 1, *rng.integers(0, case.seqlen, _ROWS)])
     heads = tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
-    values = [*(p.default for p in case.spec.params), *(numpy(arrays[t.name]) for t in case.spec.tensors)]
+    values = _values(case, arrays)
     rounded = case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
@@ -46,7 +48,7 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
         taken = [numpy(_head(case, arrays[name], b, i)) for name, i in (("q", h), ("k", hk), ("v", hk))]
         for kept, sums, weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
             q, k, v = (x.astype(sums) for x in taken)
-            p, seen = _weights(case, q[rows] @ k.T, (b, h, hk), rows, values)
+            p, seen = _weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(results).astype(np.float64))
     planes = split(case.spec)
     expected = max(_relative(np.stack(plain), np.stack(exact)), planes.error if planes else 0.0)
@@ -58,26 +60,27 @@ def visible(case: Case, arrays: Mapping[str, Any]) -> float:
     if case.spec.mask == "causal":
         return 0.5  # as the literature counts
     rows = (np.arange(_SHARE_ROWS) + 0.5) * case.seqlen // _SHARE_ROWS
-    _, mask, _, _ = compiled(case.spec)
-    values = [*(p.default for p in case.spec.params), *(numpy(arrays[t.name]) for t in case.spec.tensors)]
-    place = (0, 0, 0, rows.astype(int)[:, None], np.arange(case.seqlen)[None, :], case.seqlen, case.seqlen)
-    seen = np.broadcast_to(mask(0.0, *place, *values), (_SHARE_ROWS, case.seqlen))
-    return float(np.mean(seen.astype(bool)))
+    known = _values(case, arrays) | {"b": 0, "h": 0, "hk": 0, "q_idx": rows.astype(int)[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
+    return float(np.mean(np.broadcast_to(meaning(read(case.spec).mask, known), (_SHARE_ROWS, case.seqlen))))
 
 
-def _weights(case: Case, product: Array, head: tuple[int, int, int], rows: Array, values: list[Any]) -> tuple[Array, Array]:
+def _weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> tuple[Array, Array]:
     """The weights of rows in float64, and which keys they see."""
-    score, mask, scale, sink = compiled(case.spec)
-    lengths = (case.seqlen, case.seqlen)
+    parsed = read(case.spec)
+    known = {**values, **head, "q_idx": rows[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
+    x, seen = scores(parsed, known | {"s": product * float(meaning(parsed.scale, known))})
     with np.errstate(all="ignore"):
-        s = product * float(scale(*[0] * 8, *values))
-        place = (*head, rows[:, None], np.arange(case.seqlen)[None, :], *lengths, *values)
-        x, seen = (np.broadcast_to(f(s, *place), s.shape) for f in (score, mask))
-        seen = seen.astype(bool)
         if case.spec.softmax.normalized:
-            _, lse = attend(x, seen, np.zeros((case.seqlen, 0)), float(sink(0.0, *head, 0, 0, *lengths, *values)))
+            sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
+            _, lse = attend(x, seen, np.zeros((case.seqlen, 0)), sink)
             x = np.exp(x - np.where(lse == -np.inf, 0.0, lse)[:, None])
         return np.where(seen, x, 0.0), seen
+
+
+def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What expressions read that is the same for every row and key."""
+    params = {p.name: p.default for p in case.spec.params}
+    return {**params, **{t.name: numpy(arrays[t.name]) for t in case.spec.tensors}, "q_len": case.seqlen, "kv_len": case.seqlen}
 
 
 def _head(case: Case, x: Any, b: int, h: int) -> Any:

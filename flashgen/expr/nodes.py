@@ -1,6 +1,6 @@
 """The typed form of an expression: four node kinds, three types. Integers (indices) and floats (scores) never mix silently.
 
-Every analysis and every printer works on these; sympy and Python's ast do not go past `parse` and `reference`.
+Every analysis and every printer works on these; Python's ast does not go past `parse`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,22 +1,20 @@
-"""Attention as its definition says, in float64, through sympy: it shares the spec's expressions with a kernel, not the lowering."""
+"""Attention as its definition says, in float64: of a kernel it shares the parser, and nothing that computes."""
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.lower import read
-from flashgen.expr.nodes import Const
+from flashgen.expr.lower import Expressions, read
+from flashgen.expr.meaning import in_range, meaning
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 Array = NDArray[Any]
 ELEMENTS = 1 << 21  # of a chunk of scores
-
-NAMES = ("s", "b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")
 
 
 def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tuple[Array, Array]:
@@ -32,46 +30,72 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf (or the sink).
     What a row does not see never matters; an infinite or undefined score that it sees does, as in the formula.
     """
-    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
-    for at, score, seen, vectors, sink in _rows(spec, q, k, v, values):
-        o[at], lse[at] = attend(score, seen, vectors, sink) if spec.softmax.normalized else weigh(score, seen, vectors)
-    return _bhsd(o, spec.layout), lse
+    for rows in rows_of(spec, q, k, v, values):
+        seen = rows.score, rows.seen, rows.v
+        o[rows.at], lse[rows.at] = attend(*seen, rows.sink) if spec.softmax.normalized else weigh(*seen)
+    return bhsd(o, spec.layout), lse
 
 
 def row_maximum(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
     """The greatest score that each row sees, [B, Hq, Sq] float64; -inf without any. NaN counts as none. Arguments as of `reference`."""
-    q, k, v = (_bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
     top = np.zeros(q.shape[:-1])
-    for at, score, seen, _, _ in _rows(spec, q, k, v, values):
-        top[at] = np.fmax.reduce(np.where(seen, score, -np.inf), axis=-1, initial=-np.inf)
+    for rows in rows_of(spec, q, k, v, values):
+        top[rows.at] = np.fmax.reduce(np.where(rows.seen, rows.score, -np.inf), axis=-1, initial=-np.inf)
     return top
 
 
-def _rows(spec: "Spec", q: Array, k: Array, v: Array, values: dict[str, Any]) -> Iterator[tuple[Any, Array, Array, Array, float]]:
-    """Query rows some at a time: where they are, their scores, which keys they see, the values, the sink."""
-    given = {p.name: p.default for p in spec.params} | values
-    score, mask, scale, sink = compiled(spec)
-    names = [p.name for p in spec.params]
-    tensors = [np.asarray(given[t.name]) for t in spec.tensors]
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some query rows of a head: what they read, and what each makes of each key, [rows, keys]."""
+
+    at: tuple[int, int, slice]  # batch, query head, rows
+    q: Array
+    k: Array
+    v: Array  # float64, the last of all keys of the head
+    scale: float
+    known: Mapping[str, Any]  # what expressions read
+    score: Array
+    seen: Array
+    sink: float
+
+
+def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> Iterator[Rows]:
+    """All query rows, some at a time. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
+    parsed = read(spec)
     (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
-    group = heads // kv_heads if kv_heads else 1
-    params = [given[name] for name in names]
-    factor = float(scale(*[0] * len(NAMES), *params, *tensors))
-    rows = max(1, ELEMENTS // max(1, kv_len))
-    kv_idx = np.arange(kv_len)[None, :]
+    given = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": q_len, "kv_len": kv_len}
+    scale = float(meaning(parsed.scale, given))
+    together = max(1, ELEMENTS // max(1, kv_len))
+    for b, h, begin in np.ndindex(batch, heads, -(-q_len // together)):
+        hk = h // (heads // kv_heads)
+        part = slice(begin * together, min((begin + 1) * together, q_len))
+        known = given | {"b": b, "h": h, "hk": hk, "q_idx": np.arange(part.start, part.stop)[:, None], "kv_idx": np.arange(kv_len)[None, :]}
+        one = [x.astype(np.float64) for x in (q[b, h, part], k[b, hk], v[b, hk])]
+        known["s"] = products(one[0], one[1], scale)
+        score, seen = scores(parsed, known)
+        sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
+        yield Rows(at=(b, h, part), q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
+
+
+def products(q: Array, k: Array, scale: float) -> Array:
+    """s: of each row of q and each of k, [rows, keys]."""
     with np.errstate(all="ignore"):
-        for b, h, begin in np.ndindex(batch, heads, -(-q_len // rows)):
-            logit = float(sink(0.0, b, h, h // group, 0, 0, q_len, kv_len, *params, *tensors))
-            part = slice(begin * rows, (begin + 1) * rows)
-            keys, vectors = (np.asarray(x[b, h // group], np.float64) for x in (k, v))
-            s = np.asarray(q[b, h, part], np.float64) @ keys.T * factor
-            q_idx = np.arange(q_len)[part, None]
-            place = (b, h, h // group, q_idx, kv_idx, q_len, kv_len, *params, *tensors)
-            seen, x = (np.broadcast_to(f(s, *place), s.shape) if kv_len else s for f in (mask, score))  # no key, no tensor to read
-            yield (b, h, part), x, seen.astype(bool), vectors, logit
+        return in_range(in_range(q @ k.T) * scale)
 
 
+def scores(parsed: Expressions, known: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Of each row and key, [rows, keys], the score and whether the mask lets it be seen. `known` has s."""
+    shape = known["s"].shape
+    if not shape[1]:  # no key, and tensors may have none either
+        return np.zeros(shape), np.zeros(shape, np.bool_)
+    score, seen = (np.broadcast_to(meaning(part, known), shape) for part in (parsed.score, parsed.mask))
+    return score, seen
+
+
+@np.errstate(all="ignore")
 def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Array]:
     """Softmax over the keys seen and the sink, times v: o [rows, Dv], lse [rows]."""
     x = np.where(seen, score, -np.inf)
@@ -85,6 +109,7 @@ def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Arr
     return _product(p, seen & ~empty, v), lse
 
 
+@np.errstate(all="ignore")
 def weigh(score: Array, seen: Array, v: Array) -> tuple[Array, Array]:
     """The scores of the keys seen, times v: o [rows, Dv]; the log of what it is divided by, 0 [rows]."""
     return _product(np.where(seen, score, 0.0), seen, v), np.zeros(len(score))
@@ -98,16 +123,6 @@ def _product(p: Array, seen: Array, v: Array) -> Array:
     return o
 
 
-def _bhsd(x: Array, layout: str) -> Array:
+def bhsd(x: Array, layout: str) -> Array:
+    """An array of a layout as [B, H, S, D]; one of [B, H, S, D] in the layout."""
     return x if layout == "bhsd" else x.swapaxes(1, 2)
-
-
-@lru_cache(maxsize=64)
-def compiled(spec: "Spec") -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Score, mask, scale and sink as functions of NAMES, then the params, then the tensors, of the spec."""
-    from flashgen.expr.symbolic import to_numpy
-
-    parsed = read(spec)
-    names = [*NAMES, *(p.name for p in spec.params), *(t.name for t in spec.tensors)]
-    sink = Const(-np.inf, "float") if parsed.sink is None else parsed.sink
-    return to_numpy(parsed.score, names), to_numpy(parsed.mask, names), to_numpy(parsed.scale, names), to_numpy(sink, names)

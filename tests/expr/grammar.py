@@ -100,7 +100,7 @@ def ints(depth: int) -> st.SearchStrategy[str]:
         st.builds("abs({})".format, x),
         st.builds("(-{})".format, x),
         st.builds("where({}, {}, {})".format, conditions(depth - 1, s=False), x, x),
-        st.builds("ids[{}, {}]".format, st.sampled_from(["b", "h"]), x),
+        st.builds("ids[{}, {} + 1]".format, st.sampled_from(["b", "h % 2"]), x),  # no index alone: an axis would have to be its extent
         st.just("lens[b]"),
     )
 
@@ -120,7 +120,7 @@ def floats(depth: int, s: bool = True) -> st.SearchStrategy[str]:
         st.builds("{}(1 + abs({}))".format, st.sampled_from(["log", "sqrt"]), x),
         st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
         st.builds("where({}, {}, {})".format, conditions(depth - 1, s), x, x),
-        st.builds("table[{}, h]".format, ints(depth - 1)),
+        st.builds("table[{} + hk, h]".format, ints(depth - 1)),
     )
 
 

@@ -42,7 +42,7 @@ def scores(depth: int) -> st.SearchStrategy[str]:
         st.builds("{}({})".format, st.sampled_from(["sigmoid", "abs", "-"]), x),
         st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
         st.builds("where({}, {}, {})".format, conditions(1), x, x),
-        st.builds("({} + table[{}, h])".format, x, ints(1)),
+        st.builds("({} + table[{} + hk, h])".format, x, ints(1)),
     )
 
 
