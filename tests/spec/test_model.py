@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position, SpecError
 from flashgen.spec import Block, HeadDim, Param, Schedule, Spec, Tensor
-from flashgen.spec.words import CALL_WORDS, CPP_WORDS, EXPRESSION_WORDS, value_name_fault
+from flashgen.spec.words import CALL_WORDS, CPP_WORDS, EXPRESSION_WORDS, name_fault, value_name_fault
 
 SIZES = st.integers(1, 512)
 AUTO = st.just("auto")
-NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not value_name_fault(name))
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not (value_name_fault(name) or name_fault(name)))
 NUMBERS = st.integers(-(2**30), 2**30) | st.floats(width=32, allow_nan=False, allow_infinity=False)
 TENSORS = st.fixed_dictionaries(
     {
