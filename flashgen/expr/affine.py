@@ -12,6 +12,8 @@ from itertools import product
 from math import prod
 from typing import Any, Literal
 
+from flashgen.spec.words import argument
+
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 MAX_LENGTH = 2**30  # of queries and of keys: small sums of positions then fit 32 bits
 
@@ -134,7 +136,7 @@ def named(name: str) -> Int:
 
 def param(name: str) -> str:
     """How a parameter or tensor is called here: as in a kernel."""
-    return f"p.arg_{name}"
+    return f"p.{argument(name)}"
 
 
 def substitute(x: Int, meanings: Mapping[str, Int]) -> Int:

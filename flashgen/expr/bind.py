@@ -5,6 +5,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 from flashgen.expr.fold import call
+from flashgen.expr.identifiers import Names
 from flashgen.expr.linear import COLUMN
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, names
 from flashgen.expr.signs import NOTHING, Signs
@@ -60,6 +61,7 @@ class Binder:
         positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
+        self.names = Names()
         self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
 
     def __call__(self, node: Node) -> Node:
@@ -79,8 +81,9 @@ class Binder:
 
     def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
         address = Load(f"p.arg_{tensor}.address", (*indices, KV_BEGIN), POINTERS[type])
-        count = sum(known.tensor == address.tensor for known in self.reads)
-        read = self.reads.setdefault(address, Name(f"at.arg_{tensor}" + (f"_{count + 1}" if count else ""), type))
+        if address not in self.reads:
+            self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type)
+        read = self.reads[address]
         return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 
     def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flashgen.expr.bind import ELEMENT, ROW, UNIFORM, level
 from flashgen.expr.cuda import cuda
+from flashgen.expr.identifiers import Names
 from flashgen.expr.instructions import Instructions, instructions
 from flashgen.expr.linear import COLUMN, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
@@ -54,21 +55,6 @@ class Member:
     comment: str = ""
 
 
-class Names:
-    """Names not taken yet."""
-
-    def __init__(self, taken: Iterable[str]):
-        self.taken = set(taken)
-
-    def fresh(self, hint: str) -> str:
-        name, count = hint, 1
-        while name in self.taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self.taken.add(name)
-        return name
-
-
 @dataclass(frozen=True)
 class Kept:
     """A member before it is text."""
@@ -83,7 +69,7 @@ class Hoist:
 
     def __init__(self) -> None:
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
-        self.names = {UNIFORM: Names(TAKEN), ROW: Names(())}
+        self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
 
     def text(self, node: Node, hint: str, comment: str) -> str:

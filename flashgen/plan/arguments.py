@@ -22,12 +22,11 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
     words = {"float32": "float", "int32": "int", "bool": "bool"}
     for t in spec.tensors:
-        yield Argument(
-            f"arg_{t.name}", f"Array<{words[t.dtype]}, {len(t.shape)}>", "array", t.name, comment=f"[{', '.join(map(str, t.shape))}]"
-        )
+        array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
+        yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]")
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
-        yield Argument(f"arg_{p.name}", p.type, "scalar", p.name)
+        yield Argument(p.argument, p.type, "scalar", p.argument)
     for name in ("q_len", "kv_len", "heads", "batch"):
         yield Argument(name, "int", "scalar", name)
     yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")

@@ -50,7 +50,7 @@ class Sizes:
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
     return {
-        **params,
+        **{p.argument: params[p.name] for p in plan.spec.params},
         "softmax_scale": float(evaluate(plan.expressions.scale, params)),
         "q_len": sizes.q_len,
         "kv_len": sizes.kv_len,

@@ -66,7 +66,7 @@ def _member(plan: Plan, argument: Argument) -> Member:
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
         case "array":
-            tensor = next(t for t in plan.spec.tensors if t.name == argument.of)
+            tensor = next(t for t in plan.spec.tensors if t.argument == argument.of)
             text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
             return Member(text, f"{tensor.name}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
         case "scalar":
@@ -83,5 +83,5 @@ def _pointer(plan: Plan, argument: Argument) -> str:
 def _scalar(plan: Plan, argument: Argument) -> str:
     if argument.of == "softmax_scale":
         return f"factor of q.k: {plan.spec.scale or f'1/sqrt({plan.spec.head_dim.qk})'}"
-    defaults = {p.name: f"{p.name}, {p.default} by default" for p in plan.spec.params}
+    defaults = {p.argument: f"{p.name}, {p.default} by default" for p in plan.spec.params}
     return (_SCALARS | defaults)[argument.of]

@@ -141,7 +141,9 @@ class Gpu:
         preferred = self._plan(arch, 0, length_class(sizes.kv_len), target.name)
         kernel = self.kernel(arch, self._copy_bytes(preferred, layouts), sizes.kv_len, target.name)
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
-        launch = kernel.prepare(layouts | _fresh(scratch, ordinal), values, sizes)
+        arguments = {t.name: t.argument for t in spec.tensors}
+        launched = {arguments.get(name, name): layout for name, layout in layouts.items()}
+        launch = kernel.prepare(launched | _fresh(scratch, ordinal), values, sizes)
         return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, not sizes.kv_len)
 
     def _copy_bytes(self, preferred: Plan, layouts: Mapping[str, Layout]) -> int:

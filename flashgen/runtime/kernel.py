@@ -42,7 +42,7 @@ class Kernel:
     def prepare(self, layouts: Mapping[str, Layout], values: Mapping[str, int | float], sizes: Sizes) -> "Launch":
         """A launch on arrays of these layouts; `values` holds the params by name. Nothing is empty.
 
-        `layouts`: q, k, v, o in the order of the spec, outputs, tensors, scratch; all on one GPU.
+        `layouts`: q, k, v, o in the order of the spec, outputs, tensors as arguments, scratch; all on one GPU.
         """
         ordinal = layouts["q"].device
         assert ordinal is not None

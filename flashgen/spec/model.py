@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from flashgen.dtypes import DType, by_name
 from flashgen.errors import Position
+from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
 KEY = "[key]"  # last in the path of a key rather than its value
@@ -31,6 +32,11 @@ class Param:
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", "int" if isinstance(self.default, int) else "float")
 
+    @property
+    def argument(self) -> str:
+        """Its name in a launch and in emitted text."""
+        return argument(self.name)
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -39,6 +45,11 @@ class Tensor:
     name: str
     shape: tuple[str | int, ...]
     dtype: str
+
+    @property
+    def argument(self) -> str:
+        """Its name in a launch and in emitted text."""
+        return argument(self.name)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,17 @@ full causal causal_top_left window prefix chunk document
 """
 EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 
-CALL_WORDS = frozenset(
-    ("q", "k", "v", "o", "lse", "max_logit", "out", "spec", "plan", "self", "stream", "backend")
-)  # given beside params and tensors
+# Given beside params and tensors: to a call, to `attention`, in gradients, of packed and paged sequences.
+_CALL = """
+q k v o lse max_logit out spec plan self stream backend mask score scale layout
+do dlse seed offset check kv_lens cu_seqlens_q cu_seqlens_k block_table k_scale v_scale
+"""
+CALL_WORDS = frozenset(_CALL.split())
+
+
+def argument(name: str) -> str:
+    """What a param or tensor is called wherever names of flashgen's own stand beside it, none of which begins so."""
+    return f"arg_{name}"
 
 
 def name_fault(name: str) -> str:
@@ -46,7 +54,7 @@ def value_name_fault(name: str) -> str:
     if name in EXPRESSION_WORDS:
         return "is a word of the expression language"
     if name in CALL_WORDS:
-        return "is an argument of every call"
+        return "is kept for an argument of calls"
     return _identifier_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
 
 

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan 755b1132 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan f8703f16 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -18,8 +18,8 @@ ARGUMENTS = (
     Argument("lse", "float*", "pointer", "lse"),
     Argument("softmax_scale", "float", "scalar", "softmax_scale"),
     Argument("rows", "Strides", "strides", "q"),
-    Argument("arg_slopes", "Array<float, 1>", "array", "slopes"),
-    Argument("arg_bias", "Array<float, 3>", "array", "bias"),
+    Argument("arg_slopes", "Array<float, 1>", "array", "arg_slopes"),
+    Argument("arg_bias", "Array<float, 3>", "array", "arg_bias"),
     Argument("q_len", "int", "scalar", "q_len"),
 )
 

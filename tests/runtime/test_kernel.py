@@ -40,7 +40,7 @@ ADDRESSES = {
     "v": 0x3000,
     "o": 0x4000,
     "lse": 0x5000,
-    "bias": 0x6000,
+    "arg_bias": 0x6000,
     "counter": 0x7000,
     "halves": 0x8000,
 }  # as LAYOUTS
@@ -57,7 +57,7 @@ LAYOUTS = {
     "v": packed(2, 2, 1500, 64),
     "o": packed(2, 8, 1000, 64),
     "lse": packed(2, 8, 1000, dtype="float32"),
-    "bias": Layout((8, 1000), (1, 8), "float32", 0, 0),
+    "arg_bias": Layout((8, 1000), (1, 8), "float32", 0, 0),
 }
 
 
@@ -91,7 +91,7 @@ def test_the_record(planned: Plan) -> None:
             case "pointer":
                 assert value == ADDRESSES[argument.of]
             case "array":
-                assert (value["data"], value["strides"].tolist()) == (ADDRESSES["bias"], [1, 8])
+                assert (value["data"], value["strides"].tolist()) == (ADDRESSES["arg_bias"], [1, 8])
             case "scalar":
                 assert value == np.float32(known[argument.of]) if argument.cuda == "float" else value == known[argument.of]
     assert (filled["q_len"], filled["kv_len"], filled["heads"], filled["batch"], filled["group"]) == (1000, 1500, 8, 2, 4)

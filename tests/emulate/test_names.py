@@ -1,0 +1,117 @@
+"""A user's names are the user's: what emitted texts, launches and the emulator call their own may be a param's or a tensor's name."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashgen.emulate import emulate
+from flashgen.expr import reference
+from flashgen.plan import interpret, plan
+from flashgen.plan.model import Plan
+from flashgen.plan.params import Sizes, record_dtype, scalars
+from flashgen.render import render
+from flashgen.spec import Spec
+from flashgen.spec.words import value_name_fault
+from tests.plan.agreement import allowed, arrays, error, plain
+
+IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {  # of emitted text: arch, keys, and what the spec has besides names
+    "sm_90a": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal"}),
+    "documents": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "document(ids)", "tensors": IDS, "outputs": ["o", "max_logit"]}),
+    "sm_80": ("sm_80", 8192, {"dtype": "float16", "mask": "causal"}),
+    "planes": ("sm_90a", 8192, {"dtype": "float32", "mask": "causal"}),
+    "planes in place": ("sm_90a", 1024, {"dtype": "float32", "mask": "causal"}),
+    "planes on sm_80": ("sm_80", 8192, {"dtype": "float32", "mask": "causal"}),
+    "keys outside": ("sm_90", 8192, {"dtype": "float16", "schedule": {"outer": "kv", "normalize": "each_step"}}),
+    "three passes": ("sm_90", 8192, {"dtype": "float16", "schedule": "three_pass"}),
+    "standard": ("sm_90", 8192, {"dtype": "float16", "schedule": "standard"}),
+}
+OF_SCALARS = ("heads", "batch", "group", "section", "softmax_scale", "row", "column", "p", "Params", "kernel", "values", "arg_s")
+OF_ARRAYS = (
+    "counter",
+    "halves",
+    "lost",
+    "k_planes",
+    "v_planes",
+    "k_scales",
+    "v_scales",
+    "extents_seen_0",
+    "seen_0",
+    "names",
+    "arg_q",
+    "read",
+)
+TOGETHER = 16  # names in one spec
+
+
+def named(family: str, params: Sequence[str], tensors: Sequence[str]) -> Spec:
+    """A spec of a family whose score reads these params and tensors."""
+    more = dict(FAMILIES[family][2])
+    score = " * ".join(["s", *params, *(f"{name}[h]" for name in tensors)])
+    given = {name: {"shape": ["hq"], "dtype": "float32"} for name in tensors} | more.pop("tensors", {})
+    return Spec(head_dim=64, score=f"{score} + 1.0", params=dict.fromkeys(params, 1.0), tensors=given, **more)
+
+
+def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Plan:
+    arch, length, _ = FAMILIES[family]
+    return plan(named(family, params, tensors), arch, length=length)
+
+
+@cache
+def words(family: str) -> list[str]:
+    """The identifiers of a family's text that a param may be called."""
+    found = set(re.findall(r"[A-Za-z]\w*", render(planned(family, ["one"], ["two"])).text))
+    return sorted(name for name in found if not value_name_fault(name) and name not in IDS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_of_texts_are_free_in_specs(family: str) -> None:
+    names = words(family)
+    plainly = scalars(planned(family, ["one"], ["two"]), SIZES, {"one": 1.0})
+    for first in range(0, len(names), TOGETHER):
+        some, others = names[first : first + TOGETHER], names[first - TOGETHER : first] or names[-TOGETHER:]
+        chosen = planned(family, some, others)
+        members = [member.name for member in chosen.holes.uniform]
+        assert len(members) == len(set(members))
+        text = render(chosen).text
+        assert all(f"arg_{name};" in text for name in (*some, *others))
+        record = record_dtype(chosen.launch.arguments)
+        assert {f"arg_{name}" for name in (*some, *others)} < set(record.names or ())
+        values = {name: float(i) for i, name in enumerate(some, 2)}
+        known = scalars(chosen, SIZES, values)
+        assert {name: known[f"arg_{name}"] for name in some} == values
+        assert known.items() >= {name: x for name, x in plainly.items() if name != "arg_one"}.items()
+
+
+SIZES = Sizes(batch=2, q_len=70, kv_len=90, heads=4, kv_heads=2)
+
+
+@pytest.mark.parametrize("family", ["documents", "sm_80", "planes", "planes in place", "standard"])
+def test_names_of_launches_change_no_result(family: str) -> None:
+    chosen = planned(family, OF_SCALARS, OF_ARRAYS)
+    q, k, v = arrays(chosen.spec, 2, 4, 2, 70, 90)
+    values: dict[str, Any] = {name: 1 + i / 64 for i, name in enumerate(OF_SCALARS)}
+    values |= {name: np.float32([1, 1.25, 0.75, 0.5]) ** (-1) ** i for i, name in enumerate(OF_ARRAYS)}
+    values |= {name: np.sort(np.arange(180) % 3).reshape(2, 90).astype(np.int32) for name in IDS if name in chosen.spec.mask}
+    wanted = reference(chosen.spec, q, k, v, **values)[0]
+    for found in (emulate(chosen, render(chosen), q, k, v, values), interpret(chosen, q, k, v, values)):
+        assert error(found["o"], wanted) <= allowed(chosen.spec, plain(chosen.spec, q, k, v, **values), wanted)
+
+
+def test_reads_of_a_tensor_are_told_from_tensors_called_alike() -> None:
+    names = ("x", "x_2", "x_3")
+    spec = Spec(
+        head_dim=64,
+        dtype="bfloat16",
+        score="s + x[b, kv_idx] + x[hk, kv_idx] + x[1 - b, kv_idx] + 2.0 * x_2[b, kv_idx] - x_3[hk, kv_idx]",
+        tensors={name: {"shape": [2, "kv_len"], "dtype": "float32"} for name in names},
+    )
+    q, k, v = arrays(spec, 2, 4, 2, 70, 90)
+    values = {name: np.random.default_rng(i).standard_normal((2, 90)).astype(np.float32) for i, name in enumerate(names)}
+    chosen, wanted = plan(spec, "sm_90a"), reference(spec, q, k, v, **values)[0]
+    found = emulate(chosen, render(chosen), q, k, v, values)
+    assert error(found["o"], wanted) <= allowed(spec, plain(spec, q, k, v, **values), wanted)
