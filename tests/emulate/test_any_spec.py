@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from flashgen.emulate import emulate
 from flashgen.errors import PlanError
-from flashgen.expr.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan import any_spec
-from tests.plan.agreement import SCHEDULES, allowed, arrays, error, plain
+from tests.plan.agreement import SCHEDULES, arrays, judge
 
 PARAMS = {"cap": 15.0, "n": 24, "left": 40}
 TENSORS = {
@@ -107,9 +106,7 @@ def test_any_spec(kernels, data):
         "bias": shifted(random.standard_normal((kv_heads * group, q_len, kv_len + 1)).astype(np.float32), data.draw(st.integers(0, 1))),
     }
     found = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
-    o, lse = reference(spec, q, k, v, **values)
-    assert error(found["o"], o) <= allowed(spec, plain(spec, q, k, v, **values), o)
-    assert error(found["lse"], lse) <= 1e-3
+    judge(spec, found, q, k, v, **values)
 
 
 @pytest.mark.parametrize("dtypes", [["float16", "bfloat16"], ["float32"]], ids="-".join)
@@ -119,4 +116,4 @@ def test_any_composition(dtypes, arch, data):
     spec = data.draw(any_spec.specs(dtypes, step=8))
     chosen, source = planned(spec, arch)
     (q, k, v), values = data.draw(any_spec.calls(spec, 150))
-    any_spec.judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, values)
+    judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, any_spec.LOOSE, **values)

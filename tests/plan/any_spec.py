@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from flashgen.expr.reference import reference, row_maximum
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
-from tests.plan.agreement import allowed, arrays, error, plain
+from tests.plan.agreement import arrays
 
 PARAMS = {"n": 3, "m": -2, "c": 2.5, "e": -0.25}
 TENSORS = {
@@ -20,6 +19,7 @@ TENSORS = {
     "table": {"shape": [5, "hq"], "dtype": "float32"},
     "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
 }
+LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
@@ -86,17 +86,3 @@ def calls(draw, spec, longest):
         "flags": random.random((heads, kv_len)) > 0.3,
     }
     return arrays(spec, batch, heads, kv_heads, q_len, kv_len, seed), values
-
-
-def judge(spec, found, q, k, v, values):
-    """Each output of the spec, beside float64: the error rule, for maxima and sums relative to their size."""
-    o, lse = reference(spec, q, k, v, **values)
-    if spec.softmax.normalized:
-        most = allowed(spec, plain(spec, q, k, v, **values), o)
-    else:
-        most = 4 * max(spec.element.rounding, 1e-6) * (1 + k.shape[1 if spec.layout == "bshd" else 2])
-    assert error(found["o"], o) <= most
-    top = row_maximum(spec, q, k, v, **values)
-    for name, want in {"lse": lse, "max": top, "max_logit": top.max((0, 2))}.items():
-        if name in spec.outputs:
-            assert error(found[name], want) <= 1e-3 * (1 + np.abs(want[np.isfinite(want)]).max(initial=0))
