@@ -1,5 +1,6 @@
 """The command line, a module a command. Exit codes: 0, 1 (a check failed), 2 (bad input)."""
 
+import io
 import sys
 
 from flashgen.errors import FlashgenError
@@ -9,6 +10,8 @@ def main() -> None:
     """Runs the command line; what flashgen raises on purpose becomes one message and exit code 2."""
     from flashgen.cli.commands import app
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error is: a name that a terminal cannot write ends no command
     try:
         app()
     except FlashgenError as error:

@@ -8,8 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from flashgen.arch import Arch, by_name
-from flashgen.cli.picture import in_characters
-from flashgen.cli.terminal import console, plain, table
+from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
+from flashgen.cli.terminal import console, drawn, plain, table
 from flashgen.cli.work import Work, measure, read_values
 from flashgen.plan import Plan
 from flashgen.plan.model import Region
@@ -19,7 +19,7 @@ from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
 
 _REJECTED_SHOWN = 12
-_BAR, _MARKS = 72, "█▓▒░"  # of the memory map
+_BAR, _MARKS, _PLAIN_MARKS = 72, "█▓▒░·", "#%+-."  # of the memory map, the last where nothing lies
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,15 @@ def _rejected(chosen: Plan) -> None:
 def _memory(chosen: Plan) -> None:
     """The map to scale; what lies in the place of something else, as o in that of q, is only listed."""
     smem = chosen.smem
-    bar, rows = ["·"] * _BAR, []
-    drawn: list[Region] = []
-    for mark, region in zip(cycle(_MARKS), (r for r in smem.regions if not r.barrier), strict=False):
+    *marks, nothing = list(drawn(_MARKS, _PLAIN_MARKS))
+    bar, rows = [nothing] * _BAR, []
+    shown: list[Region] = []
+    for mark, region in zip(cycle(marks), (r for r in smem.regions if not r.barrier), strict=False):
         first, last = (round(_BAR * at / smem.capacity) for at in (region.offset, region.end))
-        under = [r.name for r in drawn if r.offset < region.end and region.offset < r.end]
+        under = [r.name for r in shown if r.offset < region.end and region.offset < r.end]
         if not under:
             bar[first:last] = mark * (last - first)
-            drawn.append(region)
+            shown.append(region)
         beside = f", in the place of {' and '.join(under)}" if under else ""
         rows.append((f"{mark} {region.name}", f"{region.count} x {region.bytes:<8} at {region.offset}{beside}"))
     if barriers := [r for r in smem.regions if r.barrier]:
@@ -139,5 +140,7 @@ def _work(found: Explanation) -> list[tuple[str, str]]:
 
 
 def _mask(found: Explanation) -> None:
-    lines = in_characters(found.work.classes)
-    _section("mask: █ no mask code, ▒ mask tested, · never loaded; queries downwards, keys to the right", [("", line) for line in lines])
+    symbols = drawn(SYMBOLS, PLAIN_SYMBOLS)
+    empty, partial, full = list(symbols)
+    title = f"mask: {full} no mask code, {partial} mask tested, {empty} never loaded; queries downwards, keys to the right"
+    _section(title, [("", line) for line in in_characters(found.work.picture, symbols)])

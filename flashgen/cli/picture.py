@@ -6,25 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.cli.errors import CommandError
-from flashgen.cli.work import Work
-from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
+from flashgen.cli.work import Work, coarser
+from flashgen.expr.ranges import EMPTY, FULL
 from flashgen.plan import Plan
 
-SYMBOLS = {EMPTY: "·", PARTIAL: "▒", FULL: "█"}
+SYMBOLS, PLAIN_SYMBOLS = "·▒█", ".+#"  # by class
 
 
-def in_characters(classes: NDArray[np.int8], height: int = 32, width: int = 64) -> list[str]:
+def in_characters(classes: NDArray[np.int8], symbols: str = SYMBOLS, height: int = 32, width: int = 64) -> list[str]:
     """A line a row of tiles, one character a tile; where there are more, a character stands for several, partial unless all are alike.
 
     >>> in_characters(np.array([[1, 0], [2, 1]], np.int8))
     ['▒·', '█▒']
     """
     rows, columns = (max(1, -(-n // limit)) for n, limit in zip(classes.shape, (height, width), strict=True))
-    lines = []
-    for top in range(0, classes.shape[0], rows):
-        cells = (classes[top : top + rows, left : left + columns] for left in range(0, classes.shape[1], columns))
-        lines.append("".join(SYMBOLS[int(cell.min()) if cell.min() == cell.max() else PARTIAL] for cell in cells))
-    return lines
+    return ["".join(symbols[kind] for kind in line) for line in coarser(classes, rows, columns)]
 
 
 def save(plan: Plan, work: Work, path: Path) -> None:
@@ -36,9 +32,10 @@ def save(plan: Plan, work: Work, path: Path) -> None:
     colors = {"never loaded": "#eceff4", "mask tested": "#88c0d0", "no mask code": "#2e5f8a"}
     figure = Figure(figsize=(7, 6.2), layout="constrained")
     axes = figure.subplots()
-    extent = (0, work.classes.shape[1] * plan.tile.block_n, work.classes.shape[0] * plan.tile.block_m, 0)
+    (rows, columns), (down, across) = work.picture.shape, work.cell
+    extent = (0, columns * across * plan.tile.block_n, rows * down * plan.tile.block_m, 0)
     axes.imshow(
-        work.classes, cmap=ListedColormap(list(colors.values())), vmin=EMPTY, vmax=FULL, extent=extent, interpolation="none", aspect="auto"
+        work.picture, cmap=ListedColormap(list(colors.values())), vmin=EMPTY, vmax=FULL, extent=extent, interpolation="none", aspect="auto"
     )
     axes.set(xlim=(0, work.kv_len), ylim=(work.q_len, 0), xlabel="key", ylabel="query")
     axes.set_title(f"{plan.spec.name} on {plan.arch.name}: tiles of {plan.tile.block_m} queries x {plan.tile.block_n} keys", fontsize=11)

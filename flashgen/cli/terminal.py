@@ -1,5 +1,6 @@
 """Standard output for people: as wide as the terminal, or wide enough for any table where it is a file."""
 
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -16,6 +17,15 @@ def console() -> Console:
     if not found.is_terminal:
         found.width = _FILE_WIDTH
     return found
+
+
+def drawn(fine: str, plain: str) -> str:
+    """The characters of a picture: the first ones where standard output can write them, else those of ASCII."""
+    try:
+        fine.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return plain
+    return fine
 
 
 def table(*columns: str, right: Collection[str] = ()) -> Table:

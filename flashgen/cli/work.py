@@ -16,6 +16,9 @@ from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 
 _ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
+_MOST_ELEMENTS = 1 << 34  # in all, about a minute
+_ROWS_AT_ONCE = 256  # of the grid of tiles, to bound memory
+_PICTURE = 1024  # rows and columns of a picture at most
 
 
 @dataclass(frozen=True)
@@ -31,45 +34,83 @@ class Work:
     executed_flops: int  # of the products of tiles that rows take
     bytes: int  # of q, k, v, o, and what is written of each row, each once
     loaded_bytes: int  # of key and value tiles into shared memory
-    classes: NDArray[np.int8] = field(compare=False, repr=False)  # [q_tiles, kv_tiles]
+    picture: NDArray[np.int8] = field(compare=False, repr=False)  # classes of cells: [ceil(q_tiles / cell[0]), ceil(kv_tiles / cell[1])]
+    cell: tuple[int, int] = field(compare=False, repr=False)  # tiles down and across that a cell stands for
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`, without the picture."""
-        return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k != "classes"}
+        return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k not in ("picture", "cell")}
 
 
 def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> Work:
     """The work of a plan; `values` holds what the mask may read besides indices: b, h, hk, params, tensors."""
     spec, tile = plan.spec, plan.tile
     heads, columns = spec.group or 1, spec.head_dim.qk + spec.head_dim.v
-    classes = plan.ranges.classes(q_len, kv_len, values)
-    counts = {name: int((classes == kind).sum()) for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))}
-    pairs, loaded = _pairs(plan, classes, q_len, kv_len, values), counts["partial"] + counts["full"]
-    computed = int((plan.computed.classes(q_len, kv_len, values) != EMPTY).sum()) * plan.computed.block_m * tile.block_n
+    found = _look(plan, q_len, kv_len, values)
+    loaded = found.counts[PARTIAL] + found.counts[FULL]
+    computed = sum(int(np.count_nonzero(band)) for band in plan.computed.bands(q_len, kv_len, values, _ROWS_AT_ONCE))
+    computed *= plan.computed.block_m * tile.block_n
     by_row = heads * q_len * (spec.head_dim.v * plan.out_dtype.bytes + 4 * len(plan.row_outputs))
     return Work(
         q_len=q_len,
         kv_len=kv_len,
         heads=heads,
-        tiles=counts,
-        visible=pairs / (q_len * kv_len),
-        flops=2 * heads * pairs * columns,
+        tiles={name: found.counts[kind] for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))},
+        visible=found.pairs / (q_len * kv_len),
+        flops=2 * heads * found.pairs * columns,
         executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_splits,
         bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * plan.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
-        classes=classes,
+        picture=np.concatenate(found.picture),
+        cell=found.cell,
     )
 
 
-def _pairs(plan: Plan, classes: NDArray[np.int8], q_len: int, kv_len: int, values: Mapping[str, Any]) -> int:
-    """Pairs of a query and a key that it sees: all of a full tile, of a partial one as the mask says."""
+@dataclass
+class _Grid:
+    """What is known of a grid of tiles after some of its rows."""
+
+    cell: tuple[int, int]
+    counts: list[int]  # of tiles, by class
+    pairs: int = 0  # of a query and a key that it sees
+    picture: list[NDArray[np.int8]] = field(default_factory=list)  # rows of cells
+
+
+def _look(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> _Grid:
+    """Goes over the tiles, a band of rows at a time. Raises CommandError where too many are partial to look into each."""
     m, n = plan.tile.block_m, plan.tile.block_n
-    rows, _ = np.nonzero(classes == FULL)
-    pairs = int((np.minimum((rows + 1) * m, q_len) - rows * m).sum()) * n
-    rows, columns = np.nonzero(classes == PARTIAL)
+    down, across = (-(-length // (block * _PICTURE)) for length, block in ((q_len, m), (kv_len, n)))
+    grid, rows = _Grid((down, across), [0, 0, 0]), -(-_ROWS_AT_ONCE // down) * down
+    for i, band in enumerate(plan.ranges.bands(q_len, kv_len, values, rows)):
+        grid.counts = [count + int(np.count_nonzero(band == kind)) for kind, count in enumerate(grid.counts)]
+        if grid.counts[PARTIAL] * m * n > _MOST_ELEMENTS:
+            raise CommandError(
+                f"{q_len} queries and {kv_len} keys: the mask cuts so many tiles that it would be evaluated at more than {_MOST_ELEMENTS} "
+                "pairs of a query and a key to count those that see each other. Give a shorter --q-len or --kv-len"
+            )
+        grid.pairs += _pairs(plan, band, i * rows, q_len, kv_len, values)
+        grid.picture.append(coarser(band, down, across))
+    return grid
+
+
+def coarser(classes: NDArray[np.int8], down: int, across: int) -> NDArray[np.int8]:
+    """The classes of cells of so many tiles: that of all their tiles, or partial."""
+    low, high = classes, classes
+    for axis, step in enumerate((down, across)):
+        starts = np.arange(0, classes.shape[axis], step)
+        low, high = np.minimum.reduceat(low, starts, axis), np.maximum.reduceat(high, starts, axis)
+    return np.where(low == high, low, np.int8(PARTIAL))
+
+
+def _pairs(plan: Plan, band: NDArray[np.int8], top: int, q_len: int, kv_len: int, values: Mapping[str, Any]) -> int:
+    """Pairs of a query and a key that it sees, in tiles from row `top` on: all of a full tile, of a partial one as the mask says."""
+    m, n = plan.tile.block_m, plan.tile.block_n
+    first_rows = (top + np.arange(len(band))) * m
+    pairs = int(((np.minimum(first_rows + m, q_len) - first_rows) * (band == FULL).sum(1)).sum()) * n
+    rows, columns = np.divmod(np.flatnonzero(band == PARTIAL), max(1, band.shape[1]))
     together = max(1, _ELEMENTS_AT_ONCE // (m * n))
     for first in range(0, len(rows), together):
-        q_idx = rows[first : first + together, None, None] * m + np.arange(m)[:, None]
+        q_idx = first_rows[rows[first : first + together], None, None] + np.arange(m)[:, None]
         kv_idx = columns[first : first + together, None, None] * n + np.arange(n)
         known = {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len}
         seen = evaluate(plan.expressions.mask, known) & (q_idx < q_len) & (kv_idx < kv_len)

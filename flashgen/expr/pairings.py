@@ -18,6 +18,7 @@ from flashgen.expr.strips import Span, Strip
 
 Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 FIELDS = ("x", "y", "z", "w")  # of an int4: begin and end of what may be seen, begin and end of what must be
+_PAIRS_AT_ONCE = 1 << 24  # of a tile of rows and a tile of keys, to bound memory
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,22 @@ class Pairing:
             _extents(number(side, {**values, name: np.arange(length)}), length, block)
             for side, name, length, block in ((self.row, "q_idx", q_len, block_m), (self.key, "kv_idx", kv_len, block_n))
         )
-        low, high = low[:, None], high[:, None]
+        found = np.empty((len(FIELDS), len(low)), np.int64)
+        together = max(1, _PAIRS_AT_ONCE // max(1, len(least)))
+        for top in range(0, len(low), together):
+            rows = slice(top, top + together)
+            may, must = self._compare(low[rows, None], high[rows, None], least, most)
+            found[:, rows] = (*_first_and_last(may), *_first_run(must))
+        return {f"{self.name}.{field}": np.minimum(x * block_n, kv_len) for field, x in zip(FIELDS, found, strict=True)}
+
+    def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
+        """Of tiles of rows and tiles of keys whose values lie between these: whether some pair may hold, and whether all must."""
         match self.op:
             case "<=":
-                may, must = least <= high, most <= low
+                return least <= high, most <= low
             case "==":
-                may, must = (least <= high) & (low <= most), (least == most) & (low == high) & (least == low)
-            case "!=":
-                may, must = (least < most) | (low < high) | (least != low), (most < low) | (high < least)
-        found = (*_first_and_last(may), *_first_run(must))
-        return {f"{self.name}.{field}": np.minimum(x * block_n, kv_len) for field, x in zip(FIELDS, found, strict=True)}
+                return (least <= high) & (low <= most), (least == most) & (low == high) & (least == low)
+        return (least < most) | (low < high) | (least != low), (most < low) | (high < least)  # !=
 
 
 def _extents(x: Any, length: int, block: int) -> Bounds:

@@ -3,7 +3,7 @@
 No table and no pass over memory: a few integers, computed for each query tile, bound a few loops.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
@@ -109,12 +109,19 @@ class KeyRanges:
 
     def classes(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
         """0 never loaded, 1 masked, 2 not masked: [q_tiles, kv_tiles]."""
-        begin, end = self.evaluate(q_len, kv_len, values)
-        tiles = np.arange(-(-kv_len // self.block_n))
-        result = np.full((begin.shape[1], len(tiles)), EMPTY, np.int8)
-        for i, loop in enumerate(self.loops):
-            result[(begin[i, :, None] <= tiles) & (tiles < end[i, :, None])] = PARTIAL if loop.masked else FULL
-        return result
+        return next(self.bands(q_len, kv_len, values, max(1, q_len)))
+
+    def bands(self, q_len: int, kv_len: int, values: Mapping[str, Any], rows: int) -> Iterator[NDArray[np.int8]]:
+        """The same for so many query tiles at a time, one band after another: a grid for long sequences is larger than a memory."""
+        columns = -(-kv_len // self.block_n)
+        begin, end = np.clip(self.evaluate(q_len, kv_len, values), 0, columns)
+        for top in range(0, max(1, begin.shape[1]), rows):
+            bounds = begin[:, top : top + rows].T.tolist(), end[:, top : top + rows].T.tolist()
+            result = np.full((len(bounds[0]), columns), EMPTY, np.int8)
+            for line, firsts, lasts in zip(result, *bounds, strict=True):
+                for loop, first, last in zip(self.loops, firsts, lasts, strict=True):
+                    line[first:last] = PARTIAL if loop.masked else FULL
+            yield result
 
     def share(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, float]:
         """The shares of tiles that are empty, partial and full."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import sympy
 
 from flashgen.dtypes import by_name
@@ -14,6 +15,7 @@ from flashgen.plan.model import Extent, Plan
 from flashgen.plan.params import Sizes
 
 Expr = Any  # of sympy
+_BLOCKS_AT_ONCE = 256  # whose tiles are looked at together, to bound memory
 
 B, H, H_kv, S_q, S_kv, D, D_v, m, n, W, G = sympy.symbols("B H H_kv S_q S_kv D D_v m n W G", integer=True, positive=True)
 WORDS = {
@@ -63,13 +65,14 @@ class Counts:
 
     def at(self, plan: Plan, sizes: Sizes, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, int]:
         """The numbers for a call. `values`: what the mask reads; without it the first head counts for all."""
-        tile = plan.tile
-        seen = plan.ranges.classes(sizes.q_len, sizes.kv_len, {"b": 0, "h": 0, "hk": 0, **_defaults(plan), **values}) != EMPTY
-        if plan.softmax.materialize:
-            seen[...] = True
-        per_block = tile.query_tiles
-        shared = sum(int(seen[first : first + per_block].any(0).sum()) for first in range(0, len(seen), per_block))
-        known = {B: sizes.batch, H: sizes.heads, H_kv: sizes.kv_heads, S_q: sizes.q_len, S_kv: sizes.kv_len, W: int(seen.sum()), G: shared}
+        tile, visited, shared = plan.tile, 0, 0
+        read = {"b": 0, "h": 0, "hk": 0, **_defaults(plan), **values}
+        for band in plan.ranges.bands(sizes.q_len, sizes.kv_len, read, tile.query_tiles * _BLOCKS_AT_ONCE):
+            seen = (band != EMPTY) | plan.softmax.materialize
+            visited += int(np.count_nonzero(seen))
+            together = np.logical_or.reduceat(seen, np.arange(0, len(seen), tile.query_tiles)) if tile.query_tiles > 1 else seen
+            shared += int(np.count_nonzero(together))
+        known = {B: sizes.batch, H: sizes.heads, H_kv: sizes.kv_heads, S_q: sizes.q_len, S_kv: sizes.kv_len, W: visited, G: shared}
         known |= {D: plan.spec.head_dim.qk, D_v: plan.spec.head_dim.v, m: tile.block_m, n: tile.block_n}
         return {f.name: int(getattr(self, f.name).subs(known)) for f in fields(self) if f.name != "at_most"}
 

@@ -1,12 +1,15 @@
 """`flashgen explain`: its numbers against counting, its page, its picture."""
 
+import io
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashgen.cli import main
 from flashgen.cli.picture import in_characters
 from flashgen.cli.work import measure, read_values
 from flashgen.expr import evaluate
@@ -112,3 +115,47 @@ def test_pictures_fit_and_do_not_lie(rows, columns, kind):
     assert 1 <= len(lines) <= 32
     assert {len(line) for line in lines} <= set(range(1, 65))
     assert set("".join(lines)) == {"·▒█"[kind]}
+
+
+def test_a_picture_in_ascii_where_nothing_else_can_be_written(monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.argv", ["flashgen", "explain", "causal", "--q-len", "2048"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out.flush()
+    text = out.buffer.getvalue().decode("latin-1")
+    assert not end.value.code
+    assert "mask: # no mask code, + mask tested, . never loaded" in text
+    assert set(text) <= set(map(chr, range(128)))
+
+
+def test_long_sequences_need_little_memory():
+    chosen = plan(Spec(head_dim=64, dtype="float16", mask="causal", block={"m": 128, "n": 64}), "sm_90a")
+    tracemalloc.start()
+    work = measure(chosen, 1_000_000, 1_000_000, read_values(chosen.spec, [], 1_000_000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert work.visible == 1_000_001 / 2_000_000
+    assert max(work.picture.shape) <= 1024
+    assert peak < 200 << 20
+
+
+def test_what_is_too_much_to_count_is_refused(flashgen, tmp_path):
+    (tmp_path / "third.yaml").write_text("dtype: float16\nhead_dim: 64\nmask: kv_idx * q_idx % 3 == 0\n")
+    ran = flashgen("explain", tmp_path / "third.yaml", "--q-len", 10_000_000, "--kv-len", 400_000)
+    assert (ran.code, ran.out) == (2, "")
+    assert "10000000 queries and 400000 keys" in ran.err
+    assert "--q-len" in ran.err
+
+
+@given(st.sampled_from([mask for mask in MASKS if "lens" not in mask]), st.integers(1, 900), st.integers(1, 900))
+@settings(max_examples=20)
+def test_bands_are_pieces_of_the_grid(mask, q_len, kv_len):
+    chosen = plan(Spec(head_dim=64, dtype="float16", mask=mask, block={"m": 64, "n": 64}), "sm_90a")
+    values = read_values(chosen.spec, [], kv_len)
+    whole = chosen.ranges.classes(q_len, kv_len, values)
+    for rows in (1, 3, 100):
+        np.testing.assert_array_equal(np.concatenate(list(chosen.ranges.bands(q_len, kv_len, values, rows))), whole)
+    one = measure(chosen, q_len, kv_len, values)
+    np.testing.assert_array_equal(one.picture, whole)

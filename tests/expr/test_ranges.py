@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
-from flashgen.expr import analyse, ranges
+from flashgen.expr import analyse, pairings, ranges
 from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
 from flashgen.expr.strips import MAX_STRIPS
 from tests.expr.masks import (
@@ -147,6 +147,14 @@ PAIRED = """document(ids); ~document(ids); ids[b, kv_idx] <= ids[b, q_idx]; bits
 def test_what_tensors_hold_is_paired(text, q_len, kv_len, block_m, block_n, given_values, with_what):
     found, _, _ = check_sound(f"{with_what}({text})", q_len, kv_len, block_m, block_n, given_values)
     assert len(found.pairings) == 1
+
+
+def test_pairs_of_tiles_are_compared_some_rows_at_a_time(monkeypatch):
+    """As where there are more than a memory holds."""
+    ids = np.sort(np.random.default_rng(0).integers(0, 9, (1, 500))).astype(np.int32)
+    whole = ranges_of("document(ids)", 16, 16).classes(500, 500, {"b": 0, "ids": ids})
+    monkeypatch.setattr(pairings, "_PAIRS_AT_ONCE", 70)
+    np.testing.assert_array_equal(ranges_of("document(ids)", 16, 16).classes(500, 500, {"b": 0, "ids": ids}), whole)
 
 
 def test_loops_stay_few():
