@@ -19,6 +19,7 @@ from flashgen.runtime.arguments import check_arrays, check_names, check_values, 
 from flashgen.runtime.arrays import FAMILIES, Family, liken
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
+from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec, load
 
@@ -65,10 +66,15 @@ class Attention:
         self._tensors = tuple(t.name for t in spec.tensors)
         self._needed, self._known = frozenset(self._tensors), frozenset((*self._tensors, *(p.name for p in spec.params)))
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
+        self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
         self.plan = planned(spec, self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What travels when it is pickled or copied: the spec, arch and backend as given. The rest is made anew, for the machine there."""
+        return type(self), self._given
 
     @cached_property
     def source(self) -> Source:
@@ -130,6 +136,8 @@ class Attention:
             if FAMILIES[type(part)] is None:
                 what = f"out is a {type(part).__name__} for {names[i]}"
                 raise CallError(f"{what}: expected a NumPy, CuPy or PyTorch array, which can be written to")
+            if isinstance(part, np.ndarray) and not part.flags.writeable:
+                raise CallError(f"out is read-only for {names[i]}: expected an array that can be written to, as {names[i]}.copy()")
         return parts
 
     def _on_host(self, given: tuple[Any, ...], out: tuple[Any, ...], given_params: Mapping[str, int | float]) -> tuple[Any, ...]:
@@ -137,7 +145,10 @@ class Attention:
         spec = self.spec
         inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.tensors)), given, strict=True))
         outputs = dict(zip(spec.outputs, out, strict=True)) if out else {}
-        sizes = check_arrays(spec, {name: liken(x, name).layout for name, x in (inputs | outputs).items()})
+        arrays_of_call = inputs | outputs
+        layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
+        sizes = check_arrays(spec, layouts)
+        Apart(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
         params = check_values(self.plan, given_params)
         family: Family = FAMILIES[type(given[0])]
         shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}

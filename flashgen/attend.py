@@ -46,7 +46,12 @@ _Kind = tuple[int | float, str] | Like
 
 
 def _kind(name: str, value: Any) -> _Kind:
-    """What a keyword declares: a default of the value's type and sign, and that type; or what an array is like."""
+    """What a keyword declares: a default of the value's type and sign, and that type; or what an array is like.
+
+    An array without axes is the number that it holds.
+    """
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, (int, float, np.number)):  # a union takes three times as long
         sign = int(value > 0) - int(value < 0)
         return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")

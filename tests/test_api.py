@@ -1,5 +1,7 @@
 """Calls from end to end where there is no GPU: compiling, the interpreter, what comes back, what is refused."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import flashgen
 from flashgen import api
 from flashgen.dtypes import by_name
-from flashgen.errors import BackendError, CallError, PlanError
+from flashgen.errors import BackendError, CallError, PlanError, SpecError
 from flashgen.expr import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
@@ -159,6 +161,29 @@ def test_nothing_is_not_an_error(b: int, q_len: int, kv_len: int) -> None:
     assert lse.shape == (b, 4, q_len)
     assert not o.any()
     assert np.isneginf(lse).all()
+
+
+@pytest.mark.parametrize("travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy])
+def test_what_is_public_travels(travel: Any) -> None:
+    spec = flashgen.load(ROOT / "specs" / "alibi.yaml")
+    assert travel(spec) == spec
+    assert travel(spec).position("mask") == spec.position("mask")
+    assert travel(flashgen.derive("one_pass")) == flashgen.derive("one_pass")
+    with pytest.raises(SpecError) as caught:
+        flashgen.loads("dtype: float16\nhead_dim: 64\nmaks: causal")
+    again = travel(caught.value)
+    assert (str(again), again.position, again.hint) == (str(caught.value), caught.value.position, caught.value.hint)
+
+
+@pytest.mark.parametrize("given", [{}, {"arch": "host"}, {"backend": "interpreter"}, {"arch": "sm_80", "backend": "emulate"}])
+@pytest.mark.parametrize("travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy])
+def test_a_compiled_attention_travels(travel: Any, given: dict[str, Any]) -> None:
+    q, k, v = qkv()
+    attn = api.compile(Spec(head_dim=16, dtype="float32", mask="causal"), **given)
+    again = travel(attn)
+    assert (again.spec, again.arch, again.backend, again.plan) == (attn.spec, attn.arch, attn.backend, attn.plan)
+    if "sm_80" not in given.values():
+        np.testing.assert_array_equal(again(q, k, v), attn(q, k, v))
 
 
 def test_unknown_backends_and_archs() -> None:

@@ -76,3 +76,20 @@ def test_what_attention_refuses(change: dict[str, Any], message: str) -> None:
     arguments = dict(zip("qkv", qkv(), strict=True)) | change
     with pytest.raises(CallError, match=message):
         flashgen.attention(**arguments)
+
+
+def test_arrays_without_axes_are_numbers() -> None:
+    attend._compiled.cache_clear()
+    q, k, v = qkv()
+    expected = flashgen.attention(q, k, v, "window(left, 0)", score="cap * tanh(s / cap)", cap=3.0, left=4)
+    got = flashgen.attention(q, k, v, "window(left, 0)", score="cap * tanh(s / cap)", cap=np.array(3.0, np.float32), left=np.array(4))
+    np.testing.assert_array_equal(got, expected)
+    assert attend._compiled.cache_info().misses == 1
+    spec = {
+        "head_dim": 16,
+        "dtype": "float32",
+        "mask": "window(left, 0)",
+        "score": "cap * tanh(s / cap)",
+        "params": {"cap": 1.0, "left": 1},
+    }
+    np.testing.assert_array_equal(flashgen.compile(spec)(q, k, v, cap=np.array(3.0), left=np.array(4)), expected)

@@ -13,6 +13,7 @@ import numpy as np
 
 from flashgen.dtypes import DTYPES, by_name
 from flashgen.errors import BackendError, CallError
+from flashgen.runtime import dlpack
 
 _DLPACK_HOST = 1  # kDLCPU
 
@@ -238,7 +239,7 @@ FAMILIES = _Families()
 
 
 def _recognise(kind: type) -> Family | None:
-    if issubclass(kind, np.ndarray):
+    if kind in (np.ndarray, np.memmap):
         return NUMPY
     if "cupy" in sys.modules and issubclass(kind, cupy().ndarray):
         return cupy_family()
@@ -260,6 +261,9 @@ def adopt(x: Any, name: str) -> Any:
     """An array of a family that shares the memory of `x`. Raises CallError for what is no array."""
     if FAMILIES[type(x)]:
         return x
+    if isinstance(x, np.ndarray):
+        what = f"{name} is a {type(x).__name__}, an array of NumPy with a meaning of its own, as a mask or units, which no kernel knows"
+        raise CallError(f"{what}: pass the plain numbers, as {name}.filled(0) of a masked array, or np.asarray({name})")
     if hasattr(x, "__cuda_array_interface__"):
         return cupy().asarray(x)
     if not hasattr(x, "__dlpack_device__"):
@@ -268,7 +272,12 @@ def adopt(x: Any, name: str) -> Any:
     kind, _ = x.__dlpack_device__()
     if kind != _DLPACK_HOST:
         return cupy().from_dlpack(x)
-    return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)  # from_dlpack has no bfloat16
+    if hasattr(x, "__array__"):
+        return np.asarray(x)
+    try:
+        return dlpack.read(x)
+    except CallError as error:
+        raise CallError(f"{name}: {error}") from None
 
 
 def give_back(result: Any, like: Any) -> Any:

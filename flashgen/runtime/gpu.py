@@ -20,6 +20,7 @@ from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides, liken
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
+from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
 
@@ -49,6 +50,7 @@ class _Prepared:
     outputs: tuple[_Made, ...]
     scratch: tuple[_Made, ...]  # what the kernels hand to each other
     launch: Launch | None  # None: there is no query
+    apart: Apart
     without_keys: bool = False
 
 
@@ -90,6 +92,8 @@ class Gpu:
             addresses.append(pointer)
             key.append(like)
         prepared = self._prepared.get(tuple(key)) or self._keep(tuple(key), self._prepare(given, out, params))
+        if out:
+            prepared.apart.check(addresses)
         q = given[0]
         family: DeviceFamily = FAMILIES[type(q)]
         if not out:
@@ -126,6 +130,7 @@ class Gpu:
         for name in spec.outputs[1:] if out else ():
             if not layouts[name].contiguous:
                 raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
+        apart = Apart(layouts, spec.outputs if out else ())
         shapes = output_shapes(spec, sizes)
         outputs = {name: (shapes[name], spec.out_element.name if name == "o" else "float32") for name in spec.outputs}
         if not out:
@@ -135,7 +140,7 @@ class Gpu:
         first = plan(spec, arch.name)
         values = check_values(first, params)
         if not sizes.batch * sizes.q_len:
-            return _Prepared(ordinal, tuple(outputs.values()), (), None)
+            return _Prepared(ordinal, tuple(outputs.values()), (), None, apart)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         preferred = self._plan(arch, 0, length_class(sizes.kv_len), target.name)
@@ -144,7 +149,7 @@ class Gpu:
         arguments = {t.name: t.argument for t in spec.tensors}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()}
         launch = kernel.prepare(launched | _fresh(scratch, ordinal), values, sizes)
-        return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, not sizes.kv_len)
+        return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, apart, not sizes.kv_len)
 
     def _copy_bytes(self, preferred: Plan, layouts: Mapping[str, Layout]) -> int:
         """0 where the preferred plan serves these arrays, else what all their rows are aligned to."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,48 @@ def test_dlpack_shares_the_memory() -> None:
     x = np.arange(6, dtype=np.float32)
     adopted = arrays.adopt(OnlyDlpack(x), "q")
     assert address(adopted) == x.ctypes.data
+
+
+class Bfloat16(OnlyDlpack):
+    """What NumPy cannot say over DLPack, said for it: 16 bits are changed from unsigned integers to bfloat16."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.x.view(np.uint16).__dlpack__(**options)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        ctypes.c_uint8.from_address(pointer(capsule, b"dltensor") + 20).value = 4
+        return capsule
+
+
+def test_bfloat16_over_dlpack_alone() -> None:
+    x = np.arange(24).astype(BFLOAT16).reshape(2, 3, 4)[:, ::-1]
+    adopted = arrays.adopt(Bfloat16(x), "q")
+    assert (address(adopted), layout(adopted, "q")) == (address(x), layout(x, "q"))
+    np.testing.assert_array_equal(adopted, x)
+
+
+def test_what_dlpack_has_and_numpy_has_not_is_refused() -> None:
+    class Gone(OnlyDlpack):
+        def __dlpack__(self, **options: Any) -> Any:
+            raise BufferError("it was donated")
+
+    with pytest.raises(CallError, match=r"^k: its DLPack cannot be read \(it was donated\): pass an array of NumPy"):
+        arrays.adopt(Gone(np.zeros(3)), "k")
+
+
+def test_arrays_with_a_meaning_of_their_own_are_refused_by_name() -> None:
+    class Metres(np.ndarray):
+        pass
+
+    x = np.zeros((1, 2, 3, 4), np.float32)
+    for other in (np.ma.masked_array(x, x == 0), x.view(Metres)):
+        with pytest.raises(CallError, match=f"^v is a {type(other).__name__}, .* which no kernel knows: pass the plain numbers"):
+            arrays.adopt(other, "v")
+
+
+def test_a_file_in_memory_is_an_array(tmp_path: Path) -> None:
+    x = np.memmap(tmp_path / "x", np.float32, "w+", shape=(1, 2, 3, 4))
+    assert arrays.adopt(x, "q") is x
 
 
 def test_arrays_of_a_family_are_adopted_as_they_are() -> None:

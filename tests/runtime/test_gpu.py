@@ -79,14 +79,15 @@ def calls(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, 
     """Given arrays, outputs or none, params, a stream. Few values of each, so that parts of calls come again."""
     q_len, kv_len, heads = draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.sampled_from([1, 2]))
 
-    def array(length: int) -> Any:
-        memory = on_gpu((2, length + 1, heads + 1, 64 + 8), SPEC.element.numpy, address=draw(st.integers(1, 2)) << 40)
+    def array(length: int, place: int = 1) -> Any:
+        address = draw(st.integers(place, place + 1)) << 40
+        memory = on_gpu((2, length + 1, heads + 1, 64 + 8), SPEC.element.numpy, address=address)
         first = draw(st.sampled_from([0, 1, 8]))  # elements: the second is not aligned as tensor maps want
         x = memory[:, draw(st.integers(0, 1)) :, :heads, first : first + 64]
         return x[:, :length]
 
     bias = on_gpu((heads, q_len), np.float32, address=draw(st.integers(3, 4)) << 40)
-    out = (array(q_len), on_gpu((2, heads, q_len), np.float32, address=draw(st.integers(5, 6)) << 40)) if draw(st.booleans()) else ()
+    out = (array(q_len, 7), on_gpu((2, heads, q_len), np.float32, address=draw(st.integers(5, 6)) << 40)) if draw(st.booleans()) else ()
     params = draw(st.sampled_from([{}, {"softcap": 3.0}]))
     return (array(q_len), array(kv_len), array(kv_len), bias), out, params, draw(st.sampled_from([0, 5]))
 
@@ -170,3 +171,21 @@ def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:
             with pytest.raises(CallError, match=message):
                 attend(wrong, (), {})
     assert len(attend.kernels) == 1
+
+
+def test_outputs_that_meet_what_is_read_are_refused_in_every_call(launches: Launches) -> None:
+    attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
+    packed = on_gpu((1, 70, 4, 2, 64), np.float16)  # q, k, v and o side by side: between each other, and apart
+    q, k, v, o = (packed[:, :, i] for i in range(4))
+    made_by(attend, ((q, k, v), (o,), {}, 0), launches)
+    with pytest.raises(CallError, match=r"^out for o shares memory with k: give an array of its own"):
+        attend((q, k, v), (k,), {})
+    apart = tuple(on_gpu((1, 70, 2, 64), np.float16, address=(i + 1) << 40) for i in range(4))
+    made_by(attend, (apart[:3], (apart[3],), {}, 0), launches)
+    launched = len(launches)
+    with pytest.raises(CallError, match=r"^out for o shares memory with v: give an array of its own"):
+        attend(apart[:3], (apart[2],), {})
+    assert len(launches) == launched
+    alias = cupy.broadcast_to(on_gpu((1, 1, 2, 64), np.float16, address=9 << 40), (1, 70, 2, 64))
+    with pytest.raises(CallError, match=r"^out for o has shape .* some of its elements are one"):
+        attend((q, k, v), (alias,), {})

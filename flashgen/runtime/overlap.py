@@ -1,0 +1,89 @@
+"""Outputs that a caller gives, and whether they share elements: with themselves, with each other, with what is read."""
+
+from collections.abc import Collection, Mapping, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+
+from flashgen.dtypes import by_name
+from flashgen.errors import CallError
+from flashgen.runtime.arrays import Layout
+
+_MOST_WORK = 1 << 20  # candidates that are tried before two arrays count as sharing: strides of real arrays need a few
+
+
+class Apart:
+    """What to look at in every call on arrays of these layouts, by name in the order of their addresses."""
+
+    def __init__(self, layouts: Mapping[str, Layout], written: Collection[str]):
+        """Raises CallError for an array to be written to whose elements are not all its own."""
+        for name in written:
+            if folded(layouts[name]):
+                what = f"{name} has shape {list(layouts[name].shape)} and strides {list(layouts[name].strides)}"
+                raise CallError(f"out for {what}: some of its elements are one, as of an expanded array. Give one that has them all")
+        self._layouts, reaches = list(layouts.items()), list(map(reach, layouts.values()))
+        names = list(layouts)
+        self._pairs = [
+            (i, j, *reaches[i], *reaches[j])
+            for i, name in enumerate(names)
+            for j, other in enumerate(names)
+            if name in written and (other not in written or j < i)
+        ]
+
+    def check(self, addresses: Sequence[int]) -> None:
+        """Raises CallError where something would be written into what is read, or into what else is written."""
+        for i, j, low, high, first, last in self._pairs:
+            ours, theirs = addresses[i], addresses[j]
+            if ours + low < theirs + last and theirs + first < ours + high:
+                (name, layout), (other, beside) = self._layouts[i], self._layouts[j]
+                if meet(layout, ours, beside, theirs):
+                    raise CallError(f"out for {name} shares memory with {other}: give an array of its own, or leave out away")
+
+
+def reach(layout: Layout) -> tuple[int, int]:
+    """The bytes that an array spans, from the address of its first element on: begin and end.
+
+    >>> reach(Layout((3, 2), (-2, 1), "float32", None, 0))
+    (-16, 8)
+    """
+    if 0 in layout.shape:
+        return 0, 0
+    steps = [(n - 1) * stride for n, stride in zip(layout.shape, layout.strides, strict=True)]
+    size = by_name(layout.dtype).bytes
+    return size * sum(min(0, step) for step in steps), size * (sum(max(0, step) for step in steps) + 1)
+
+
+def folded(layout: Layout) -> bool:
+    """Whether two indices may be one element: where no axis steps over all that the axes of smaller strides span.
+
+    >>> folded(Layout((2, 3), (3, 1), "float32", None, 0)), folded(Layout((2, 3), (0, 1), "float32", None, 0))
+    (False, True)
+    """
+    span = 0
+    for stride, n in sorted((abs(stride), n) for n, stride in zip(layout.shape, layout.strides, strict=True) if n > 1):
+        if stride <= span:
+            return 0 not in layout.shape
+        span += (n - 1) * stride
+    return False
+
+
+def meet(layout: Layout, address: int, other: Layout, at: int) -> bool:
+    """Whether arrays at these addresses have an element in common: those of q, k and v packed into one lie between each other."""
+    try:
+        found = np.shares_memory(_stand_in(layout, address), _stand_in(other, at), max_work=_MOST_WORK)  # type: ignore[arg-type]  # any int
+    except np.exceptions.TooHardError:
+        return True
+    return found
+
+
+def _stand_in(layout: Layout, address: int) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
+    """An array of NumPy at an address that is not read."""
+    size = by_name(layout.dtype).bytes
+    interface = {
+        "data": (address, False),
+        "shape": layout.shape,
+        "strides": tuple(stride * size for stride in layout.strides),
+        "typestr": f"|V{size}",
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
