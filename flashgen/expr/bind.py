@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from math import log
 from typing import TYPE_CHECKING
 
-from flashgen.expr.fold import call
+from flashgen.expr.fold import as_float, call
 from flashgen.expr.identifiers import Names
+from flashgen.expr.integers import Integers, of_language
 from flashgen.expr.linear import COLUMN
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, names
 from flashgen.expr.signs import NOTHING, Signs
@@ -59,6 +60,7 @@ class Binder:
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
         positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        self.integers = Integers(of_language)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
         self.names = Names()
@@ -75,6 +77,8 @@ class Binder:
                 if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(tensor, inside[:-1], type)
                 return Load(f"p.arg_{tensor}", inside, type)
+            case Call("float", (x,)) if not self.integers.fits(x):
+                return self._machine("float", (self(x),), "float") if (floats := _in_floats(x)) == node else self(floats)
             case Call(op, args):
                 return self._machine(op, tuple(map(self, args)), node.type)
         return node
@@ -124,6 +128,14 @@ class Binder:
 
     def _nonnegative(self, node: Node) -> bool:
         return self.signs.nonnegative(node) == NOTHING
+
+
+def _in_floats(x: Node) -> Node:
+    """An integer that 32 bits may not hold as a float: of products the factors are exact, of sums the sum."""
+    match x:
+        case Call("*" | "neg" | "abs" | "min" | "max" as op, args):
+            return call(op, *map(_in_floats, args))
+    return as_float(x)
 
 
 def _sigmoid(negated: Node) -> Node:

@@ -1,6 +1,7 @@
 """Conditions solved for kv_idx: what can be becomes `kv_idx < x` or `kv_idx >= x`, and bounds are gathered into few."""
 
 from flashgen.expr.fold import FALSE, TRUE, call
+from flashgen.expr.integers import Integers, of_language
 from flashgen.expr.linear import collect, normal
 from flashgen.expr.nodes import Call, Const, Name, Node, names
 
@@ -34,7 +35,8 @@ def solve(node: Node) -> Node:
         case Call("&" | "|" as op, (a, b)):
             return _join(op, [*_parts(op, solve(a)), *_parts(op, solve(b))])
         case Call("<" | "<=" | ">" | ">=" | "==" | "!=", (a, _)) if a.type == "int" and reads_key(node):
-            return _compare(node)
+            solved = _compare(node)
+            return solved if Integers(of_language).hold(solved) else node
     return node
 
 

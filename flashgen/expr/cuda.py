@@ -18,6 +18,7 @@ _LEVELS = {
     "/": 7,
     "neg": 8,
     "~": 8,
+    "long long": 8,
 }
 _ATOM = 9
 # floor_div and floor_mod round as Python does, quotient and remainder are of what is not negative: all in templates/device/division.cuh.
@@ -44,14 +45,16 @@ def cuda(node: Node) -> str:
     '(column < row.end) & seen'
     """
     match node:
-        case Const(value):
-            return literal(value)
+        case Const(value, type):
+            return f"{value}LL" if type == "long long" else literal(value)
         case Name(name):
             return name
         case Load(tensor, indices):
             return f"{tensor}({', '.join(map(cuda, indices))})"
         case Call("neg" | "~" as op, (x,)):
             return ("-" if op == "neg" else "!") + _inside(x, _ATOM)
+        case Call("long long", (x,)):
+            return f"(long long){_inside(x, _ATOM)}"
         case Call("where", (condition, then, other)):
             return f"{_inside(condition, 2)} ? {_inside(then, 2)} : {_inside(other, 1)}"
         case Call(op, (left, right)) if op in _LEVELS:

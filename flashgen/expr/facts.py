@@ -25,9 +25,9 @@ class Facts:
         self.known: dict[str, Interval] = dict.fromkeys(lengths, (0, MAX_LENGTH)) | dict.fromkeys(("b", "h", "hk"), (0, INT32))
         self.known |= dict.fromkeys((*positive, "p.batch", "p.heads", "p.group"), (1, INT32))
         self.known |= {"BLOCK_M": (block_m, block_m), "BLOCK_N": (block_n, block_n), "rows": (0, block_m - 1)}
-        # The three row numbers move together; told apart, q_len - q_last would have no sign.
+        # The three row numbers move together; told apart, q_len - q_last would have no sign. Each is tried.
         last = Q_BEGIN + named("rows")
-        self.untangled = {"q_last": last, "q_len": last + 1 + named("rows after")}
+        self.untangled = [{"q_last": last, "q_len": last + 1 + named("rows after")}]
         self.meanings: dict[str, Int] = {}
         self.extents: dict[Atom, Interval] = {}
         self.proofs: dict[Int, bool] = {}
@@ -48,11 +48,12 @@ class Facts:
         return named(name)
 
     def extent(self, x: Int) -> Interval:
-        """An interval that holds x: the one of its form as it stands, within the one with the rows untangled."""
+        """An interval that holds x: the one of its form as it stands, within those with names untangled."""
         low, high = self._sum(x)
-        if not x.names.isdisjoint(self.untangled):
-            a, b = self._sum(sum((self.untangled.get(atom.name, of(atom)) * c for atom, c in x.terms), Int(x.const)))
-            return max(low, a), min(high, b)
+        for untangled in self.untangled:
+            if not x.names.isdisjoint(untangled):
+                a, b = self._sum(sum((untangled.get(atom.name, of(atom)) * c for atom, c in x.terms), Int(x.const)))
+                low, high = max(low, a), min(high, b)
         return low, high
 
     def fits(self, x: Int) -> bool:
@@ -110,7 +111,8 @@ class Facts:
             case "//":
                 return _corners(int.__floordiv__, spans[0], (max(1, spans[1][0]), max(1, spans[1][1])))
             case "%":
-                return 0, max(0, spans[1][1] - 1)
+                low, high = spans[0]
+                return 0, min(high, max(0, spans[1][1] - 1)) if low >= 0 else max(0, spans[1][1] - 1)
             case "*":
                 factors = [next(iter(f.terms))[0] for f in atom.args]
                 for quotient, n in product(factors, atom.args):

@@ -8,8 +8,10 @@ from flashgen.expr.bind import ELEMENT, ROW, UNIFORM, level
 from flashgen.expr.cuda import cuda
 from flashgen.expr.identifiers import Names
 from flashgen.expr.instructions import Instructions, instructions
-from flashgen.expr.linear import COLUMN, normal
+from flashgen.expr.integers import Integers, of_kernel
+from flashgen.expr.linear import COLUMN, Varies, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
+from flashgen.expr.widths import widened
 
 # What a member or a local may not be called: what is in scope of the holes.
 TAKEN = (
@@ -36,8 +38,8 @@ TAKEN = (
 )
 WIDTH = 100  # of a part of a line
 LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
-DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "bool": "flag", "Divisor": "divisor"}
-LOCALS: dict[Type, str] = {"float": "x", "int": "i", "bool": "c"}
+DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
+LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
     "<": ("end", "of the keys seen, from kv_begin"),
     ">=": ("begin", "of the keys seen, from kv_begin"),
@@ -71,6 +73,7 @@ class Hoist:
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
+        self.integers = Integers(of_kernel)
 
     def text(self, node: Node, hint: str, comment: str) -> str:
         """A uniform number as a constant or the name of a member."""
@@ -108,13 +111,17 @@ class Hoist:
         return levels[0], levels[1]
 
     def _lift(self, node: Node, at: int, hint: str = "", comment: str = "") -> Node:
-        """The node as level `at` reads it: what varies less is a member."""
+        """The node as level `at` reads it: what varies less is a member, and integers are as wide as they must be."""
         if level(node) < at:
             return self._outside(node, at, hint, comment)
+        return widened(self._lifted(node, at), node.type == "int" and self.integers.fits(node))
+
+    def _lifted(self, node: Node, at: int) -> Node:
+        """The node on its arguments lifted."""
         match node:
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
                 return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
-            case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and n.type == "int":
+            case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and self._short(x, n):
                 divisor = self._outside(Call("Divisor", (n,), "Divisor"), at, "by_" + _name(n).split(".")[-1].removeprefix("arg_"))
                 return Call(op, (self._lift(x, at), divisor), "int")
             case Call("*" | "fma" as op, (factor, core, *rest), "float"):
@@ -128,19 +135,30 @@ class Hoist:
     def _outside(self, node: Node, at: int, hint: str, comment: str = "") -> Node:
         """A node that varies less than `at`: a constant, an argument, or a member."""
         varies = level(node)
-        tidy = normal(node, lambda n: level(n) == varies) if varies == ROW and "*" not in node.type else node
+        tidy = self.tidy(node, lambda n: level(n) == varies) if varies == ROW and "*" not in node.type else node
         if node.type == "int" and varies == UNIFORM:
-            tidy = normal(node, lambda n: not isinstance(n, Const))
+            tidy = self.tidy(node, lambda n: not isinstance(n, Const))
         if level(tidy) < varies:
             return self._outside(tidy, at, hint, comment)
-        if varies == 0 or (isinstance(tidy, Name) and tidy.name.startswith("p.")):
+        if isinstance(tidy, Name) and tidy.name.startswith("p."):
             return tidy
+        if varies == 0:
+            return self._lift(tidy, 0)
         known = self.kept[varies]
         value = self._lift(tidy, varies)
         if value not in known:
             known[value] = Kept(self.names[varies].fresh(hint or _name(tidy)), value, comment)
         name = known[value].name
-        return Name(f"row.{name}" if varies == ROW else name, node.type)
+        return Name(f"row.{name}" if varies == ROW else name, value.type)
+
+    def tidy(self, node: Node, varies: Varies) -> Node:
+        """The node with its sums gathered, where 64 bits hold each of them."""
+        tidy = normal(node, varies)
+        return tidy if self.integers.hold(tidy) else node
+
+    def _short(self, x: Node, n: Node) -> bool:
+        """Whether 32 bits hold what is divided and what divides."""
+        return n.type == "int" and self.integers.fits(x) and self.integers.fits(n)
 
 
 def _name(node: Node) -> str:

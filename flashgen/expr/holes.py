@@ -12,9 +12,10 @@ from flashgen.expr.fold import call
 from flashgen.expr.forms import Form, form
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.instructions import Instructions
-from flashgen.expr.linear import Sum, assemble, collect, normal, zero
+from flashgen.expr.linear import Sum, assemble, collect, zero
 from flashgen.expr.lower import Expressions
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.saturate import saturated
 from flashgen.expr.signs import Requirement, Signs
 from flashgen.expr.text import show
 
@@ -119,7 +120,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     hoist = Hoist()
 
     def bind(node: Node) -> Node:
-        return divide_rows(binder(node), binder.signs)
+        return divide_rows(binder(saturated(node)), binder.signs)
 
     score = _score(bind(expressions.score), spec, binder.signs, apart)
     outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")
@@ -130,7 +131,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     sink = None
     if expressions.sink is not None:
         sink = hoist.text(_log2(bind(expressions.sink)), "sink", "one more term in the sum, log2 units")
-    keep = hoist.statements(normal(bind(visible(expressions.mask)), _varies))
+    keep = hoist.statements(hoist.tidy(bind(visible(expressions.mask)), _varies))
     requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(score.proof)))}
     reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
     shared = [k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.name.startswith("end")]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Type = Literal["int", "float", "bool", "Divisor", "const int*", "const float*", "const bool*"]  # the last four in kernels only
+Type = Literal["int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*"]  # the last five in kernels only
 
 ARITHMETIC = ("+", "-", "*", "/", "//", "%", "neg", "abs", "min", "max")
 FUNCTIONS = ("exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor")  # float to float

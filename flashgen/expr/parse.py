@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.expr.fold import FALSE, TRUE, as_float, fold, join
+from flashgen.expr.integers import Integers, of_language
 from flashgen.expr.language import (
     ALLOWED,
     ARITY,
     EXAMPLES,
     HINTS,
     MAX_DEPTH,
+    MAX_EXACT,
     MAX_FLOAT,
     MAX_INT,
     MAX_NODES,
@@ -47,6 +49,7 @@ class Parser(Located):
         self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
         self.depth = self.size = 0
         self.requires: list[Requirement] = []
+        self.integers = Integers(of_language)
 
     def read(self, type: Type | None = None) -> Node:
         """The node; of `type` if one is given, with an integer taken as a float."""
@@ -85,6 +88,9 @@ class Parser(Located):
             case _:
                 raise self.foreign(tree, type(tree))
         self.depth -= 1
+        if node.type == "int" and not self.bound and not self.integers.within(node, (-MAX_EXACT, MAX_EXACT)):
+            hint = "bound its parts, as in min(max(x, -1000), 1000), or multiply by a number with a point first: 1.0 * x"
+            raise self.error(tree, "an integer that may pass 64 bits: params and int32 tensors hold any 32-bit numbers", hint)
         return node
 
     def foreign(self, at: ast.expr | int, kind: type) -> SpecError:

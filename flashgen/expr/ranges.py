@@ -94,7 +94,7 @@ class KeyRanges:
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
         of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
         of_pairings.known |= facts.known
-        of_pairings.untangled["kv_len"] = named("kv_idx") + 1 + named("keys after")
+        of_pairings.untangled[0]["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
             pairing.strip(facts)
         printer = Printer(facts, self.tensors)

@@ -72,6 +72,12 @@ struct Variant {
   float score(const Params& p, float s, const Row& row, const At& at, int column) const { %(score)s }
   bool keep(const Params& p, const Row& row, const At& at, int column) const { %(keep)s }
 };
+void at(const Params& p, const int (&place)[5], float s, float* score, bool* keep) {
+  const auto [batch, head, q_idx, kv_begin, column] = place;
+  const Variant variant(p, batch, head, head / p.group);
+  const Variant::Row row = variant.row(p, q_idx, kv_begin);
+  *score = variant.score(p, s, row, {}, column), *keep = variant.keep(p, row, {}, column);
+}
 void run(const Params& p, const float* s, float* score, bool* keep) {
   for (int batch = 0; batch < p.batch; ++batch) for (int head = 0; head < p.heads; ++head) {
     const Variant variant(p, batch, head, head / p.group);
@@ -92,15 +98,19 @@ void run(const Params& p, const float* s, float* score, bool* keep) {
 
 
 def source(found):
-    """The text of a library: run(case, Params, s, score, keep), arrays [batch, head, query, key]."""
+    """The text of a library: run(case, Params, s, score, keep), arrays [batch, head, query, key]; at(case, Params, place, s, score, keep)
+    at one place that reads nothing along the keys: batch, head, q_idx, kv_begin, column."""
     members = [f"int arg_{p.name};" if p.type == "int" else f"float arg_{p.name};" for p in PARAMS]
     members += [f"Array<{CTYPES[t.dtype]}, {len(t.shape)}> arg_{t.name};" for t in TENSORS]
     params = "struct Params { float softmax_scale; int q_len, kv_len, heads, batch, group; " + " ".join(members) + " };"
     cases = [CASE % {"number": i, **text(holes)} for i, holes in enumerate(found)]
     calls = " ".join(f"case {i}: case_{i}::run(*p, s, score, keep); break;" for i in range(len(found)))
     sizes = f"constexpr int ROWS = {ROWS}, KEYS = {KEYS}, TILE = {TILE};"
+    places = " ".join(f"case {i}: case_{i}::at(*p, *place, s, score, keep); break;" for i in range(len(found)))
     run = f'extern "C" void run(int number, const Params* p, const float* s, float* score, bool* keep) {{ switch (number) {{ {calls} }} }}'
-    return "\n".join([PREAMBLE % {"division": DIVISION}, sizes, params, *cases, run])
+    at = "int number, const Params* p, const int (*place)[5], float s, float* score, bool* keep"
+    at = f'extern "C" void at({at}) {{ switch (number) {{ {places} }} }}'
+    return "\n".join([PREAMBLE % {"division": DIVISION}, sizes, params, *cases, run, at])
 
 
 def text(holes):
@@ -125,7 +135,7 @@ def text(holes):
     }
 
 
-def build(folder: Path, found):
+def build(folder: Path, found, *options):
     """The library of many holes, compiled once."""
     folder.mkdir()
     (folder / "holes.cpp").write_text(source(found))
@@ -141,21 +151,22 @@ def build(folder: Path, found):
         "-Wno-tautological-compare",
         "-shared",
         "-fPIC",
+        *options,
     ]
     made = subprocess.run([*command, "-o", "holes.so", "holes.cpp"], cwd=folder, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr[:4000]
     return ctypes.CDLL(str(folder / "holes.so"))
 
 
-def params(values, scale):
+def params(values, scale, extents=EXTENTS):
     """Params as bytes laid out as C does: the arrays after the scalars, pointers aligned to 8."""
     fields = [("softmax_scale", ctypes.c_float)] + [(n, ctypes.c_int) for n in ("q_len", "kv_len", "heads", "batch", "group")]
     fields += [(f"arg_{p.name}", ctypes.c_int if p.type == "int" else ctypes.c_float) for p in PARAMS]
     fields += [(f"arg_{t.name}", array_type(len(t.shape))) for t in TENSORS]
     record = type("Params", (ctypes.Structure,), {"_fields_": fields})()
     record.softmax_scale = scale
-    record.q_len, record.kv_len, record.heads, record.batch = (EXTENTS[n] for n in ("q_len", "kv_len", "hq", "b"))
-    record.group = record.heads // EXTENTS["hk"]
+    record.q_len, record.kv_len, record.heads, record.batch = (extents[n] for n in ("q_len", "kv_len", "hq", "b"))
+    record.group = record.heads // extents["hk"]
     for p in PARAMS:
         setattr(record, f"arg_{p.name}", values[p.name])
     for t in TENSORS:
@@ -176,3 +187,10 @@ def run(library, number, record, s):
     pointers = (ctypes.c_void_p(x.ctypes.data) for x in (np.ascontiguousarray(tiles), score, keep))
     library.run(number, ctypes.byref(record), *pointers)
     return score.reshape(s.shape), keep.reshape(s.shape)
+
+
+def at(library, number, record, *place, s=0.0):
+    """The score, without what all scores are multiplied by, and whether the key is kept, at one place."""
+    score, keep = ctypes.c_float(), ctypes.c_bool()
+    library.at(number, ctypes.byref(record), (ctypes.c_int * 5)(*place), ctypes.c_float(s), ctypes.byref(score), ctypes.byref(keep))
+    return score.value, keep.value

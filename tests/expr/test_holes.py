@@ -100,7 +100,8 @@ def test_what_is_apart(score, column_slope, row_bias):
 
 def test_window_of_a_param():
     found = emitted(mask="window(w, 0)", params={"w": 127})
-    assert lines(found.row)[0] == "int begin = (flag ? 0 : q_idx + offset) - kv_begin;"
+    assert "int index = int(min(max((long long)offset_2 - p.arg_w, -1073741824LL), 1073741824LL));" in lines(found.uniform)
+    assert lines(found.row)[0] == "int begin = (flag ? 0 : q_idx + index) - kv_begin;"
     assert found.keep == ("return (column >= row.begin) & (column < row.end);",)
     assert [r.text for r in found.requires] == ["w >= -1"]
 
@@ -123,9 +124,9 @@ def test_a_remainder_that_is_compared_is_divided_once_a_row():
 
 def test_a_param_divides_as_a_product():
     found = emitted(mask="kv_idx // n % 2 == 0", params={"n": 64})
-    assert "Divisor by_n = Divisor(p.arg_n);" in lines(found.uniform)
-    assert "int index = by_n.floor_mod(kv_begin);" in lines(found.row)
-    assert found.keep == ("return (column < row.end) & (remainder(by_n.quotient(column + row.index), 2) == row.index_2);",)
+    assert "Divisor by_index = Divisor(min(p.arg_n, 1073741824));" in lines(found.uniform)
+    assert "int index = by_index.floor_mod(kv_begin);" in lines(found.row)
+    assert found.keep == ("return (column < row.end) & (remainder(by_index.quotient(column + row.index), 2) == row.index_2);",)
 
 
 def test_bucketed_bias_reads_a_table():
