@@ -11,16 +11,15 @@ import numpy as np
 from flashgen import arch as arches
 from flashgen.arch import Arch
 from flashgen.errors import BackendError, CallError, did_you_mean
-from flashgen.plan import interpret, plan
+from flashgen.plan import interpret
 from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
-from flashgen.runtime.arrays import FAMILIES, Family, liken
+from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.kernel import Kernel
 from flashgen.runtime.overlap import Apart
-from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec, load
 
 Backend = Literal["gpu", "interpreter", "emulate"]
@@ -68,7 +67,7 @@ class Attention:
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
-        self.plan = planned(spec, self.arch)
+        self.plan = self._gpu.choice.plan(self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 
@@ -99,7 +98,7 @@ class Attention:
             made, shared = kernel.binary, kernel.plan.smem.bytes
             report = f"{made.registers} registers, {made.spill_bytes} bytes spilled, {shared} bytes of shared memory"
             lines.append(f"  compiled: {kernel.plan.skeleton} for {kernel.source.arch} by {made.compiler}, {report}")
-        return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.reasons)])
+        return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.choice.reasons)])
 
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse).
@@ -153,12 +152,13 @@ class Attention:
         family: Family = FAMILIES[type(given[0])]
         shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}
         written = {name: _numpy(outputs[name]) if out else np.empty(shapes[name], dtypes.get(name, np.float32)) for name in spec.outputs}
-        self._write(sizes, {name: _numpy(x) for name, x in inputs.items()}, written, params)
+        self._write(sizes, layouts, {name: _numpy(x) for name, x in inputs.items()}, written, params)
         return out or tuple(map(family.from_numpy, written.values()))
 
     def _write(
         self,
         sizes: Sizes,
+        layouts: Mapping[str, Layout],
         inputs: Mapping[str, np.ndarray[Any, Any]],
         outputs: Mapping[str, np.ndarray[Any, Any]],
         params: Mapping[str, int | float],
@@ -172,12 +172,13 @@ class Attention:
         if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
             staging.attend(self._gpu, self.plan.expressions, sizes, inputs, outputs, params)
             return
+        chosen = self._gpu.choice.serving(self.arch, layouts)
         if self.backend == "emulate":
             from flashgen.emulate import emulate
 
-            made = emulate(self.plan, self.source, q, k, v, values, blocks=8)  # as many as the emulator spreads over cores
+            made = emulate(chosen, render(chosen), q, k, v, values, blocks=8)  # as many as the emulator spreads over cores
         else:
-            made = interpret(plan(self.spec, "host"), q, k, v, values)
+            made = interpret(chosen, q, k, v, values)
         for name, x in outputs.items():
             x[...] = made[name]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from flashgen.api import Attention
-from flashgen.arch import DEFAULT
+from flashgen.arch import DEFAULT, by_name
 from flashgen.bench.cases import draw_tensor
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
@@ -22,6 +22,7 @@ from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.render import render
 from flashgen.runtime import arrays, device
+from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
 
 Array = NDArray[Any]
@@ -31,8 +32,18 @@ FLOOR = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 1e-5}  # that an error of
 LSE_LIMIT = 1e-3  # absolute, natural log
 ROUNDED = 4e-3  # in place of both where a spec asks for operands of 11 bits, precision: tf32
 
-# batch, queries, keys, key/value heads: one query, tails, tiles to the row, more queries than keys and fewer, several tiles.
-SHAPES = ((2, 1, 129, 2), (1, 64, 64, 1), (1, 128, 256, 2), (2, 200, 200, 1), (1, 300, 77, 1), (1, 77, 300, 2), (1, 517, 517, 1))
+# batch, queries, keys, key/value heads: one query, tails, tiles to the row, more queries than keys and fewer, several tiles; and so many
+# keys that each class of lengths, which may have tiles of its own, is there.
+SHAPES = (
+    (2, 1, 129, 2),
+    (1, 64, 64, 1),
+    (1, 128, 256, 2),
+    (2, 200, 200, 1),
+    (1, 300, 77, 1),
+    (1, 77, 300, 2),
+    (1, 517, 517, 1),
+    (1, 70, 1100, 1),
+)
 
 
 @dataclass(frozen=True)
@@ -90,27 +101,27 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
 
 
 def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
-    chosen = plan(_with_lse(spec), arch or DEFAULT)
-    source = render(chosen)
+    choice, target = Choice(_with_lse(spec)), by_name(arch or DEFAULT)
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:
-        found = run_emulated(chosen, source, q, k, v, values, seed=seed)
+        chosen = choice.serving_arrays(target, q, k, v)
+        found = run_emulated(chosen, render(chosen), q, k, v, values, seed=seed)
         return found["o"], found.get("lse", np.zeros(0, np.float32))
 
-    return f"{chosen.skeleton} for {chosen.arch.name} under the emulator", run
+    return f"{choice.plan(target).skeleton} for {target.name} under the emulator", run
 
 
 def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     """The kernel where there is a GPU that has one, else the interpreter."""
     attention = None if device.missing() else Attention(_with_lse(spec), arch)
     if attention is None or attention.arch.name == "host":
-        chosen = plan(spec, arch or "host")
+        choice, target = Choice(spec), by_name(arch or "host")
 
         def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
-            found = interpret(chosen, q, k, v, values)
+            found = interpret(choice.serving_arrays(target, q, k, v), q, k, v, values)
             return found["o"], found["lse"]
 
-        return f"plan for {chosen.arch.name} in the interpreter", interpreted
+        return f"plan for {choice.plan(target).arch.name} in the interpreter", interpreted
     family = arrays.cupy_family()
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001

@@ -15,13 +15,14 @@ from flashgen.plan.model import Plan
 from flashgen.plan.params import shape as shape_of
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
-from flashgen.runtime import cache, tma
-from flashgen.runtime.arguments import check_arrays, check_values, output_shapes, rows_first
+from flashgen.runtime import cache
+from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides, liken
+from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Kernel, Launch
 from flashgen.runtime.overlap import Apart
-from flashgen.runtime.tuned import length_class, planned
+from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
@@ -55,34 +56,22 @@ class _Prepared:
 
 
 class Gpu:
-    """The kernels of a spec, made as calls need them. `reasons` tells why a call does not run the first plan of its device."""
+    """The kernels of a spec, made as calls need them."""
 
     def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
-        self.spec, self.kernels = spec, dict[str, Kernel]()
-        self.reasons: dict[str, None] = {}
+        self.spec, self.kernels, self.choice = spec, dict[str, Kernel](), Choice(spec, candidate)
         self._arch = arch  # None: that of the arrays' device
-        self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by what `_plan` is asked for
         self._prepared: dict[tuple[Any, ...], _Prepared] = {}
         self._keeping = threading.Lock()
 
-    def kernel(self, arch: Arch, copy_bytes: int = 0, keys: int = LENGTHS[-1], card: str | None = None) -> Kernel:
-        """The kernel for arrays whose rows are aligned to `copy_bytes` (0: as the architecture likes them best), fast for so many keys on a
-        card, by default the current one."""
-        chosen = self._plan(arch, copy_bytes, length_class(keys), card)
+    def kernel(self, arch: Arch, keys: int = LENGTHS[-1]) -> Kernel:
+        """The kernel for arrays as the architecture likes them best, fast for so many keys on the current card."""
+        return self._compiled(self.choice.plan(arch, 0, length_class(keys)))
+
+    def _compiled(self, chosen: Plan) -> Kernel:
         if chosen.digest not in self.kernels:
             self.kernels[chosen.digest] = _kernel(chosen)
         return self.kernels[chosen.digest]
-
-    def _plan(self, arch: Arch, copy_bytes: int, length: int, card: str | None) -> Plan:
-        asked = arch.name, copy_bytes, length, card
-        if asked not in self._plans:
-            if copy_bytes or self._candidate:
-                candidate = None if copy_bytes else self._candidate
-                self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate)
-            else:
-                self._plans[asked] = planned(self.spec, arch, length, card)
-        return self._plans[asked]
 
     def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
@@ -143,27 +132,9 @@ class Gpu:
             return _Prepared(ordinal, tuple(outputs.values()), (), None, apart)
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
-        preferred = self._plan(arch, 0, length_class(sizes.kv_len), target.name)
-        kernel = self.kernel(arch, self._copy_bytes(preferred, layouts), sizes.kv_len, target.name)
+        kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
         arguments = {t.name: t.argument for t in spec.tensors}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()}
         launch = kernel.prepare(launched | _fresh(scratch, ordinal), values, sizes)
         return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, apart, not sizes.kv_len)
-
-    def _copy_bytes(self, preferred: Plan, layouts: Mapping[str, Layout]) -> int:
-        """0 where the preferred plan serves these arrays, else what all their rows are aligned to."""
-        by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o")}
-        aligned, least = min(layout.row_alignment for layout in by_rows.values()), preferred.pipeline.copy_bytes
-        mapped = {argument.of for argument in preferred.launch.arguments if argument.kind == "tensor_map"}
-        faults = []
-        for name, layout in by_rows.items():
-            if name in mapped:
-                faults += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
-            elif layout.row_alignment < least:
-                faults.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
-        if not faults:
-            return 0
-        why = "; ".join(faults)
-        self.reasons[f"{why}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
-        return aligned

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import CallError
-from flashgen.runtime import arrays, cache, dealing, gpu, kernel, tma, tuned
+from flashgen.runtime import arrays, cache, choice, dealing, gpu, kernel, tma, tuned
 from flashgen.runtime.device import Device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
@@ -127,7 +127,7 @@ def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch:
 
 def test_other_lengths_of_a_class_are_not_planned_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(gpu, "planned", lambda spec, arch, length, card: asked.append(length) or tuned.planned(spec, arch, length, card))
+    monkeypatch.setattr(choice, "planned", lambda spec, arch, length, card: asked.append(length) or tuned.planned(spec, arch, length, card))
     attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
     for kv_len in (*range(1020, 1030), 5000):
         given = tuple(on_gpu((1, n, 2, 64), np.float16) for n in (1, kv_len, kv_len))
@@ -154,8 +154,8 @@ def test_float32_that_tensor_maps_do_not_take(launches: Launches, view: dict[str
         given.append(view[x](array) if x in view else array)
     (launched,) = made_by(attend, (tuple(given), (), {}, 0), launches)
     assert len(launched[1]) == kernels
-    assert bool(attend.reasons) == bool(why)
-    assert why is None or re.match(why, next(iter(attend.reasons)))
+    assert bool(attend.choice.reasons) == bool(why)
+    assert why is None or re.match(why, next(iter(attend.choice.reasons)))
 
 
 def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:

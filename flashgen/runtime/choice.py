@@ -1,0 +1,66 @@
+"""Which plan serves a call: one function of the architecture and the arrays' layouts, wherever the plan then runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flashgen.arch import Arch
+from flashgen.plan import plan
+from flashgen.plan.model import Plan
+from flashgen.plan.search import LENGTHS
+from flashgen.runtime import tma
+from flashgen.runtime.arguments import rows_first
+from flashgen.runtime.arrays import Layout, liken
+from flashgen.runtime.tuned import length_class, planned
+from flashgen.spec import Spec
+
+
+class Choice:
+    """The plans of a spec, made as calls need them. `reasons` tells why a call does not run the first plan of its architecture."""
+
+    def __init__(self, spec: Spec, candidate: str | None = None):
+        self.spec, self.reasons = spec, dict[str, None]()
+        self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by what `plan` is asked for
+
+    def plan(self, arch: Arch, copy_bytes: int = 0, length: int = LENGTHS[-1], card: str | None = None) -> Plan:
+        """The plan for rows aligned to `copy_bytes` (0: as the architecture likes them best), fast for a class of lengths on a card, by
+        default the current one. Raises PlanError, SpecError."""
+        asked = arch.name, copy_bytes, length, card
+        if asked not in self._plans:
+            if copy_bytes or self._candidate:
+                candidate = None if copy_bytes else self._candidate
+                self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate)
+            else:
+                self._plans[asked] = planned(self.spec, arch, length, card)
+        return self._plans[asked]
+
+    def serving(self, arch: Arch, layouts: Mapping[str, Layout], card: str | None = None) -> Plan:
+        """The plan for arrays of these layouts: q, k, v, and o where the caller gives one. Raises PlanError, SpecError."""
+        if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
+            layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
+        by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o") if name in layouts}
+        length = length_class(by_rows["k"].shape[1])
+        preferred = self.plan(arch, 0, length, card)
+        if not (faults := _faults(preferred, by_rows)):
+            return preferred
+        aligned = min(layout.row_alignment for layout in by_rows.values())
+        self.reasons[f"{'; '.join(faults)}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
+        return self.plan(arch, aligned, length, card)
+
+    def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Plan:
+        """The same for arrays."""
+        return self.serving(arch, {name: liken(x, name).layout for name, x in (("q", q), ("k", k), ("v", v))})
+
+
+def _faults(preferred: Plan, by_rows: Mapping[str, Layout]) -> list[str]:
+    """Why a plan does not serve arrays [B, S, H, D]. The interpreter's serves all."""
+    if not preferred.launch.arguments:
+        return []
+    mapped = {argument.of for argument in preferred.launch.arguments if argument.kind == "tensor_map"}
+    faults = []
+    for name, layout in by_rows.items():
+        if name in mapped:
+            faults += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
+        elif layout.row_alignment < (least := preferred.pipeline.copy_bytes):
+            faults.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
+    return faults

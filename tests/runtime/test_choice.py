@@ -1,0 +1,67 @@
+"""The plan of a call follows from its arrays, wherever it runs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashgen import api
+from flashgen.arch import by_name
+from flashgen.expr import reference
+from flashgen.plan import plan
+from flashgen.runtime.choice import Choice
+from flashgen.spec import Spec
+from tests.runtime.test_arrays import on_gpu
+
+SPEC = Spec(head_dim=64, dtype="float16", mask="causal")
+VIEWS: dict[str, tuple[str, Any, str]] = {  # which array, a view as wide as the head dim, what is said of it
+    "backwards": ("k", lambda x: x[:, ::-1, :, :64], "k: an axis has stride -"),
+    "every second column": ("v", lambda x: x[..., ::2], "v: the last axis has stride 2, not 1"),
+    "between two multiples of 16": ("q", lambda x: x[..., 4:68], "q: the first element is 8 bytes off a multiple of 16"),
+}
+
+
+def arrays(name: str) -> dict[str, np.ndarray[Any, Any]]:
+    made = {x: np.random.default_rng(ord(x)).standard_normal((1, 70, 2, 128)).astype(np.float16) for x in "qkv"}
+    which, view, _ = VIEWS[name]
+    return {x: view(array) if x == which else np.ascontiguousarray(array[..., :64]) for x, array in made.items()}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_that_tensor_maps_do_not_take_run_under_the_emulator(name: str) -> None:
+    attn, given = api.compile(SPEC, arch="sm_90a", backend="emulate"), arrays(name)
+    o = attn(*given.values())
+    assert np.abs(o.astype(np.float64) - reference(SPEC, *given.values())[0]).max() < 2e-3
+    assert f"calls: {VIEWS[name][2]}" in attn.explain()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_gpu_and_the_host_choose_alike(name: str) -> None:
+    given = arrays(name)
+    here = Choice(SPEC).serving_arrays(by_name("sm_90a"), *given.values())
+    there = []
+    for at, x in enumerate(given.values(), 1):
+        memory = on_gpu((1 << 21,), np.uint8, address=at << 40)
+        pointer = memory.data + (1 << 20) + x.ctypes.data % 16
+        there.append(type(memory)(x.shape, x.dtype, memptr=pointer, strides=x.strides))
+    choice = Choice(SPEC)
+    assert choice.serving_arrays(by_name("sm_90a"), *there) == here
+    assert here != plan(SPEC, "sm_90a")
+    assert len(choice.reasons) == 1
+
+
+@pytest.mark.parametrize(("keys", "length"), [(0, 512), (1, 512), (512, 512), (513, 1024), (1100, 8192)])
+def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
+    q, k = (np.zeros((1, n, 1, 64), np.float16) for n in (5, keys))
+    assert Choice(SPEC).serving_arrays(by_name("sm_90a"), q, k, k) == plan(SPEC, "sm_90a", 0, length)
+
+
+def test_the_interpreter_runs_the_plan_of_the_arch_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    right = api.interpret
+    monkeypatch.setattr(api, "interpret", lambda chosen, *given: seen.append(chosen.digest) or right(chosen, *given))
+    given = arrays("backwards").values()
+    api.compile(SPEC, arch="sm_90a", backend="interpreter")(*given)
+    api.compile(SPEC, backend="interpreter")(*given)
+    expected = Choice(SPEC)
+    assert seen == [expected.serving_arrays(by_name(arch), *given).digest for arch in ("sm_90a", "host")]
