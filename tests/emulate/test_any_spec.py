@@ -2,7 +2,6 @@
 
 import functools
 
-import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan import any_spec
-from tests.plan.agreement import SCHEDULES, arrays, judge
+from tests.plan.agreement import SCHEDULES, judge
 
 PARAMS = {"cap": 15.0, "n": 24, "left": 40}
 TENSORS = {
@@ -83,28 +82,13 @@ def planned(spec, arch):
     return chosen, render(chosen)
 
 
-def shifted(x, begin):
-    """All keys but one: rows begin at even or odd places, by the lengths."""
-    return x[..., begin : x.shape[-1] - 1 + begin]
-
-
 @given(plans(), st.data())
 @settings(max_examples=settings().max_examples // 12)
 def test_any_spec(kernels, data):
     chosen, source = kernels
     spec = chosen.spec
-    batch, kv_heads, group = (data.draw(st.integers(1, 2), name) for name in ("batch", "kv_heads", "group"))
-    q_len, kv_len = data.draw(st.integers(1, 300), "q_len"), data.draw(st.integers(0, 300), "kv_len")
+    (q, k, v), values = data.draw(any_spec.calls(spec, 300, any_spec.EMULATED))
     seed, blocks = data.draw(st.integers(0, 20), "seed"), data.draw(st.integers(1, 4), "blocks")
-    q, k, v = arrays(spec, batch, kv_heads * group, kv_heads, q_len, kv_len, seed)
-    random = np.random.default_rng(seed)
-    values = {
-        "lens": random.integers(0, kv_len + 1, batch).astype(np.int32),
-        "ids": np.sort(random.integers(0, 4, (batch, kv_len)), axis=1).astype(np.int32),
-        "slopes": random.random(kv_heads * group).astype(np.float32) / 10,
-        "seen": random.random((batch, q_len, kv_len)) < 0.7,
-        "bias": shifted(random.standard_normal((kv_heads * group, q_len, kv_len + 1)).astype(np.float32), data.draw(st.integers(0, 1))),
-    }
     found = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
     judge(spec, found, q, k, v, **values)
 
@@ -115,5 +99,5 @@ def test_any_spec(kernels, data):
 def test_any_composition(dtypes, arch, data):
     spec = data.draw(any_spec.specs(dtypes, step=8))
     chosen, source = planned(spec, arch)
-    (q, k, v), values = data.draw(any_spec.calls(spec, 150))
+    (q, k, v), values = data.draw(any_spec.calls(spec, 150, any_spec.EMULATED))
     judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, any_spec.LOOSE, **values)

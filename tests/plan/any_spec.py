@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from flashgen.bench import hostile
+from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
-from tests.plan.agreement import arrays
 
 PARAMS = {"n": 3, "m": -2, "c": 2.5, "e": -0.25}
 TENSORS = {
@@ -20,6 +21,9 @@ TENSORS = {
     "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
+LENGTHS = (0, 1, 2, 31, 33, 63, 64, 65, 127, 128, 129)
+SOUND = ("integers", "biases", "views")  # kinds of hostile data that the interpreter takes
+EMULATED = ("views",)  # and emitted kernels
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
@@ -69,20 +73,11 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1):
 
 
 @st.composite
-def calls(draw, spec, longest):
-    """q, k, v, and the tensors by name."""
+def calls(draw, spec, longest, kinds, aligned=True):
+    """q, k, v, and the params and tensors by name, hostile in some of the ways of `kinds`."""
+    lengths = st.integers(0, longest) | st.sampled_from([n for n in LENGTHS if n <= longest])
     batch, kv_heads, group = (draw(st.integers(1, 2)) for _ in range(3))
-    q_len, kv_len, seed = draw(st.integers(1, longest)), draw(st.integers(1, longest)), draw(st.integers(0, 99))
-    heads = kv_heads * group
-    random = np.random.default_rng(seed)
-    whole = (batch, heads, q_len, kv_len)
-    bias = random.standard_normal([n if draw(st.booleans()) else 1 for n in whole], np.float32)
-    values = {
-        "slopes": random.standard_normal(heads, np.float32) / 4,
-        "lens": random.integers(0, kv_len + 1, batch, np.int32),
-        "ids": np.sort(random.integers(0, 4, (batch, kv_len), np.int32)),
-        "bias": np.broadcast_to(bias, whole),
-        "table": random.standard_normal((5, heads), np.float32),
-        "flags": random.random((heads, kv_len)) > 0.3,
-    }
-    return arrays(spec, batch, heads, kv_heads, q_len, kv_len, seed), values
+    sizes = Sizes(batch, draw(lengths), draw(lengths), kv_heads * group, kv_heads)
+    ways = draw(st.sets(st.sampled_from(kinds))) if kinds else ()
+    q, k, v, values = hostile.draw(spec, sizes, ways, np.random.RandomState(draw(st.integers(0, 999))), aligned)
+    return (q, k, v), values

@@ -1,0 +1,211 @@
+"""Specs drawn from the grammar of the language, called with hostile data: interpreter and emulated kernels beside the float64 reference.
+
+    python benchmarks/fuzz.py --minutes 60 --jobs 2    # findings as they come, the numbers to benchmarks/results/fuzz.md
+    python benchmarks/fuzz.py --minutes 0 --seed 1234  # what a seed found, again
+
+Each seed draws a few specs, and calls each in the interpreter and on one machine (Hopper, sm_80), in a process of its own.
+"""
+
+import argparse
+import collections
+import functools
+import multiprocessing
+import multiprocessing.connection
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # the grammar is that of the tests
+
+from flashgen.bench import hostile  # noqa: E402
+from flashgen.emulate import emulate  # noqa: E402
+from flashgen.errors import PlanError, SpecError  # noqa: E402
+from flashgen.plan import Plan, interpret, plan  # noqa: E402
+from flashgen.plan.params import Sizes  # noqa: E402
+from flashgen.render import render  # noqa: E402
+from flashgen.spec import Spec  # noqa: E402
+from tests.plan import any_spec  # noqa: E402
+from tests.plan.agreement import SCHEDULES, judge_of  # noqa: E402
+
+SPECS, CALLS = 4, 3  # of a seed; of a spec, on each machine
+LENGTHS = (0, 1, 2, 7, 31, 63, 64, 65, 100, 127, 129, 150, 200)
+LIMIT = 600  # seconds of a seed
+RESULTS = ROOT / "benchmarks" / "results" / "fuzz.md"
+Run = Callable[..., dict[str, Any]]
+
+
+@dataclass
+class Tally:
+    """What was tried, and what differs."""
+
+    specs: int = 0
+    kernels: collections.Counter[str] = field(default_factory=collections.Counter)  # by family
+    calls: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)  # by family and kind
+    refused: collections.Counter[str] = field(default_factory=collections.Counter)  # by the reason's first words
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.specs += other.specs
+        self.kernels += other.kernels
+        self.calls += other.calls
+        self.refused += other.refused
+        self.findings += other.findings
+
+
+def specs_of(number: int) -> list[Spec]:
+    """The specs that a seed stands for; the first that hypothesis draws is always the simplest, and left out."""
+    found: list[Spec] = []
+
+    @seeded(number)
+    @settings(max_examples=SPECS + 1, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(any_spec.specs(step=8))
+    def collect(spec: Spec) -> None:
+        found.append(spec)
+
+    collect()
+    return found[1:]
+
+
+def tried(number: int, kinds: list[str]) -> Tally:
+    """What a seed finds."""
+    tally, random = Tally(), np.random.RandomState(number)
+    for drawn in specs_of(number):
+        tally.specs += 1
+        free = drawn.softmax.normalized and random.randint(3) == 0
+        spec = Spec(**drawn.to_json() | {"schedule": list(SCHEDULES.values())[random.randint(len(SCHEDULES))] if free else "auto"})
+        for machine in ("host", random.choice(["sm_90a", "sm_80"])):
+            try:
+                chosen = plan(spec, str(machine))
+                run, family = runner(chosen)
+            except (SpecError, PlanError) as error:
+                tally.refused[type(error).__name__] += 1
+                continue
+            tally.kernels[family] += 1
+            for _ in range(CALLS):
+                call(tally, number, chosen, family, run, kinds, random)
+    return tally
+
+
+def runner(chosen: Plan) -> tuple[Run, str]:
+    """What runs a plan, and what it is called in tables."""
+    if chosen.arch.name == "host":
+        return functools.partial(interpret, chosen), "interpreter"
+    return functools.partial(emulate, chosen, render(chosen)), f"{chosen.skeleton}, {chosen.arch.name}"
+
+
+def call(tally: Tally, number: int, chosen: Plan, family: str, run: Run, kinds: list[str], random: np.random.RandomState) -> None:
+    """Draws a call, runs and judges it."""
+    spec, kv_heads = chosen.spec, random.randint(1, 3)
+    sizes = Sizes(random.randint(1, 3), int(random.choice(LENGTHS)), int(random.choice(LENGTHS)), kv_heads * random.randint(1, 3), kv_heads)
+    ways = [kind for kind in kinds if random.randint(3) == 0]
+    q, k, v, values = hostile.draw(spec, sizes, ways, random, aligned=chosen.arch.name != "host")
+    try:
+        judged = judge_of(spec, q, k, v, any_spec.LOOSE, **values)
+    except OverflowError:
+        tally.refused["passes 64 bits"] += 1
+        return
+    for kind in ways or ["none"]:
+        tally.calls[family, kind] += 1
+    try:
+        judged(run(q, k, v, values))
+    except Exception as error:  # whatever it is, it is a finding
+        what = f"{type(error).__name__} {error}".split("\n")[0][:200]
+        tally.findings.append(f"seed {number}, {family}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
+
+
+def brief(spec: Spec) -> str:
+    """What matters of a spec."""
+    keys = ("dtype", "layout", "head_dim", "scale", "score", "mask", "softmax", "schedule", "outputs")
+    return ", ".join(f"{key}: {value}" for key, value in spec.to_json().items() if key in keys)
+
+
+def numbers(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in values.items() if np.ndim(x) == 0}
+
+
+def attempt(pipe: multiprocessing.connection.Connection, number: int, kinds: list[str]) -> None:
+    pipe.send(tried(number, kinds))
+
+
+def fuzz(first: int, seconds: float, jobs: int, kinds: list[str]) -> tuple[Tally, int]:
+    """Seed after seed while there is time, `jobs` at once; each ends. Returns what they found, and how many there were."""
+    total, number, end = Tally(), first, time.monotonic() + seconds
+    running: dict[Any, tuple[int, Any, float]] = {}
+    while running or number == first or time.monotonic() < end:
+        while len(running) < jobs and (number == first or time.monotonic() < end):
+            ours, theirs = multiprocessing.Pipe()
+            process = multiprocessing.Process(target=attempt, args=(theirs, number, kinds))
+            process.start()
+            theirs.close()
+            running[ours] = number, process, time.monotonic() + LIMIT
+            number += 1
+        ready = multiprocessing.connection.wait(list(running), 1)
+        for pipe in [pipe for pipe, (_, _, late) in running.items() if pipe in ready or time.monotonic() > late]:
+            seed, process, _ = running.pop(pipe)
+            tally = finished(pipe, seed)
+            process.kill()
+            process.join()
+            total.add(tally)
+            for finding in tally.findings:
+                print(finding, flush=True)
+    return total, number - first
+
+
+def finished(pipe: Any, seed: int) -> Tally:
+    try:
+        return pipe.recv() if pipe.poll() else Tally(findings=[f"seed {seed}: no end within {LIMIT} s"])
+    except EOFError:
+        return Tally(findings=[f"seed {seed}: the process died"])
+
+
+def counted(total: Tally, seeds: int) -> str:
+    return f"{seeds} seeds, {total.specs} specs, {sum(total.kernels.values())} plans, {len(total.findings)} findings"
+
+
+def page(total: Tally, seeds: int, arguments: argparse.Namespace, commit: str) -> str:
+    """The numbers, as Markdown."""
+    kinds = [*arguments.kinds, "none"]
+    lines = [
+        "# Specs drawn at random, called with hostile data",
+        "",
+        f"`benchmarks/fuzz.py --minutes {arguments.minutes:g} --seed {arguments.seed}`, commit {commit}: {counted(total, seeds)}. "
+        "A call may be hostile in several ways:",
+        "",
+        *(f"- {kind}: {hostile.KINDS[kind]}" for kind in arguments.kinds),
+        "",
+        f"| | plans | {' | '.join(kinds)} |",
+        f"|---|{'---|' * (len(kinds) + 1)}",
+    ]
+    for family, plans in sorted(total.kernels.items()):
+        lines.append(f"| {family} | {plans} | {' | '.join(str(total.calls[family, kind]) for kind in kinds)} |")
+    if total.refused:
+        lines += ["", "Refused: " + ", ".join(f"{number} {reason}" for reason, number in total.refused.items()) + "."]
+    return "\n".join([*lines, "", *(f"```\n{finding}\n```" for finding in total.findings)]).rstrip() + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=1.0, help="0: one seed")
+    parser.add_argument("--seed", type=int, default=0, help="the first")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--kinds", nargs="*", default=list(hostile.KINDS), choices=list(hostile.KINDS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    total, seeds = fuzz(arguments.seed, 60 * arguments.minutes, arguments.jobs, arguments.kinds)
+    arguments.out.write_text(page(total, seeds, arguments, commit))
+    print(counted(total, seeds))
+    sys.exit(bool(total.findings))
+
+
+if __name__ == "__main__":
+    main()

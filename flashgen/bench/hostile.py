@@ -1,0 +1,144 @@
+"""Data that breaks kernels, for calls of any spec: what a call may hold and a normal distribution never draws."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.bench.cases import draw_tensor, rounded
+from flashgen.expr import lower
+from flashgen.expr.lower import read
+from flashgen.expr.meaning import meaning
+from flashgen.expr.nodes import Call, Load, Node, names, walk
+from flashgen.plan.params import Sizes
+from flashgen.spec import Spec
+from flashgen.spec.model import Tensor
+
+Array = NDArray[Any]
+Drawn = tuple[Array, Array, Array, dict[str, Any]]  # q, k, v, and by name what the spec reads
+
+KINDS = {
+    "integers": "INT_MIN, INT_MAX and what lies around 2^30 in tensors of integers, and in integer params",
+    "biases": "1e9, 1e30, the largest numbers, denormals and -inf in tensors of floats",
+    "hidden": "NaN and infinity in k and v at keys that their place hides from every query",
+    "views": "arrays turned, reversed, of every other element, or repeated with stride 0",
+}
+_TOP = 2**31 - 1
+INTEGERS = (-_TOP - 1, -_TOP, -(2**30) - 1, -(2**30), -1, 0, 1, 2**30 - 1, 2**30, 2**30 + 1, _TOP - 1, _TOP)
+_LARGEST = float(np.finfo(np.float32).max)
+FLOATS = (1e9, -1e9, 1e30, -1e30, _LARGEST, -_LARGEST, 1e-40, -1e-45, -np.inf)
+SMALLER = (1e9, -1e9, 1e-40, 0.0)  # of what multiplies: the largest number times an index is no number
+SHARES = (0.02, 0.3, 1.0)  # of the elements that are hostile
+
+
+def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState, aligned: bool = True) -> Drawn:
+    """Arrays and params of a call, hostile in the ways of `kinds`, among KINDS, as far as the spec reads such data.
+
+    `aligned`: q, k and v stay as tensor maps and 16-byte copies want them: their last axis contiguous, rows at multiples of 16 bytes.
+    """
+    values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
+    if "integers" in kinds:
+        values |= _params(spec, random)
+    columns, swap = spec.head_dim, spec.layout == "bhsd"
+    shapes = {"q": (sizes.heads, sizes.q_len, columns.qk), "k": (sizes.kv_heads, sizes.kv_len, columns.qk)}
+    shapes["v"] = (sizes.kv_heads, sizes.kv_len, columns.v)
+    q, k, v = (rounded(random.standard_normal((sizes.batch, *shape)), spec.dtype) for shape in shapes.values())
+    if "hidden" in kinds:
+        gone = hidden(spec, sizes, values)
+        for x in (k, v):
+            x[gone] = random.choice([np.nan, np.inf, -np.inf])
+    q, k, v = (x if swap else x.swapaxes(1, 2) for x in (q, k, v))
+    if "views" in kinds:
+        q, k, v = (view(x, random, aligned) for x in (q, k, v))
+        values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
+    return q, k, v, values
+
+
+def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> Array:
+    x: Array = np.asarray(draw_tensor(tensor, sizes, np, random))
+    if tensor.dtype == "int32" and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
+        x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
+    kind = {"int32": "integers", "float32": "biases"}.get(tensor.dtype)
+    if kind in kinds:
+        some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
+        chosen = random.choice(np.asarray(some, x.dtype)[random.permutation(len(some))[: random.randint(1, 4)]], x.shape)
+        x = np.where(random.random_sample(x.shape) < random.choice(SHARES), chosen, x).astype(x.dtype)
+    return x
+
+
+def _varies(spec: Spec, tensor: str) -> bool:
+    """Whether every read of it is one of the key's, as that of a bias is."""
+    parsed = read(spec)
+    reads = [n for part in (parsed.score, parsed.mask) for n in walk(part) if isinstance(n, Load) and n.tensor == tensor]
+    return bool(reads) and all("kv_idx" in names(n) for n in reads)
+
+
+def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
+    """Integer params of any size that the spec allows, one in two as they are."""
+    found = {p.name: p.default for p in spec.params}
+    for p in spec.params:
+        if p.type == "int" and random.randint(2):
+            changed = found | {p.name: int(random.choice(INTEGERS))}
+            if all(meaning(rule.node, changed) for rule in lower(spec).requires):
+                found = changed
+    return {p.name: int(found[p.name]) for p in spec.params if p.type == "int"}
+
+
+def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
+    """The keys [B, Hk, Sk] that their place alone hides from every query of a call: before the first and after the last that one of them
+    sees, and where a condition of the key alone says so. None where what hides is read at queries or keys."""
+    known = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": sizes.q_len, "kv_len": sizes.kv_len}
+    known |= {"q_idx": np.arange(sizes.q_len)[:, None], "kv_idx": np.arange(sizes.kv_len)[None, :]}
+    parts = [part for part in _conjuncts(read(spec).mask) if _by_place(part)]
+    seen = np.zeros((sizes.batch, sizes.kv_heads, sizes.kv_len), np.bool_)
+    if not sizes.kv_len:
+        return seen
+    for b, h in np.ndindex(sizes.batch, sizes.heads):
+        head = known | {"b": b, "h": h, "hk": h // sizes.group}
+        rows, keys = np.ones((sizes.q_len, sizes.kv_len), np.bool_), np.ones((1, sizes.kv_len), np.bool_)
+        for part in parts:
+            rows &= meaning(part, head)
+            if "q_idx" not in names(part):
+                keys &= meaning(part, head)
+        any_row: Array = np.logical_or.reduce(rows, axis=0)
+        between = np.logical_or.accumulate(any_row) & np.logical_or.accumulate(any_row[::-1])[::-1]
+        seen[b, h // sizes.group] |= between & keys[0]
+    return ~seen
+
+
+def _conjuncts(node: Node) -> Iterator[Node]:
+    if isinstance(node, Call) and node.op == "&":
+        yield from _conjuncts(node.args[0])
+        yield from _conjuncts(node.args[1])
+    else:
+        yield node
+
+
+def _by_place(node: Node) -> bool:
+    """Whether it tells a range of keys, or is of the key alone: no tensor over positions, and no remainder that rows differ in."""
+    moving = {"q_idx"} & names(node)
+    return not any(
+        (isinstance(n, Load) and names(n) & {"q_idx", "kv_idx"}) or (moving and isinstance(n, Call) and n.op == "%") for n in walk(node)
+    )
+
+
+def view(x: Array, random: np.random.RandomState, aligned: bool = False) -> Array:
+    """The array as a view of other memory, the last axis contiguous if it is `aligned`; with equal elements along an axis now and then."""
+    last = x.ndim - 1
+    order = [*random.permutation(last).tolist(), last] if aligned else random.permutation(x.ndim).tolist()
+    x = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+    axis = random.randint(max(1, last if aligned else x.ndim))
+    change = random.randint(4)
+    if x.ndim == 1 and aligned:
+        return x
+    if change == 1 and not aligned:
+        return np.flip(np.ascontiguousarray(np.flip(x, axis)), axis)
+    if change == 2 and x.shape[axis] and not aligned:
+        return np.broadcast_to(x.take([0], axis), x.shape)
+    if change == 3:
+        at = tuple(slice(1, None, 2) if i == axis else slice(None) for i in range(x.ndim))
+        memory = np.zeros([2 * n + 1 if i == axis else n for i, n in enumerate(x.shape)], x.dtype)
+        memory[at] = x
+        return memory[at]
+    return x

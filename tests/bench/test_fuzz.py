@@ -1,0 +1,41 @@
+"""The differential fuzzer runs, counts, finds the same again, and finds what is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import fuzz
+
+
+def test_a_seed_is_the_same_again() -> None:
+    assert [str(spec) for spec in fuzz.specs_of(3)] == [str(spec) for spec in fuzz.specs_of(3)]
+    assert fuzz.specs_of(3) != fuzz.specs_of(4)
+
+
+def test_a_page_has_every_family(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--minutes", "0", "--seed", "5", "--kinds", "views", "--out", str(tmp_path / "fuzz.md")])
+    monkeypatch.setattr(fuzz, "SPECS", 1)
+    with pytest.raises(SystemExit) as ended:
+        fuzz.main()
+    assert ended.value.code == 0
+    page = (tmp_path / "fuzz.md").read_text()
+    assert "1 seeds, 1 specs, 2 plans, 0 findings" in page
+    assert "| interpreter | 1 |" in page
+
+
+def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(chosen: fuzz.Plan) -> tuple[fuzz.Run, str]:
+        return lambda q, k, v, values: {name: x + np.float32(1) for name, x in fuzz.interpret(chosen, q, k, v, values).items()}, "wrong"
+
+    monkeypatch.setattr(fuzz, "runner", wrong)
+    assert any("seed 1, wrong" in finding for finding in fuzz.tried(1, []).findings)
+
+
+def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(number: int, kinds: list[str]) -> fuzz.Tally:
+        raise SystemExit(number + len(kinds))
+
+    monkeypatch.setattr(fuzz, "tried", dies)
+    total, seeds = fuzz.fuzz(7, 0.0, 2, [])
+    assert (seeds, total.findings) == (1, ["seed 7: the process died"])
