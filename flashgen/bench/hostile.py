@@ -32,6 +32,18 @@ SMALLER = (1e9, -1e9, 1e-40, 0.0)  # of what multiplies: the largest number time
 SHARES = (0.02, 0.3, 1.0)  # of the elements that are hostile
 
 
+def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
+    """The kinds that a call of these sizes can be hostile in: what the spec reads, and whether its mask hides keys by their place."""
+    values = draw(spec, sizes, (), np.random.RandomState(0))[3]
+    met = {
+        "integers": any(t.dtype == "int32" for t in spec.tensors) or any(p.type == "int" for p in spec.params),
+        "biases": any(t.dtype == "float32" for t in spec.tensors),
+        "hidden": hidden(spec, sizes, values).any(),
+        "views": True,
+    }
+    return [kind for kind in KINDS if met[kind]]
+
+
 def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState, aligned: bool = True) -> Drawn:
     """Arrays and params of a call, hostile in the ways of `kinds`, among KINDS, as far as the spec reads such data.
 

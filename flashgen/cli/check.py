@@ -1,4 +1,4 @@
-"""`flashgen check`: a kernel against the float64 reference, over a spread of shapes."""
+"""`flashgen check`: a kernel against the float64 reference, over a spread of shapes and of data that breaks kernels."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from flashgen.api import Attention
 from flashgen.arch import DEFAULT, by_name
-from flashgen.bench.cases import draw_tensor
+from flashgen.bench import hostile
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
 from flashgen.emulate.run import emulate as run_emulated
-from flashgen.expr import reference
+from flashgen.expr.bounds import apart, bounds
 from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.render import render
@@ -44,12 +44,17 @@ SHAPES = (
     (1, 517, 517, 1),
     (1, 70, 1100, 1),
 )
+SHORT = ((2, 1, 1, 2), (1, 0, 64, 1), (1, 64, 0, 1))  # no query, no key, one of each
+HOSTILE = (2, 70, 150, 2)  # of data of each kind of flashgen.bench.hostile that the spec can meet
+TRIED = ("integers", "views")  # the kinds that every kernel takes
+Case = tuple[str, tuple[int, int, int, int]]  # the kind of its data, "" for normal; the shape
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One shape: the largest errors, and what they may be."""
+    """One shape and kind of data: how far results are outside of the reference's bounds at most, and how far they may be."""
 
+    data: str  # a kind of flashgen.bench.hostile, "short", or "" for normal
     batch: int
     q_len: int
     kv_len: int
@@ -95,8 +100,9 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task(f"{spec.name}, {backend}", total=len(SHAPES) * seeds)
-        outcomes = tuple(_outcome(spec, run, shape, seeds, lambda: progress.advance(task)) for shape in SHAPES)
+        cases = _cases(spec)
+        task = progress.add_task(f"{spec.name}, {backend}", total=len(cases) * seeds)
+        outcomes = tuple(_outcome(spec, run, case, seeds, lambda: progress.advance(task)) for case in cases)
     return Report(spec.name, backend, outcomes)
 
 
@@ -127,7 +133,8 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
         poison = _poisoned(spec, q, v)[: len(attention.spec.outputs)]
         out = [family.from_numpy(x) for x in poison]
-        attention(*map(family.from_numpy, (q, k, v)), out=out, **{t.name: family.from_numpy(values[t.name]) for t in spec.tensors})
+        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
+        attention(*map(family.from_numpy, (q, k, v)), out=out, **{**values, **tensors})
         o, *rest = map(family.to_numpy, out)
         return o, rest[0] if rest else np.zeros(0, np.float32)
 
@@ -150,12 +157,24 @@ def _standard(spec: Spec) -> Spec:
     return Spec(**free, schedule="standard" if spec.softmax.normalized else "auto")
 
 
-def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int, advance: Callable[[], None]) -> Outcome:
+def _cases(spec: Spec) -> list[Case]:
+    """Normal data in every shape, what is short, and hostile data of each kind."""
+    kinds = [kind for kind in hostile.kinds_of(spec, _sizes(spec, HOSTILE)) if kind in TRIED]
+    return [*(("", shape) for shape in SHAPES), *(("short", shape) for shape in SHORT), *((kind, HOSTILE) for kind in kinds)]
+
+
+def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
     batch, q_len, kv_len, kv_heads = shape
-    heads = kv_heads * (spec.group or 2)
-    q, k, v, values = _inputs(spec, batch, q_len, kv_len, heads, kv_heads)
-    exact = reference(spec, q, k, v, **values)
-    plain_error = _error(interpret(plan(_standard(spec), "host"), q, k, v, values)["o"], exact[0])
+    return Sizes(batch, q_len, kv_len, kv_heads * (spec.group or 2), kv_heads)
+
+
+def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
+    data, shape = case
+    sizes, random = _sizes(spec, shape), np.random.RandomState(shape[:3])
+    q, k, v, values = hostile.draw(spec, sizes, [data], random, aligned=False)
+    known = bounds(spec, q, k, v, **values)
+    clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
+    standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known.o)
     o_error, lse_error, fault = 0.0, 0.0, ""
     for seed in range(seeds):
         try:
@@ -163,49 +182,35 @@ def _outcome(spec: Spec, run: Run, shape: tuple[int, int, int, int], seeds: int,
         except EmulationFault as error:
             fault = str(error)
             break
-        o_error = max(o_error, _error(o, exact[0]))
-        lse_error = max(lse_error, _error(lse, exact[1])) if spec.softmax.normalized else 0.0
+        o_error = max(o_error, apart(o, known.o))
+        lse_error = max(lse_error, apart(lse, known.lse)) if spec.softmax.normalized else 0.0
         advance()
     floor, lse_limit = (ROUNDED, ROUNDED) if spec.precision == "tf32" else (max(FLOOR[spec.dtype], FLOOR[spec.out_element.name]), LSE_LIMIT)
-    return Outcome(batch, q_len, kv_len, heads, kv_heads, o_error, 2 * plain_error + floor, lse_error, lse_limit, fault)
-
-
-def _inputs(spec: Spec, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int) -> tuple[Array, Array, Array, dict[str, Array]]:
-    """Normal q, k, v; tensors of integers between 0 and the number of keys, of floats normal, of bools and bits either."""
-    random, sizes, columns = np.random.RandomState([batch, q_len, kv_len]), Sizes(batch, q_len, kv_len, heads, kv_heads), spec.head_dim
-
-    def draw(length: int, count: int, columns: int) -> Array:
-        shape = (batch, length, count, columns) if spec.layout == "bshd" else (batch, count, length, columns)
-        return random.standard_normal(shape).astype(spec.element.numpy)
-
-    values = {tensor.name: draw_tensor(tensor, sizes, np, random) for tensor in spec.tensors}
-    return draw(q_len, heads, columns.qk), draw(kv_len, kv_heads, columns.qk), draw(kv_len, kv_heads, columns.v), values
-
-
-def _error(found: Array, exact: Array) -> float:
-    """The largest absolute error; infinite where one is not finite and the other differs."""
-    found = found.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        apart = np.where((found == exact) | (np.isnan(found) & np.isnan(exact)), 0.0, np.abs(found - exact))
-    return float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0))
+    limit = floor + (2 * standard if math.isfinite(standard) else 0.0)
+    lengths = sizes.batch, sizes.q_len, sizes.kv_len, sizes.heads, sizes.kv_heads
+    return Outcome(data, *lengths, o_error, limit, lse_error, lse_limit, fault)
 
 
 def table(report: Report) -> None:
-    """A line a shape, and the verdict."""
+    """A line a case, and the verdict."""
     out = console()
     out.print(f"{report.spec}: {report.backend}, against the float64 reference")
-    rows = lines("", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right=("B", "Sq", "Sk", "Hq", "Hk"))
+    rows = lines(
+        "", "data", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right=("B", "Sq", "Sk", "Hq", "Hk")
+    )
     for outcome in report.outcomes:
         rows.add_row(*_cells(outcome))
     out.print(rows)
     for fault in _faults(report):
         out.print(*plain([fault]))
-    failed = sum(not outcome.passed for outcome in report.outcomes)
-    out.print(f"{failed} of {len(report.outcomes)} shapes failed" if failed else "all within the error of standard attention")
+    failed = [outcome for outcome in report.outcomes if not outcome.passed]
+    for kind in dict.fromkeys(outcome.data for outcome in failed if outcome.data in hostile.KINDS):
+        out.print(f"{kind} failed: {hostile.KINDS[kind]}")
+    out.print(f"{len(failed)} of {len(report.outcomes)} cases failed" if failed else "all within the error of standard attention")
 
 
 def _cells(outcome: Outcome) -> Iterator[str]:
-    yield "ok" if outcome.passed else "FAILED"
+    yield from ("ok" if outcome.passed else "FAILED", outcome.data)
     yield from map(str, (outcome.batch, outcome.q_len, outcome.kv_len, outcome.heads, outcome.kv_heads))
     yield from (f"{x:.2e}" for x in (outcome.o_error, outcome.o_limit, outcome.lse_error, outcome.lse_limit))
 

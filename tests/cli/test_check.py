@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.cli import check as checking
+from flashgen.plan import interpret
 from flashgen.spec import Spec
 
 
@@ -14,8 +15,9 @@ def test_a_right_plan_passes(flashgen):
     assert ran.code == 0, ran.out
     report = json.loads(ran.out)
     assert report["passed"]
-    assert len(report["shapes"]) == len(checking.SHAPES)
-    assert all(0 < shape["o_error"] <= shape["o_limit"] for shape in report["shapes"])
+    data = [shape["data"] for shape in report["shapes"]]
+    assert data == [""] * len(checking.SHAPES) + ["short"] * len(checking.SHORT) + ["views"]
+    assert all(0 < shape["o_error"] <= shape["o_limit"] for shape in report["shapes"] if not shape["data"])
 
 
 def test_the_emulated_kernel_passes(flashgen, monkeypatch, tmp_path):
@@ -29,7 +31,7 @@ def test_the_emulated_kernel_passes(flashgen, monkeypatch, tmp_path):
 def test_operands_of_11_bits_are_allowed_what_they_cost(flashgen, monkeypatch, tmp_path):
     monkeypatch.setattr(checking, "SHAPES", ((1, 64, 64, 1),))
     (tmp_path / "rounded.yaml").write_text("dtype: float32\nhead_dim: 16\nmask: causal\nprecision: tf32\n")
-    (shape,) = json.loads(flashgen("check", tmp_path / "rounded.yaml", "--emulate", "--json").out)["shapes"]
+    shape, *_ = json.loads(flashgen("check", tmp_path / "rounded.yaml", "--emulate", "--json").out)["shapes"]
     assert shape["passed"]
     assert shape["o_error"] > checking.FLOOR["float32"]
 
@@ -48,7 +50,7 @@ def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
     monkeypatch.setattr(checking, "interpret", wrong)
     ran = flashgen("check", "causal", "--arch", "host")
     assert (ran.code, ran.err) == (1, "")
-    assert f"1 of {len(checking.SHAPES)} shapes failed" in ran.out
+    assert f"1 of {len(checking.SHAPES) + len(checking.SHORT) + 1} cases failed" in ran.out
     report = json.loads(flashgen("check", "causal", "--arch", "host", "--json").out)
     assert not report["passed"]
     assert [shape["q_len"] for shape in report["shapes"] if not shape["passed"]] == [300]
@@ -64,3 +66,21 @@ def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
 ])  # fmt: skip
 def test_any_spec_has_inputs(spec):
     assert checking.check(spec, "host", emulated=False, seeds=1).passed
+
+
+@pytest.mark.parametrize(("kind", "keys"), [
+    ("integers", {"mask": "kv_idx < lens[b]", "tensors": {"lens": {"shape": ["b"], "dtype": "int32"}}}),
+    ("integers", {"mask": "window(left, 0)", "params": {"left": 40}}),
+    ("views", {"score": "s + bias[b, kv_idx]", "tensors": {"bias": {"shape": ["b", "kv_len"], "dtype": "float32"}}}),
+])  # fmt: skip
+def test_hostile_data_is_a_row_and_told_when_it_fails(flashgen, monkeypatch, tmp_path, kind, keys):
+    monkeypatch.setattr(checking, "SHAPES", ())
+    monkeypatch.setattr(checking, "TRIED", (kind,))
+    (tmp_path / "spec.yaml").write_text(json.dumps({"dtype": "float16", "head_dim": 16, **keys}))
+    ran = flashgen("check", tmp_path / "spec.yaml", "--arch", "sm_80", "--emulate", "--json")
+    assert ran.code == 0, ran.out
+    assert [shape["data"] for shape in json.loads(ran.out)["shapes"]] == ["short"] * len(checking.SHORT) + [kind]
+    monkeypatch.setattr(checking, "interpret", lambda *given: {name: x + 1 for name, x in interpret(*given).items()})
+    ran = flashgen("check", tmp_path / "spec.yaml", "--arch", "host")
+    assert ran.code == 1
+    assert f"{kind} failed: " in ran.out

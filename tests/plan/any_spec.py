@@ -23,7 +23,7 @@ TENSORS = {
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
 LENGTHS = (0, 1, 2, 31, 33, 63, 64, 65, 127, 128, 129)
 SOUND = ("integers", "biases", "views")  # kinds of hostile data that the interpreter takes
-EMULATED = ("views",)  # and emitted kernels
+EMULATED = ("integers", "views")  # and emitted kernels
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
