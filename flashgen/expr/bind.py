@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import log
 from typing import TYPE_CHECKING
 
+from flashgen.expr.deciding import approximate, decides
 from flashgen.expr.fold import as_float, call
 from flashgen.expr.identifiers import Names
 from flashgen.expr.integers import Integers, of_language
@@ -38,6 +39,8 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
 LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+# Rounded to the nearest, and never fused: nothing else knows these operations, so nothing rewrites them.
+IEEE = {"+": "__fadd_rn", "-": "__fsub_rn", "*": "__fmul_rn", "/": "__fdiv_rn", "sqrt": "__fsqrt_rn", "float": "__int2float_rn"}
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
 PREFIXES = {"row": 2, "at": 3}
 UNIFORM, ROW, ELEMENT = 1, 2, 3
@@ -66,8 +69,11 @@ class Binder:
         self.names = Names()
         self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
 
-    def __call__(self, node: Node) -> Node:
-        """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit."""
+    def __call__(self, node: Node, decided: bool = False) -> Node:
+        """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit.
+
+        `decided`: something is decided by it, so nothing may rewrite what it is computed by.
+        """
         match node:
             case Name(name, type):
                 return RENAMED.get(name) or Name(f"p.arg_{name}", type)
@@ -77,10 +83,12 @@ class Binder:
                 if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(tensor, inside[:-1], type)
                 return Load(f"p.arg_{tensor}", inside, type)
-            case Call("float", (x,)) if not self.integers.fits(x):
-                return self._machine("float", (self(x),), "float") if (floats := _in_floats(x)) == node else self(floats)
-            case Call(op, args):
-                return self._machine(op, tuple(map(self, args)), node.type)
+            case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
+                return self(_in_floats(x))
+            case Call(op, args, type):
+                parts = tuple(self(x, decides(op, decided)) for x in args)
+                exact = decided and type == "float" and op in IEEE and not approximate(node)
+                return Call(IEEE[op], parts, "float") if exact else self._machine(op, parts, type)
         return node
 
     def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:

@@ -49,11 +49,11 @@ def _own(node: Node) -> Instructions:
     match node:
         case Call("ptx::exp2" | "ptx::tanh" | "ptx::log2" | "ptx::sqrt" | "ptx::inverse"):
             return Instructions(special=1)
-        case Call("/", _, "float"):
+        case Call("/" | "__fdiv_rn" | "__fsqrt_rn", _, "float"):
             return Instructions(special=1, multiply=_DIVISION)
         case Call("exp" | "exp2" | "log" | "tanh" | "sqrt"):
             return Instructions(special=1, multiply=_FUNCTION)
-        case Call("+" | "-" | "*" | "fma", _, "float"):
+        case Call("+" | "-" | "*" | "fma" | "__fadd_rn" | "__fsub_rn" | "__fmul_rn", _, "float"):
             return Instructions(multiply=1)
         case Call() | Load():
             return Instructions(other=1)

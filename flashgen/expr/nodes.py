@@ -44,7 +44,7 @@ class Call:
     or `float` (of an int).
 
     A node bound to a kernel (flashgen.expr.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
-    `wrapped`, `Divisor`, `ptx::...`: see templates/device.
+    `wrapped`, `Divisor`, `ptx::...`: see templates/device; `__fadd_rn` and the like, of floats that decide; `int` and `long long`.
     """
 
     op: str

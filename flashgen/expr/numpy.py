@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.expr.deciding import decides
 from flashgen.expr.nodes import Call, Const, Load, Name, Node
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
@@ -46,7 +47,8 @@ def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
     >>> evaluate(Call("*", (Name("s", "float"), Const(0.5, "float")), "float"), {"s": s})
     array([[0.5, 1. ]], dtype=float32)
 
-    Floats are float64 if an array of `values` is, or none is of floats; else float32. An index outside a tensor is clamped to it.
+    Floats are float64 if an array of `values` is, or none is of floats; else float32, and so are always those that decide something.
+    An index outside a tensor is clamped to it.
     """
     floats = [v.dtype for v in values.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
     with np.errstate(all="ignore"):
@@ -56,20 +58,26 @@ def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
 class _Evaluation:
     def __init__(self, values: Mapping[str, Any], float_type: np.dtype[Any]):
         self.values = values
-        self.types = {"int": np.dtype(np.int64), "float": float_type, "bool": np.dtype(np.bool_)}
+        self.float_type = float_type
 
-    def __call__(self, node: Node) -> Any:
+    def type(self, name: str, decided: bool) -> np.dtype[Any]:
+        if name == "float":
+            return np.dtype(np.float32) if decided else self.float_type
+        return np.dtype(np.int64 if name == "int" else np.bool_)
+
+    def __call__(self, node: Node, decided: bool = False) -> Any:
+        """The value; `decided`: something is by it."""
         match node:
             case Const(value, type):
-                return self.types[type].type(value)
+                return self.type(type, decided).type(value)
             case Name(name, type):
-                return np.asarray(self.values[name], self.types[type])
+                return np.asarray(self.values[name], self.type(type, decided and name != "s"))
             case Load(tensor, indices, type):
                 array = np.asarray(self.values[tensor])
                 clamped = (np.clip(self(i), 0, size - 1) for i, size in zip(indices, array.shape, strict=True))
-                return array[tuple(clamped)].astype(self.types[type])
+                return array[tuple(clamped)].astype(self.type(type, decided))
             case Call("float", (x,)):
-                return self(x).astype(self.types["float"])
+                return self(x).astype(self.type("float", decided))
             case Call(op, args):
-                return _OPERATIONS[op](*map(self, args))
+                return _OPERATIONS[op](*(self(x, decides(op, decided)) for x in args))
         raise AssertionError(node)

@@ -19,6 +19,8 @@ def widened(node: Node, fits: bool) -> Node:
     match node:
         case Load(tensor, indices, type):
             return Load(tensor, tuple(map(_narrow, indices)), type)
+        case Call("__int2float_rn", args) if _any_long(args):
+            return Call("__ll2float_rn", args, "float")
         case Call("bit", args) if _any_long(args):
             return Call("bit", tuple(map(_long, args)), "bool")
         case Call("where", (condition, a, b), "int") if _any_long((a, b)):

@@ -1,6 +1,8 @@
-"""Expressions at one place, by Python's integers."""
+"""Expressions at one place, by Python's integers and NumPy's float32, operation by operation."""
 
 import operator
+
+import numpy as np
 
 from flashgen.expr.nodes import Call, Const, Load, Name
 
@@ -25,20 +27,25 @@ _INTEGERS = {
     "|": operator.or_,
     "~": operator.not_,
 }
+_FLOATS = {**_INTEGERS, "/": operator.truediv, "min": np.minimum, "max": np.maximum, "floor": np.floor, "sqrt": np.sqrt}
 
 
 def exact(node, values):
-    """Its value."""
+    """Its value: an int, a bool or a float32."""
     match node:
-        case Const(value):
-            return value
-        case Name(name):
-            return values[name]
-        case Load(tensor, indices):
+        case Const(value, type):
+            return np.float32(value) if type == "float" else value
+        case Name(name, type):
+            return np.float32(values[name]) if type == "float" else values[name]
+        case Load(tensor, indices, type):
             array = values[tensor]
-            return array[tuple(min(max(exact(i, values), 0), n - 1) for i, n in zip(indices, array.shape, strict=True))].item()
+            value = array[tuple(min(max(exact(i, values), 0), n - 1) for i, n in zip(indices, array.shape, strict=True))]
+            return value if type == "float" else value.item()
         case Call("where", (condition, then, other)):
             return exact(then if exact(condition, values) else other, values)
+        case Call("float", (x,)):
+            return np.int64(exact(x, values)).astype(np.float32)
         case Call(op, args):
-            return _INTEGERS[op](*(exact(arg, values) for arg in args))
+            operations = _FLOATS if args[-1].type == "float" else _INTEGERS
+            return operations[op](*(exact(arg, values) for arg in args))
     raise AssertionError(node)

@@ -31,6 +31,13 @@ using u32 = unsigned;
 #define __device__
 #define __forceinline__ inline
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline float __int2float_rn(int x) { return x; }
+inline float __ll2float_rn(long long x) { return x; }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
 %(division)s
 template <class T> struct Two { T left, right; };

@@ -96,6 +96,17 @@ INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, 
 INLINED int __float_as_int(float value) { return __builtin_bit_cast(int, value); }
 INLINED unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 INLINED float __int2float_rn(int value) { return static_cast<float>(value); }
+INLINED float __ll2float_rn(long long value) { return static_cast<float>(value); }
+// Rounded to the nearest: the product is out of sight of whatever would fuse it into a sum.
+INLINED float __fmul_rn(float a, float b) {
+  unsigned bits = __builtin_bit_cast(unsigned, a * b);
+  asm("" : "+r"(bits));
+  return __builtin_bit_cast(float, bits);
+}
+INLINED float __fadd_rn(float a, float b) { return a + b; }
+INLINED float __fsub_rn(float a, float b) { return a - b; }
+INLINED float __fdiv_rn(float a, float b) { return a / b; }
+INLINED float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
 
 template <class T, class U> INLINED std::common_type_t<T, U> min(T a, U b) { using C = std::common_type_t<T, U>; return C(b) < C(a) ? C(b) : C(a); }
 template <class T, class U> INLINED std::common_type_t<T, U> max(T a, U b) { using C = std::common_type_t<T, U>; return C(a) < C(b) ? C(b) : C(a); }
