@@ -10,7 +10,7 @@ import numpy as np
 
 from flashgen import arch as arches
 from flashgen.arch import Arch
-from flashgen.errors import BackendError, CallError, did_you_mean
+from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
 from flashgen.plan import interpret
 from flashgen.plan.params import Sizes
 from flashgen.render import Source, render
@@ -39,11 +39,23 @@ def compile(
     `arch`: as sm_90a; by default that of the current GPU. `backend`: where NumPy arrays run; by default on the GPU, or in the interpreter
     where there is none. Raises SpecError, PlanError, CompileError, BackendError.
     """
-    if isinstance(spec, Mapping):
-        spec = Spec(**spec)
-    elif not isinstance(spec, Spec):
-        spec = load(spec)
-    return Attention(spec, arch, backend)
+    return Attention(_spec(spec), arch, backend)
+
+
+def _spec(given: Any) -> Spec:
+    """Of the forms that `compile` takes. Raises SpecError."""
+    match given:
+        case Spec():
+            return given
+        case str() | os.PathLike():
+            return load(given)
+        case Mapping():
+            if strange := [key for key in given if not isinstance(key, str)]:
+                raise SpecError(
+                    f"unknown key {strange[0]!r}", hint="keys are words: {'dtype': 'bfloat16', 'head_dim': 128, 'mask': 'causal'}"
+                )
+            return Spec(**given)
+    raise SpecError(f"a {type(given).__name__} is no spec", hint="give a Spec, the path of a YAML file, or a mapping with its keys")
 
 
 class Attention:

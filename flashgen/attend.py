@@ -1,6 +1,7 @@
 """`attention`: a call without a spec, which it writes from what it is given."""
 
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -8,10 +9,14 @@ import numpy as np
 
 from flashgen.api import Attention
 from flashgen.dtypes import ATTENTION_DTYPES
-from flashgen.errors import CallError
+from flashgen.errors import CallError, did_you_mean
+from flashgen.expr.nodes import Const, Node
+from flashgen.expr.reads import RUNS_OVER, indices, over
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
+from flashgen.runtime.habits import HABITS, unknown
 from flashgen.spec import Spec
+from flashgen.spec.words import EXPRESSION_WORDS
 
 
 def attention(
@@ -37,9 +42,44 @@ def attention(
     float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
     """
     qkv = liken(adopt(q, "q"), "q"), liken(adopt(k, "k"), "k"), liken(adopt(v, "v"), "v")
-    kinds = tuple([(name, _kind(name, value)) for name, value in sorted(values.items())]) if values else ()
-    attn = _for(qkv, mask, score, None if scale is None else str(scale), layout, ("o", "lse") if lse else ("o",), kinds)
+    if not (isinstance(mask, str) and isinstance(score, str)):
+        raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
+    if scale is not None and not isinstance(scale, str):
+        scale = _as_param(scale, values, mask, score)
+    kinds = _kinds(values, _words(mask, score, scale)) if values else ()
+    attn = _for(qkv, mask, score, scale, layout, ("o", "lse") if lse else ("o",), kinds)
     return attn(q, k, v, out=out, **values)
+
+
+def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
+    """The name of a param that holds the scale, so that one compilation serves every number. Raises CallError."""
+    if not isinstance(scale, int | float | np.number) and getattr(scale, "shape", None) != ():
+        raise CallError(f"scale is a {type(scale).__name__}: expected a number, or an expression of d and params, as '1/sqrt(d)'")
+    name = "given_scale"
+    while name in values or name in _words(*texts):
+        name = f"a_{name}"
+    values[name] = scale
+    return name
+
+
+def _no_text(name: str, given: Any) -> CallError:
+    """The refusal of a mask or score that is no expression."""
+    what = f"{name} is a {type(given).__name__}: expected an expression as text, as {'causal' if name == 'mask' else 's'!r}"
+    return CallError(f"{what}. An array is read by one: attention(q, k, v, 'causal & m[q_idx, kv_idx]', m=m)")
+
+
+@functools.lru_cache(1024)
+def _words(*texts: str | None) -> frozenset[str]:
+    """What expressions name."""
+    return frozenset(word for text in texts if text for word in re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str, "_Kind"], ...]:
+    """What each keyword declares. Raises CallError for one that no expression names."""
+    for name in values:
+        if name not in words or (name in EXPRESSION_WORDS and name in HABITS):
+            raise unknown(name, [*sorted(words - EXPRESSION_WORDS - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
+    return tuple([(name, _kind(name, value)) for name, value in sorted(values.items())])
 
 
 _Kind = tuple[int | float, str] | Like
@@ -52,9 +92,9 @@ def _kind(name: str, value: Any) -> _Kind:
     """
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, (int, float, np.number)):  # a union takes three times as long
+    if isinstance(value, (int, float)):  # a union takes three times as long
         sign = int(value > 0) - int(value < 0)
-        return (sign, "int") if isinstance(value, int | np.integer) else (float(sign), "float")
+        return (sign, "int") if isinstance(value, int) else (float(sign), "float")
     return liken(adopt(value, name), name)
 
 
@@ -69,6 +109,8 @@ def _for(
     kinds: tuple[tuple[str, _Kind], ...],
 ) -> Attention:
     """What attends on q, k, v and keywords like these. Raises CallError."""
+    if layout not in ("bshd", "bhsd"):
+        raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), ('bshd', 'bhsd'))} S are positions, H are heads")
     layouts = {like.name: like.layout for like in qkv}
     dtype = layouts["q"].dtype
     for name, found in layouts.items():
@@ -81,19 +123,49 @@ def _for(
     b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
     _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
     axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    declared = tuple((name, _tensor(kind.layout, axes) if isinstance(kind, Like) else kind) for name, kind in kinds)
-    return _compiled(dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared)
+    read = {name: kind.layout for name, kind in kinds if isinstance(kind, Like)}
+    dtypes = {name: _dtype(name, array) for name, array in read.items()}
+    shapes: dict[str, tuple[str | int, ...]] = {name: ("kv_len",) * len(array.shape) for name, array in read.items()}
+
+    def given(shapes: Mapping[str, tuple[str | int, ...]]) -> tuple[Any, ...]:
+        declared = tuple((name, (shapes[name], dtypes[name]) if name in read else kind) for name, kind in kinds)
+        return dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared
+
+    if read:
+        reads = indices(_spec(*given(shapes)))
+        shapes = {name: _shape(array, axes, reads[name]) for name, array in read.items()}
+    return _compiled(*given(shapes))
 
 
-def _tensor(layout: Layout, axes: Mapping[str, int]) -> tuple[tuple[str | int, ...], str]:
-    """The shape and dtype that a spec declares for such an array."""
+def _dtype(name: str, layout: Layout) -> str:
+    """The dtype that a spec declares for such an array: of its kind, where another width wants a cast."""
+    kinds = {"bool": "bool", "int": "int32", "uint": "int32", "float": "float32", "bfloat": "float32"}
+    kind = layout.dtype.rstrip("0123456789")
+    if kind not in kinds:
+        raise CallError(f"{name} is {layout.dtype}: expressions read arrays of float32, int32 and bool")
+    return kinds[kind]
+
+
+def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...]) -> tuple[str | int, ...]:
+    """The shape that a spec declares for such an array: of an axis that an index runs over, what it runs over."""
     words = {n: word for word, n in reversed(list(axes.items()))}
-    kinds = {"f": "float32", "b": "bool" if layout.dtype == "bool" else "float32"}
-    return tuple(words.get(n, n) for n in layout.shape), kinds.get(layout.dtype[0], "int32")
+
+    def axis(n: int, found: tuple[Node, ...]) -> str | int:
+        exact = [RUNS_OVER[index] for index in over(found)]
+        if exact:
+            return next((word for word in exact if axes[word] == n), exact[0])
+        return n if all(isinstance(index, Const) for index in found) else words.get(n, n)
+
+    return tuple(axis(n, found) for n, found in zip(layout.shape, read, strict=True))
 
 
 @functools.lru_cache(256)
-def _compiled(
+def _compiled(*given: Any) -> Attention:
+    return Attention(_spec(*given))
+
+
+@functools.lru_cache(256)
+def _spec(
     dtype: str,
     dims: tuple[int, int],
     mask: str,
@@ -102,13 +174,12 @@ def _compiled(
     layout: str,
     outputs: tuple[str, ...],
     declared: tuple[tuple[str, Any], ...],
-) -> Attention:
+) -> Spec:
     params = {name: kind[0] for name, kind in declared if not isinstance(kind[0], tuple)}
     tensors = {name: {"shape": list(kind[0]), "dtype": kind[1]} for name, kind in declared if isinstance(kind[0], tuple)}
-    head_dim = {"qk": dims[0], "v": dims[1]}
-    spec = Spec(
+    return Spec(
         dtype=dtype,
-        head_dim=head_dim,
+        head_dim={"qk": dims[0], "v": dims[1]},
         mask=mask,
         score=score,
         scale=scale,
@@ -117,4 +188,3 @@ def _compiled(
         params=params,
         tensors=tensors,
     )
-    return Attention(spec)

@@ -186,6 +186,26 @@ def test_a_compiled_attention_travels(travel: Any, given: dict[str, Any]) -> Non
         np.testing.assert_array_equal(again(q, k, v), attn(q, k, v))
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("causal", "no file causal\ngive the path of a YAML file, or a mapping with its keys"),
+        ({3: 1}, "unknown key 3"),
+        (3, "a int is no spec"),
+        (None, "a NoneType is no spec"),
+    ],
+)
+def test_what_is_no_spec(given: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        api.compile(given)
+
+
+def test_numbers_of_numpy_in_a_mapping() -> None:
+    plain = {"head_dim": 16, "dtype": "float32", "scale": 0.5, "score": "c * s", "params": {"c": 2.5}, "block": {"m": 64}}
+    scalars = {"head_dim": np.int64(16), "dtype": "float32", "scale": np.float32(0.5), "score": "c * s", "params": {"c": np.array(2.5)}}
+    assert api.compile(scalars | {"block": {"m": np.int32(64)}}).spec == api.compile(plain).spec
+
+
 def test_unknown_backends_and_archs() -> None:
     with pytest.raises(BackendError, match="unknown backend 'interpretr': did you mean 'interpreter'"):
         api.compile({"head_dim": 16, "dtype": "float32"}, backend="interpretr")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import flashgen
 from flashgen import attend
-from flashgen.errors import CallError
+from flashgen.errors import CallError, SpecError
 from flashgen.expr import reference
 from flashgen.spec import Spec
 from tests.test_api import error, qkv
@@ -67,6 +67,13 @@ def test_attention_compiles_once_for_all_lengths_and_values() -> None:
         ({"k": np.zeros((2, 40, 2, 16), np.float64)}, r"k is float64: the spec says float32\. Cast it, k\.astype\('float32'\)"),
         ({"v": np.zeros((40, 2, 16), np.float32)}, r"v has 3 axes, shape \[40, 2, 16\]: expected 4, \['B', 'S', 'H', 'D'\]"),
         ({"q": [[1.0]]}, "q is a list, not an array"),
+        ({"mask": np.ones((33, 40), bool)}, "mask is a ndarray: expected an expression as text, as 'causal'. An array is read by one"),
+        ({"mask": None}, "mask is a NoneType: expected an expression as text"),
+        ({"score": 1.0}, "score is a float: expected an expression as text, as 's'"),
+        ({"layout": "BSHD"}, "layout is 'BSHD': did you mean 'bshd'"),
+        ({"scale": np.ones(3)}, "scale is a ndarray: expected a number, or an expression of d and params"),
+        ({"scale": True}, "given_scale is True: expected a number"),
+        ({"score": "s + c[kv_idx]", "c": np.ones(40, np.complex64)}, "c is complex64: expressions read arrays of float32, int32 and bool"),
         ({"out": np.zeros((1, 1, 1, 1), np.float32)}, r"o has shape \[1, 1, 1, 1\]: expected \[2, 33, 4, 16\]"),
         ({"out": (1, 2)}, "out holds 2 arrays: expected 1, o"),
         ({"out": 3}, "out is a int for o: expected a NumPy, CuPy or PyTorch array"),
@@ -93,3 +100,63 @@ def test_arrays_without_axes_are_numbers() -> None:
         "params": {"cap": 1.0, "left": 1},
     }
     np.testing.assert_array_equal(flashgen.compile(spec)(q, k, v, cap=np.array(3.0), left=np.array(4)), expected)
+
+
+@pytest.mark.parametrize("scale", [0.3, np.float32(0.3), np.array(0.3), -2, np.int64(3), 0, "0.3", "1/sqrt(d)"])
+def test_scales(scale: Any) -> None:
+    q, k, v = qkv()
+    stated = scale if isinstance(scale, str) else float(scale)
+    want = reference(Spec(head_dim=16, dtype="float32", mask="causal", scale=stated), q, k, v)[0]
+    assert error(flashgen.attention(q, k, v, scale=scale), want) < 1e-5
+    assert error(flashgen.compile({"head_dim": 16, "dtype": "float32", "mask": "causal", "scale": scale})(q, k, v), want) < 1e-5
+
+
+def test_scales_of_a_sign_are_compiled_once() -> None:
+    attend._compiled.cache_clear()
+    attend._for.cache_clear()
+    for scale in (0.1, np.float32(0.2), 3.5):
+        flashgen.attention(*qkv(), scale=scale)
+    assert attend._compiled.cache_info().misses == 1
+    q, k, v = qkv()
+    both = flashgen.attention(q, k, v, score="given_scale * s", scale=0.5, given_scale=2.0)
+    assert error(both, flashgen.attention(q, k, v, scale=1.0)) < 1e-5
+
+
+RUNS = {"b": 2, "h": 4, "hk": 2, "q_idx": 7, "kv_idx": 9}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(sorted(RUNS)), min_size=1, max_size=4), st.data())
+def test_an_axis_has_the_extent_of_what_indexes_it_or_one(indices: list[str], data: st.DataObject) -> None:
+    q, k, v = qkv(2, 7, 9, 4, 2)
+    whole = [RUNS[index] for index in indices]
+    shape = [data.draw(st.sampled_from([n, 1])) for n in whole]
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    score = f"s + x[{', '.join(indices)}]"
+    got = flashgen.attention(q, k, v, "full", score=score, x=x)
+    assert error(got, flashgen.attention(q, k, v, "full", score=score, x=np.broadcast_to(x, whole))) == 0
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    shape[axis] = data.draw(st.integers(0, 20).filter(lambda n: n not in (1, whole[axis])))
+    with pytest.raises(CallError, match=rf"x has shape .*: axis {axis} is indexed by {indices[axis]}, of which there are {whole[axis]}"):
+        flashgen.attention(q, k, v, "full", score=score, x=np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (9, 2), (9,), (2, 9, 1)])
+def test_documents_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises((CallError, SpecError), match="ids"):
+        flashgen.attention(*qkv(2, 7, 9), "document(ids)", ids=np.zeros(shape, np.int32))
+
+
+def test_equal_extents_are_told_apart_by_what_indexes_them() -> None:
+    """2 sequences of 2 keys: the next call has more of one, and nothing is compiled again."""
+    attend._compiled.cache_clear()
+    attend._for.cache_clear()
+    for b, kv_len in ((2, 2), (2, 5), (3, 3)):
+        flashgen.attention(*qkv(b, 4, kv_len), "ids[b, kv_idx] < 3", ids=np.zeros((b, kv_len), np.int32))
+    assert attend._compiled.cache_info().misses == 1
+
+
+def test_a_constant_beyond_an_axis_is_refused() -> None:
+    for at in (4, -1, 300):  # as many entries as heads
+        with pytest.raises(SpecError, match=rf"table has 4 entries along this axis, and none at {at}"):
+            flashgen.attention(*qkv(), score=f"s + table[{at}]", table=np.zeros(4, np.float32))

@@ -15,7 +15,7 @@ from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.plan.memory_map import memory_map
 from flashgen.plan.model import Argument, Plan
-from flashgen.plan.params import Sizes, grid, record_dtype, scalars, shape
+from flashgen.plan.params import Sizes, grid, record_dtype, scalars, shape, steps
 from flashgen.render import Source
 
 Array = NDArray[Any]
@@ -113,7 +113,7 @@ def member(argument: Argument, x: Array) -> Any:
             batch, row, head, column = strides
             return (batch, head, row, column)
         case "array":
-            return (x.ctypes.data, strides)
+            return (x.ctypes.data, steps(x.shape, strides))
     return x.ctypes.data
 
 

@@ -73,10 +73,10 @@ HINTS: Mapping[type, str] = {
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may read: params and other names with their types, tensors with type and number of indices, named masks."""
+    """What an expression may read: params and other names with their types, tensors with type and shape, named masks."""
 
     params: Mapping[str, Type] = field(default_factory=dict)
-    tensors: Mapping[str, tuple[Type, int]] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[Type, tuple[str | int, ...]]] = field(default_factory=dict)
     names: Mapping[str, Type] = field(default_factory=lambda: INDICES)
     masks: bool = True
 

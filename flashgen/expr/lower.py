@@ -1,11 +1,13 @@
 """What a spec says of score, mask and scale, as typed nodes."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.errors import SpecError
 from flashgen.expr.fold import fold
 from flashgen.expr.language import INDICES, Scope
-from flashgen.expr.nodes import UNIFORM_NAMES, Const, Name, Node, Type, rebuild
+from flashgen.expr.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.parse import Parser
 from flashgen.expr.signs import Requirement
 
@@ -45,7 +47,7 @@ def lower(spec: "Spec") -> Expressions:
 def read(spec: "Spec") -> Expressions:
     """The expressions of a spec as they are written."""
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
-    tensors = {t.name: (TYPES[t.dtype], len(t.shape)) for t in spec.tensors}
+    tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
     parts = {
         "score": Parser(Scope(params, tensors, {**INDICES, "s": "float"}), spec.score, spec.position("score")),
         "mask": Parser(Scope(params, tensors), spec.mask, spec.position("mask")),
@@ -56,9 +58,29 @@ def read(spec: "Spec") -> Expressions:
         parts["sink"] = Parser(Scope(params, tensors, uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
     requires = dict.fromkeys(r for part in parts.values() for r in part.requires)
+    _check_read(spec, read.values())
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
     return Expressions(read["score"], read["mask"], scale, tuple(requires), read.get("sink"))
 
 
 def _with_head_dim(node: Node, d: int) -> Node:
     return Const(d, "int") if node == Name("d", "int") else rebuild(node, lambda child: _with_head_dim(child, d))
+
+
+def _check_read(spec: "Spec", expressions: Iterable[Node]) -> None:
+    """Raises SpecError for the first param or tensor that no expression reads, at its name."""
+    read = {name for node in expressions for name in _names(node)}
+    for kind, declared in (("param", spec.params), ("tensor", spec.tensors)):
+        for one in declared:
+            if one.name not in read:
+                place = spec.name_position(f"{kind}s", one.name)
+                raise SpecError(
+                    f"no expression reads the {kind} {one.name!r}", place, "leave it out, or name it in score, mask, scale or sink"
+                )
+
+
+def _names(node: Node) -> Iterator[str]:
+    for below in walk(node):
+        match below:
+            case Name(name) | Load(name):
+                yield name

@@ -123,7 +123,7 @@ class Parser(Located):
         if found := self.scope.params.get(name) or self.scope.names.get(name):
             return Name(name, found)
         if name in self.scope.tensors:
-            rank = self.scope.tensors[name][1]
+            rank = len(self.scope.tensors[name][1])
             raise self.error(tree, f"{name} is a tensor", f"index it: {name}[{', '.join('ijklmnop'[:rank])}], {rank} in all")
         if name in ARITY:
             raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
@@ -137,11 +137,19 @@ class Parser(Located):
         if name not in self.scope.tensors:
             known = ", ".join(self.scope.tensors) or "none declared"
             raise self.error(tree, f"{name!r} is not a tensor", f"tensors: {known}")
-        type, rank = self.scope.tensors[name]
+        type, shape = self.scope.tensors[name]
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
-        if len(indices) != rank:
-            raise self.error(index, f"{name} takes {rank} indices, got {len(indices)}", f"it is declared with {rank} axes")
-        return Load(name, tuple(self.typed(i, "int", f"an index of {name}") for i in indices), type)
+        if len(indices) != len(shape):
+            raise self.error(index, f"{name} takes {len(shape)} indices, got {len(indices)}", f"it is declared with {len(shape)} axes")
+        return Load(name, tuple(self.place(i, name, extent) for i, extent in zip(indices, shape, strict=True)), type)
+
+    def place(self, tree: ast.expr, name: str, extent: str | int) -> Node:
+        """An index of a tensor along an axis."""
+        node = self.typed(tree, "int", f"an index of {name}")
+        match fold(node), extent:
+            case Const(value), int(n) if not 0 <= value < n:
+                raise self.error(tree, f"{name} has {n} entries along this axis, and none at {value}", f"write 0 to {n - 1}")
+        return node
 
     def call(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
         if self.scope.masks and name in MASKS:
@@ -250,7 +258,8 @@ class Parser(Located):
         return node
 
     def tensor(self, tree: ast.expr, user: str) -> str:
-        if not isinstance(tree, ast.Name) or self.scope.tensors.get(tree.id) != ("int", 2):
+        type, shape = self.scope.tensors.get(tree.id, ("", ())) if isinstance(tree, ast.Name) else ("", ())
+        if not isinstance(tree, ast.Name) or type != "int" or len(shape) != 2:
             raise self.error(tree, f"{user} takes the name of an int32 tensor of shape [b, kv_len]", "declare it under tensors")
         return tree.id
 

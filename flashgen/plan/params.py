@@ -46,6 +46,11 @@ class Sizes:
         words["q_words"] = -(-self.q_len // 32)
         return tuple(words[n] if isinstance(n, str) else n for n in tensor.shape)
 
+    def count(self, index: str) -> int:
+        """The values of an index of the call: b, h, hk, q_idx or kv_idx."""
+        counts = {"b": self.batch, "h": self.heads, "hk": self.kv_heads, "q_idx": self.q_len, "kv_idx": self.kv_len}
+        return counts[index]
+
 
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
@@ -72,6 +77,11 @@ def _section(plan: Plan, sizes: Sizes) -> int:
     heads = -(-sizes.heads * sizes.batch // (2 if halves else 1))
     sections = -(-heads // max(1, min(fit, most)))
     return -(-heads // sections)
+
+
+def steps(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides that a kernel is given of a tensor: 0 along an axis of extent 1, which so broadcasts."""
+    return tuple(0 if n == 1 else stride for n, stride in zip(shape, strides, strict=True))
 
 
 def extent(size: Extent, sizes: Sizes) -> int:

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.errors import CallError, did_you_mean
+from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
 from flashgen.expr.affine import MAX_LENGTH
-from flashgen.expr.nodes import names
+from flashgen.expr.nodes import Node, names
+from flashgen.expr.reads import indices, over
 from flashgen.plan.model import Plan
 from flashgen.plan.params import Sizes
 from flashgen.runtime.arrays import Layout
-from flashgen.spec import Spec
+from flashgen.runtime.habits import unknown
+from flashgen.spec import Spec, Tensor
 
 _ORDER = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3)}  # positions of batch, sequence, head, column
 
@@ -61,14 +63,30 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
             )
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
     _check_heads(spec, sizes)
-    others = {t.name: sizes.shape(t) for t in spec.tensors} | output_shapes(spec, sizes)
-    for name, layout in layouts.items():
-        if name in others and layout.shape != others[name]:
-            raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(others[name])}{_axes_text(spec, name)}")
+    for name, shape in output_shapes(spec, sizes).items():
+        if name in layouts and layouts[name].shape != shape:
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}")
+    for tensor in spec.tensors:
+        _check_tensor(tensor, indices(spec)[tensor.name], layouts[tensor.name].shape, sizes)
     _check_types(spec, layouts)
     if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
     return sizes
+
+
+def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tuple[int, ...], sizes: Sizes) -> None:
+    """An axis that an index runs over has its extent, or 1; any other as the spec says."""
+    what, wanted = f"{tensor.name} has shape {_text(shape)}", sizes.shape(tensor)
+    exact = [over(axis) for axis in read]
+    if len(shape) == len(wanted):
+        for axis, (n, found) in enumerate(zip(shape, exact, strict=True)):
+            for index in found:
+                if n not in (1, count := sizes.count(index)):
+                    why = f"axis {axis} is indexed by {index}, of which there are {count}"
+                    raise CallError(f"{what}: {why}; expected {count}, or 1 for all alike. The spec says {_text(tensor.shape)}")
+    fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
+    if not fits:
+        raise CallError(f"{what}: expected {_text(wanted)}, {_text(tensor.shape)}")
 
 
 def _check_heads(spec: Spec, sizes: Sizes) -> None:
@@ -123,7 +141,7 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
     known = [p.name for p in spec.params] + tensors
     for name in given:
         if name not in known:
-            raise CallError(f"unknown argument {name!r}: {did_you_mean(name, ['out', *known])}")
+            raise unknown(name, ["out", *known])
     for name in tensors:
         if name not in given:
             shape = next(t.shape for t in spec.tensors if t.name == name)
@@ -147,10 +165,6 @@ def _expected(spec: Spec, name: str) -> str:
     heads, length = ("Hq", "Sq") if name == "q" else ("Hk", "Sk")
     words = ("B", length, heads, str(spec.head_dim.v if name == "v" else spec.head_dim.qk))
     return _text(tuple(words[i] for i in _ORDER[spec.layout]))
-
-
-def _axes_text(spec: Spec, name: str) -> str:
-    return next((f", {_text(t.shape)}" for t in spec.tensors if t.name == name), "")
 
 
 def _text(shape: tuple[int | str, ...]) -> str:

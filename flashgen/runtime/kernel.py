@@ -11,7 +11,7 @@ import numpy as np
 
 from flashgen.errors import BackendError
 from flashgen.plan.model import Argument, KernelPlan, Plan
-from flashgen.plan.params import Sizes, grid, record_dtype, scalars
+from flashgen.plan.params import Sizes, grid, record_dtype, scalars, steps
 from flashgen.render import Source
 from flashgen.runtime import dealing, tma
 from flashgen.runtime.arguments import rows_first
@@ -75,7 +75,7 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
             record[argument.name] = (batch, head, row, column)
         else:
             if argument.kind == "array":
-                record[argument.name]["strides"] = layouts[argument.of].strides
+                record[argument.name]["strides"] = steps(layouts[argument.of].shape, layouts[argument.of].strides)
             writes.append(_write(argument, offset, layouts))
     return record, writes
 

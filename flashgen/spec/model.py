@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from flashgen.dtypes import DType, by_name
 from flashgen.errors import Position
 from flashgen.spec.words import argument
@@ -132,7 +134,7 @@ class Spec:
     positions: Mapping[Path, Position] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __init__(self, **given: Any) -> None:
-        self._fill({key: _plain(value) for key, value in given.items() if value is not None}, {})
+        self._fill({key: _python(_plain(value)) for key, value in given.items() if value is not None}, {})
 
     @classmethod
     def located(cls, given: Mapping[str, Any], positions: Mapping[Path, Position]) -> "Spec":
@@ -165,6 +167,10 @@ class Spec:
         place = self.positions.get(tuple(path.split(".")))
         return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
+    def name_position(self, key: str, name: str) -> Position:
+        """Where a param or tensor is named: `name_position("params", "softcap")`."""
+        return self.positions.get((key, name, KEY)) or Position(f"<{key}>", 1, 1, name)
+
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
@@ -193,6 +199,18 @@ def _plain(value: Any) -> Any:
             return {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in value}
         case ():
             return {}
+    return value
+
+
+def _python(value: Any) -> Any:
+    """A value with NumPy's scalars as Python's."""
+    match value:
+        case np.generic() | np.ndarray(shape=()):
+            return value.item()
+        case dict():
+            return {key: _python(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_python(one) for one in value]
     return value
 
 

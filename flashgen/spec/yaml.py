@@ -82,7 +82,8 @@ def _read(path: FilePath) -> bytes:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.glob("*.yaml")), n=1)
-        raise SpecError(f"no file {path}", hint=f"did you mean {path.parent / near[0]}?" if near else "") from None
+        mapping = "give the path of a YAML file, or a mapping with its keys" if not path.suffix else ""
+        raise SpecError(f"no file {path}", hint=f"did you mean {path.parent / near[0]}?" if near else mapping) from None
     except (OSError, ValueError) as error:
         raise SpecError(f"cannot read {str(path)!r}: {error}") from None
 

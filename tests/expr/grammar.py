@@ -1,5 +1,8 @@
 """Random expressions of the language, as text."""
 
+import re
+from typing import Any
+
 from hypothesis import strategies as st
 
 from flashgen.expr import Scope
@@ -16,7 +19,15 @@ TENSORS = (
     Tensor("flags", ("hq", "kv_len"), "bool"),
 )
 TYPES = {"int32": "int", "float32": "float", "bool": "bool"}
-SCOPE = Scope({p.name: p.type for p in PARAMS}, {t.name: (TYPES[t.dtype], len(t.shape)) for t in TENSORS}, {**INDICES, "s": "float"})
+SCOPE = Scope({p.name: p.type for p in PARAMS}, {t.name: (TYPES[t.dtype], t.shape) for t in TENSORS}, {**INDICES, "s": "float"})
+
+
+def declared(*texts: str) -> dict[str, dict[str, Any]]:
+    """Of the params and tensors those that some of the texts name, as a spec has them."""
+    named = {name for text in texts for name in re.findall(r"[A-Za-z]\w*", text)}
+    tensors = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in TENSORS if t.name in named}
+    return {"params": {p.name: p.default for p in PARAMS if p.name in named}, "tensors": tensors}
+
 
 INT_NAMES = ["b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len", "n", "m"]
 MASKS = ["causal", "causal_top_left", "window(n, 0)", "window(2, -1)", "prefix(n)", "chunk(3)", "chunk(n)", "document(ids)"]
@@ -66,7 +77,7 @@ CORNER_MASKS = [
 CORNER_SCORES = [
     "s * (c - (e - slopes[h])) + c / (e * 2) / (c / slopes[h])",
     "-(-s - (-e - (s - kv_idx)))",
-    "table[q_idx - kv_idx, h] + s * table[kv_len - (q_len - h), h - 2] - table[-1, 9]",
+    "table[q_idx - kv_idx, h] + s * table[kv_len - (q_len - h), h - 2] - table[4, h + 9]",
     "bias[h, kv_idx - 3, q_idx + 3] * (s - floor(s / c) * c)",
     "where((s > 0) & ~(s > c) | (h < 1), s, where(s > c, c, 0))",
     "where(s > 0, where(causal, 1, s), 2) * 2 - where(causal, s, -s)",

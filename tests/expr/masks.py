@@ -24,7 +24,7 @@ TENSORS = (
     Tensor("bias", ("hq",), "float32"),
 )
 TYPES = {"int32": "int", "bool": "bool", "float32": "float"}
-SCOPE = Scope({**dict.fromkeys(PARAMS, "int"), "slope": "float"}, {t.name: (TYPES[t.dtype], len(t.shape)) for t in TENSORS})
+SCOPE = Scope({**dict.fromkeys(PARAMS, "int"), "slope": "float"}, {t.name: (TYPES[t.dtype], t.shape) for t in TENSORS})
 
 
 def split(text):

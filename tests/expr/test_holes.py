@@ -13,7 +13,8 @@ from flashgen.expr.holes import Read
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.errors import bounded
-from tests.expr.grammar import CORNER_MASKS, CORNER_SCORES, PARAMS, TENSORS, conditions, floats
+from tests.expr.grammar import CORNER_MASKS, CORNER_SCORES, PARAMS, TENSORS, conditions, declared, floats
+from tests.plan.any_spec import read
 
 BATCH = 100  # of expressions compiled together
 
@@ -94,7 +95,8 @@ def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
 def test_what_is_apart(score, column_slope, row_bias):
     of = {"slopes": "hq", "rows": "q_len", "keys": "kv_len"}
     tensors = {name: {"shape": [extent], "dtype": "float32"} for name, extent in of.items()}
-    found = emitted(apart=True, score=score, tensors=tensors, params={"c": 0.5, "temperature": 2.0})
+    params = read({"c": 0.5, "temperature": 2.0}, score)
+    found = emitted(apart=True, score=score, tensors=read(tensors, score), params=params)
     assert (found.column_slope, found.row_bias) == (column_slope, row_bias)
 
 
@@ -152,7 +154,7 @@ def test_a_mask_of_a_tensor_is_read_along_the_keys():
     ("bit(n, kv_idx)", ("kv_begin",)),
 ])  # fmt: skip
 def test_what_all_rows_of_a_mask_share(mask, early):
-    assert emitted(mask=mask, params={"n": 3}).early == early
+    assert emitted(mask=mask, params=read({"n": 3}, mask)).early == early
 
 
 def test_temperature_of_a_head_is_one_product():
@@ -193,7 +195,7 @@ def test_text_is_the_same_every_time():
 
 
 def spec_of(score, mask):
-    return Spec(head_dim=16, dtype="float32", score=score, mask=mask, params=PARAMS, tensors=TENSORS)
+    return Spec(head_dim=16, dtype="float32", score=score, mask=mask, **declared(score, mask))
 
 
 def drawn():

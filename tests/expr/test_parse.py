@@ -99,6 +99,8 @@ MISTAKES = [
     ("ids[b, 0, 1]", 5, "ids takes 2 indices, got 3", "declared with 2 axes"),
     ("slopes[s]", 8, "an index of slopes is an integer, this is a number", "divide integers with //"),
     ("slopes[causal]", 8, "an index of slopes is an integer, this is a condition", "where(condition, 1, 0)"),
+    ("table[5, h]", 7, "table has 5 entries along this axis, and none at 5", "write 0 to 4"),
+    ("table[2 - 3, h]", 7, "table has 5 entries along this axis, and none at -1", "write 0 to 4"),
     ("n[0]", 1, "'n' is not a tensor", "tensors: slopes"),
     ("document(slopes)", 10, "document takes the name of an int32 tensor of shape [b, kv_len]", "declare it"),
     ("s % 2", 1, "% takes integers", "write a - b * floor(a / b)"),

@@ -10,6 +10,7 @@ from flashgen.expr import reference
 from flashgen.plan import interpret, plan
 from flashgen.spec import Spec, load
 from tests.plan.agreement import arrays, error
+from tests.plan.any_spec import read
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 5, 5, 3]  # of the nodes of a tree, each before its children
 Q, K = len(PARENTS), 40
@@ -56,7 +57,7 @@ PATTERNS = {  # expression: whether query i of sequence b sees key j
 
 @pytest.mark.parametrize("mask", PATTERNS)
 def test_a_pattern_is_its_definition(mask):
-    spec = Spec(head_dim=16, dtype="float32", mask=mask, tensors=TENSORS, block={"m": 16, "n": 16})
+    spec = Spec(head_dim=16, dtype="float32", mask=mask, tensors=read(TENSORS, mask), block={"m": 16, "n": 16})
     q, k, v = arrays(spec, 2, 4, 2, Q, K)
     seen = np.array([[[PATTERNS[mask](b, i, j) for j in range(K)] for i in range(Q)] for b in range(2)])
     stated = Spec(

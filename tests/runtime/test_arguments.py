@@ -60,7 +60,11 @@ WRONG_SHAPES: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     ),
     "heads": ({"k": (2, 7, 4, 64), "v": (2, 7, 4, 32)}, "q has 6 heads and k has 4: the heads of k and v have to divide those of q"),
     "no heads": ({"k": (2, 7, 0, 64), "v": (2, 7, 0, 32)}, "q has 6 heads and k 0: each takes at least 1"),
-    "tensor": ({"bias": (5, 6)}, "bias has shape [5, 6]: expected [6, 5], [hq, q_len]"),
+    "tensor": (
+        {"bias": (5, 6)},
+        "bias has shape [5, 6]: axis 0 is indexed by h, of which there are 6; expected 6, or 1 for all alike. The spec says [hq, q_len]",
+    ),
+    "rank of a tensor": ({"bias": (6,)}, "bias has shape [6]: expected [6, 5], [hq, q_len]"),
     "o": ({"o": (2, 5, 6, 64)}, "o has shape [2, 5, 6, 64]: expected [2, 5, 6, 32]"),
     "lse": ({"lse": (2, 5, 6)}, "lse has shape [2, 5, 6]: expected [2, 6, 5]"),
 }
