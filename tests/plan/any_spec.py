@@ -22,6 +22,20 @@ TENSORS = {
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
 LENGTHS = (0, 1, 2, 31, 33, 63, 64, 65, 127, 128, 129)
+NUMBERS = [
+    "c",
+    "e",
+    "slopes[h]",
+    "0.1",
+    "3.0",
+    "0.1 * kv_idx",
+    "(kv_idx / 3.0)",
+    "(q_idx / c)",
+    "(e * q_idx + c)",
+    "(kv_len / 7.0)",
+    "lens[b]",
+]
+NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b, h]", "floor(kv_idx / 10.0)"]
 SOUND = ("integers", "biases", "views")  # kinds of hostile data that the interpreter takes
 EMULATED = ("integers", "views")  # and emitted kernels
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
@@ -33,12 +47,32 @@ def read(declared: dict[str, Any], *texts: object) -> dict[str, Any]:
     return {name: how for name, how in declared.items() if name in named}
 
 
-def scores(depth: int) -> st.SearchStrategy[str]:
+def numbers(depth: int) -> st.SearchStrategy[str]:
+    """Floats without s, exact in float32 step by step."""
+    leaves = st.sampled_from(NUMBERS)
+    if depth == 0:
+        return leaves
+    x = numbers(depth - 1)
+    return st.one_of(
+        leaves,
+        st.builds("({} {} {})".format, x, st.sampled_from("+-*/"), x),
+        st.builds("{}({})".format, st.sampled_from(["floor", "abs", "-", "sqrt"]), x),
+        st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),
+        st.builds("where({} > {}, {}, {})".format, leaves, leaves, x, x),
+    )
+
+
+DECIDED = st.builds("({} {} {})".format, numbers(2), st.sampled_from(["<", "<=", ">", ">=", "==", "!="]), numbers(2))
+
+
+def scores(depth: int, deciding: bool) -> st.SearchStrategy[str]:
     """Continuous in s, so that what rounds differently differs little."""
     if depth == 0:
         return st.just("s")
-    x = scores(depth - 1)
+    x = scores(depth - 1, deciding)
+    floors = st.builds("({} + 0.25 * min(max(floor({}), -40.0), 40.0))".format, x, numbers(2))
     return st.one_of(
+        *([floors, st.builds("where({}, {}, {})".format, DECIDED, x, x)] if deciding else []),
         st.just("s"),
         st.builds("({} + {})".format, x, st.sampled_from(READS)),
         st.builds("({} * {})".format, x, st.sampled_from(["e", "0.5", "(1 + abs(slopes[h]))", "max(c, 1)"])),
@@ -51,13 +85,13 @@ def scores(depth: int) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1):
-    """Head dims are multiples of `step`."""
+def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True):
+    """Head dims are multiples of `step`. `deciding`: floats may decide what a key weighs."""
     dims = st.integers(1, 12).map(lambda n: step * n)
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
-    score = draw(scores(2))
+    score = draw(scores(2, deciding))
     others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit"]))) if softmax != "none" else ()
-    mask = draw(conditions(2))
+    mask = draw(conditions(2) | DECIDED if deciding else conditions(2))
     return Spec(
         head_dim={"qk": draw(dims), "v": draw(dims)},
         dtype=draw(st.sampled_from(dtypes)),
