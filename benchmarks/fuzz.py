@@ -8,13 +8,11 @@ Each seed draws a few specs, and calls each in the interpreter and on one machin
 
 import argparse
 import collections
-import functools
 import multiprocessing
 import multiprocessing.connection
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,21 +24,23 @@ from hypothesis import seed as seeded
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the grammar is that of the tests
 
+from flashgen.arch import by_name  # noqa: E402
 from flashgen.bench import hostile  # noqa: E402
 from flashgen.emulate import emulate  # noqa: E402
 from flashgen.errors import PlanError, SpecError  # noqa: E402
-from flashgen.plan import Plan, interpret, plan  # noqa: E402
+from flashgen.plan import Plan, interpret  # noqa: E402
 from flashgen.plan.params import Sizes  # noqa: E402
-from flashgen.render import render  # noqa: E402
+from flashgen.render import Source, render  # noqa: E402
+from flashgen.runtime.choice import Choice  # noqa: E402
 from flashgen.spec import Spec  # noqa: E402
 from tests.plan import any_spec  # noqa: E402
 from tests.plan.agreement import SCHEDULES, judge_of  # noqa: E402
 
-SPECS, CALLS = 4, 3  # of a seed; of a spec, on each machine
+SPECS, CALLS = 4, 6  # of a seed; of a spec, on each machine
 LENGTHS = (0, 1, 2, 7, 31, 63, 64, 65, 100, 127, 129, 150, 200)
 LIMIT = 600  # seconds of a seed
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.md"
-Run = Callable[..., dict[str, Any]]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -82,44 +82,54 @@ def tried(number: int, kinds: list[str]) -> Tally:
         tally.specs += 1
         free = drawn.softmax.normalized and random.randint(3) == 0
         spec = Spec(**drawn.to_json() | {"schedule": list(SCHEDULES.values())[random.randint(len(SCHEDULES))] if free else "auto"})
-        for machine in ("host", random.choice(["sm_90a", "sm_80"])):
-            try:
-                chosen = plan(spec, str(machine))
-                run, family = runner(chosen)
-            except (SpecError, PlanError) as error:
-                tally.refused[type(error).__name__] += 1
-                continue
-            tally.kernels[family] += 1
+        for machine in ("host", str(random.choice(["sm_90a", "sm_80"]))):
+            kernels = Kernels(spec, machine)
             for _ in range(CALLS):
-                call(tally, number, chosen, family, run, kinds, random)
+                call(tally, number, kernels, kinds, random)
+            tally.kernels += collections.Counter(family(chosen) for chosen, _ in kernels.made.values())
     return tally
 
 
-def runner(chosen: Plan) -> tuple[Run, str]:
-    """What runs a plan, and what it is called in tables."""
-    if chosen.arch.name == "host":
-        return functools.partial(interpret, chosen), "interpreter"
-    return functools.partial(emulate, chosen, render(chosen)), f"{chosen.skeleton}, {chosen.arch.name}"
+class Kernels:
+    """What runs a spec's calls on a machine: the interpreter on the host, else emitted kernels, one for each plan that calls need."""
+
+    def __init__(self, spec: Spec, machine: str):
+        self.choice, self.arch = Choice(spec), by_name(machine)
+        self.made: dict[int, tuple[Plan, Source | None]] = {}
+
+    def serving(self, q: Array, k: Array, v: Array) -> Plan:
+        chosen = self.choice.serving_arrays(self.arch, q, k, v)
+        if id(chosen) not in self.made:
+            self.made[id(chosen)] = chosen, None if chosen.arch.name == "host" else render(chosen)
+        return chosen
+
+    def run(self, q: Array, k: Array, v: Array, values: dict[str, Any]) -> dict[str, Array]:
+        chosen, source = self.made[id(self.serving(q, k, v))]
+        return interpret(chosen, q, k, v, values) if source is None else emulate(chosen, source, q, k, v, values)
 
 
-def call(tally: Tally, number: int, chosen: Plan, family: str, run: Run, kinds: list[str], random: np.random.RandomState) -> None:
+def family(chosen: Plan) -> str:
+    return "interpreter" if chosen.arch.name == "host" else f"{chosen.skeleton}, {chosen.arch.name}"
+
+
+def call(tally: Tally, number: int, kernels: Kernels, kinds: list[str], random: np.random.RandomState) -> None:
     """Draws a call, runs and judges it."""
-    spec, kv_heads = chosen.spec, random.randint(1, 3)
+    spec, kv_heads = kernels.choice.spec, random.randint(1, 3)
     sizes = Sizes(random.randint(1, 3), int(random.choice(LENGTHS)), int(random.choice(LENGTHS)), kv_heads * random.randint(1, 3), kv_heads)
     ways = [kind for kind in kinds if random.randint(3) == 0]
-    q, k, v, values = hostile.draw(spec, sizes, ways, random, aligned=chosen.arch.name != "host")
+    q, k, v, values = hostile.draw(spec, sizes, ways, random, aligned=random.randint(2) == 0)
     try:
-        judged = judge_of(spec, q, k, v, any_spec.LOOSE, **values)
-    except OverflowError:
-        tally.refused["passes 64 bits"] += 1
+        judged, where = judge_of(spec, q, k, v, any_spec.LOOSE, **values), family(kernels.serving(q, k, v))
+    except (OverflowError, SpecError, PlanError) as error:
+        tally.refused[type(error).__name__] += 1
         return
     for kind in ways or ["none"]:
-        tally.calls[family, kind] += 1
+        tally.calls[where, kind] += 1
     try:
-        judged(run(q, k, v, values))
+        judged(kernels.run(q, k, v, values))
     except Exception as error:  # whatever it is, it is a finding
         what = f"{type(error).__name__} {error}".split("\n")[0][:200]
-        tally.findings.append(f"seed {number}, {family}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
+        tally.findings.append(f"seed {number}, {where}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
 
 
 def brief(spec: Spec) -> str:

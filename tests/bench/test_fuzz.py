@@ -25,11 +25,10 @@ def test_a_page_has_every_family(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(chosen: fuzz.Plan) -> tuple[fuzz.Run, str]:
-        return lambda q, k, v, values: {name: x + np.float32(1) for name, x in fuzz.interpret(chosen, q, k, v, values).items()}, "wrong"
-
-    monkeypatch.setattr(fuzz, "runner", wrong)
-    assert any("seed 1, wrong" in finding for finding in fuzz.tried(1, []).findings)
+    right = fuzz.interpret
+    monkeypatch.setattr(fuzz, "interpret", lambda *given: {name: x + np.float32(1) for name, x in right(*given).items()})
+    monkeypatch.setattr(fuzz, "emulate", lambda chosen, _, *given: right(chosen, *given))
+    assert any("seed 1, interpreter" in finding for finding in fuzz.tried(1, []).findings)
 
 
 def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

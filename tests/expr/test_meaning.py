@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flashgen.errors import Position
 from flashgen.expr import Scope, evaluate, fold, parse
 from flashgen.expr.meaning import TRANSCENDENTAL, meaning
+from flashgen.expr.nodes import Call, Name
 from tests.expr.grammar import SCOPE, conditions, floats, ints
 from tests.expr.test_numpy import place
 
@@ -58,8 +59,14 @@ def test_integers_are_exact(i, j):
     assert worth("i * j + i", i=i, j=j) == i * j + i
     assert worth("i // 7 * 7 + i % 7 - j", i=i, j=j) == i - j
     assert worth("bit(i, j % 40 - 4)", i=i, j=j) == (0 <= j % 40 - 4 < 32 and bool(i % 2**32 >> (j % 40 - 4) & 1))
-    with pytest.raises(OverflowError):
-        worth("i * i * i * i", i=2**20, j=j)
+
+
+def test_an_integer_beyond_64_bits_has_no_meaning():
+    i = Name("i", "int")
+    square = Call("*", (i, i), "int")
+    assert meaning(square, {"i": 2**31}) == 2**62
+    with pytest.raises(OverflowError, match="64 bits"):
+        meaning(Call("*", (square, i), "int"), {"i": 2**31})
 
 
 def test_reads_outside_are_clamped_and_axes_checked():
