@@ -16,7 +16,7 @@ from tests.expr.grammar import SCOPE, conditions, floats, ints
 from tests.expr.test_numpy import place
 
 FLOATS = st.floats(width=32, allow_nan=False)
-NAMES = Scope({"x": "float", "y": "float", "i": "int", "j": "int"}, {"t": ("int", 1)})
+NAMES = Scope({"x": "float", "y": "float", "i": "int", "j": "int"}, {"t": ("int", ("kv_len",))})
 
 
 def worth(text, **values):
