@@ -173,6 +173,16 @@ def _collect(const: int, terms: Iterable[tuple[Atom, int]]) -> Int:
     return Int(const, tuple(sorted(((atom, c) for atom, c in total.items() if c), key=lambda term: term[0].text)))
 
 
+def untangled(x: Int, meanings: Mapping[str, Int]) -> Int:
+    """The form with each name that has a meaning written out, where it stands by itself."""
+    const, terms = x.const, list[tuple[Atom, int]]()
+    for atom, c in x.terms:
+        meaning = meanings.get(atom.name, of(atom)) if atom.op == "name" else of(atom)
+        const += c * meaning.const
+        terms += [(a, c * d) for a, d in meaning.terms]
+    return _collect(const, terms)
+
+
 def _product(x: Atom, y: Atom) -> Atom:
     factors = [factor for atom in (x, y) for factor in (atom.args if atom.op == "*" else (of(atom),))]
     return Atom("*", tuple(sorted(factors, key=str)))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import product
 
-from flashgen.expr.affine import INT32, INT64, MAX_LENGTH, Atom, Int, alone, largest, named, of, parts, smallest
+from flashgen.expr.affine import INT32, INT64, MAX_LENGTH, Atom, Int, alone, largest, named, of, parts, smallest, untangled
 
 Interval = tuple[int, int]
 
@@ -50,9 +50,9 @@ class Facts:
     def extent(self, x: Int) -> Interval:
         """An interval that holds x: the one of its form as it stands, within those with names untangled."""
         low, high = self._sum(x)
-        for untangled in self.untangled:
-            if not x.names.isdisjoint(untangled):
-                a, b = self._sum(sum((untangled.get(atom.name, of(atom)) * c for atom, c in x.terms), Int(x.const)))
+        for meanings in self.untangled:
+            if not x.names.isdisjoint(meanings):
+                a, b = self._sum(untangled(x, meanings))
                 low, high = max(low, a), min(high, b)
         return low, high
 

@@ -44,10 +44,13 @@ class Integers:
         keys = {"kv_len": key + 1 + named("keys after"), "kv_begin": key - named("column")}
         self.facts.untangled = [rows, keys, rows | keys]
         self.forms: dict[Node, Int] = {}
+        self.extents: dict[Node, Interval] = {}
 
     def extent(self, node: Node) -> Interval:
         """An interval that holds the integer."""
-        return self.facts.extent(self.form(node))
+        if node not in self.extents:
+            self.extents[node] = self.facts.extent(self.form(node))
+        return self.extents[node]
 
     def within(self, node: Node, limits: Interval) -> bool:
         """Whether the integer lies there."""

@@ -6,14 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from flashgen.errors import Position, SpecError
-from flashgen.expr import holes, lower, parse
+from flashgen.expr import analyse, holes, lower, parse
 from flashgen.expr.affine import MAX_LENGTH
 from flashgen.expr.integers import Integers, of_language
 from flashgen.expr.nodes import walk
+from flashgen.expr.ranges import EMPTY, FULL
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.exact import exact
@@ -128,6 +129,26 @@ def test_intervals_hold_what_they_are_of(text, rng):
             if part.type == "int":
                 low, high = integers.extent(part)
                 assert low <= exact(part, values) <= high, part
+
+
+SMALL = st.integers(1, 40)
+
+
+@given(MASKS, SMALL, SMALL, st.integers(1, 9), st.integers(1, 9), st.randoms(use_true_random=False))
+@example("window(m, n)", 20, 30, 8, 8, random.Random(1))
+def test_key_ranges_are_sound(text, q_len, kv_len, block_m, block_n, rng):
+    """A tile called empty has no pair that is seen, one called full no pair that is not."""
+    try:
+        mask = read(text)
+    except SpecError:
+        return
+    values = draw_place(rng) | {"q_len": q_len, "kv_len": kv_len, "hk": 0}
+    classes = analyse(mask, block_m, block_n, TENSORS).classes(q_len, kv_len, values)
+    for i, j in np.ndindex(classes.shape):
+        rows, keys = (range(k * n, min((k + 1) * n, top)) for k, n, top in ((i, block_m, q_len), (j, block_n, kv_len)))
+        seen = [exact(mask, values | {"q_idx": row, "kv_idx": key}) for row in rows for key in keys]
+        assert not (any(seen) and classes[i, j] == EMPTY)
+        assert not (classes[i, j] == FULL and (not all(seen) or (j + 1) * block_n > kv_len))
 
 
 @pytest.mark.parametrize("module", ["integers", "saturate", "widths"])
