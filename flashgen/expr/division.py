@@ -9,6 +9,7 @@ n divides what differs from column to column, a sum x = rest + columns, with col
 
 from flashgen.expr.bind import ELEMENT, UNIFORM, level
 from flashgen.expr.fold import FALSE, TRUE, call
+from flashgen.expr.integers import Integers
 from flashgen.expr.linear import Sum, assemble, collect, plus, times, zero
 from flashgen.expr.nodes import Call, Const, Node, names, rebuild
 from flashgen.expr.signs import NOTHING, Signs
@@ -17,29 +18,30 @@ _DIVISIONS = {"//": "quotient", "quotient": "quotient", "%": "remainder", "remai
 ZERO, ONE, MINUS_ONE = Const(0, "int"), Const(1, "int"), Const(-1, "int")
 
 
-def divide_rows(node: Node, signs: Signs) -> Node:
+def divide_rows(node: Node, signs: Signs, integers: Integers) -> Node:
     """The bound node with divisions as far outside as they go.
 
     >>> from flashgen.expr.cuda import cuda
+    >>> from flashgen.expr.integers import of_kernel
     >>> from flashgen.expr.linear import COLUMN
     >>> from flashgen.expr.nodes import Name
     >>> odd = Call("==", (Call("%", (call("-", Name("q_idx", "int"), COLUMN), Const(2, "int")), "int"), ONE), "bool")
-    >>> cuda(divide_rows(odd, Signs({}, frozenset(["column"]))))
+    >>> cuda(divide_rows(odd, Signs({}, frozenset(["column"])), Integers(of_kernel)))
     'remainder(column, 2) == floor_mod(q_idx - 1, 2)'
     """
     if level(node) < ELEMENT:
         return node
     match node:
-        case Call("==" | "!=" as compared, (a, b)) if a.type == "int" and (phase := _phase(call("-", a, b), signs)):
+        case Call("==" | "!=" as compared, (a, b)) if a.type == "int" and (phase := _phase(call("-", a, b), signs, integers)):
             return phase if compared == "==" else call("~", phase)
-    node = rebuild(node, lambda child: divide_rows(child, signs))
+    node = rebuild(node, lambda child: divide_rows(child, signs, integers))
     match node:
         case Call(op, (x, n), "int") if op in _DIVISIONS and level(n) <= UNIFORM:
-            return _divided(_DIVISIONS[op], x, n, signs) or node
+            return _divided(_DIVISIONS[op], x, n, signs, integers) or node
     return node
 
 
-def _divided(op: str, x: Node, n: Node, signs: Signs) -> Node | None:
+def _divided(op: str, x: Node, n: Node, signs: Signs, integers: Integers) -> Node | None:
     parts = _columns(x, signs)
     if parts is None:
         return None
@@ -47,6 +49,9 @@ def _divided(op: str, x: Node, n: Node, signs: Signs) -> Node | None:
     if falling:
         rest = call("-", MINUS_ONE, rest)
     small = _small(op, columns, call("%", rest, n), n)
+    if op == "remainder" and not integers.small(small):  # of rest % n - n, in other words, 32 bits hold the sum
+        below = call("-", MINUS_ONE, call("%", call("-", MINUS_ONE, rest), n))
+        small = Call("%", (call("+", columns, below), n), "int")
     if op == "remainder":
         return call("-", call("-", n, ONE), small) if falling else small
     outside = ZERO if rest == ZERO else call("//", rest, n)
@@ -63,12 +68,12 @@ def _small(op: str, columns: Node, rest: Node, n: Node) -> Node:
     return Call(op, (call("+", columns, rest), n), "int")
 
 
-def _phase(difference: Node, signs: Signs) -> Node | None:
+def _phase(difference: Node, signs: Signs, integers: Integers) -> Node | None:
     """difference == 0, if it is a remainder less what does not vary."""
     total = collect(difference, lambda node: level(node) == ELEMENT)
     match total.terms:
         case ((Call("%" | "remainder", (x, n)), Const(1 | -1 as sign)),) if level(n) <= UNIFORM and (
-            parts := _columns(divide_rows(x, signs), signs)
+            parts := _columns(divide_rows(x, signs, integers), signs)
         ):
             wanted = times(total.const, Const(-sign, "int")) if total.const != ZERO else ZERO
         case _:

@@ -42,6 +42,8 @@ class Facts:
         low, high = self.extent(value)
         if low < 0 and self.nonnegative(value):  # a proof sees more than intervals do
             low = 0
+        if high > INT32 and self.nonnegative(KV_LEN - value):
+            high = MAX_LENGTH
         assert name not in self.known, name
         assert -INT32 - 1 <= low <= high <= INT32, f"{name} = {value}"
         self.known[name], self.meanings[name] = (low, high), value

@@ -8,7 +8,7 @@ from flashgen.expr.bind import ELEMENT, ROW, UNIFORM, level
 from flashgen.expr.cuda import cuda
 from flashgen.expr.identifiers import Names
 from flashgen.expr.instructions import Instructions, instructions
-from flashgen.expr.integers import Integers, of_kernel
+from flashgen.expr.integers import Integers
 from flashgen.expr.linear import COLUMN, Varies, normal
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
 from flashgen.expr.widths import widened
@@ -69,11 +69,11 @@ class Kept:
 class Hoist:
     """Collects members while it makes the text of elements."""
 
-    def __init__(self) -> None:
+    def __init__(self, integers: Integers) -> None:
+        self.integers = integers
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
-        self.integers = Integers(of_kernel)
 
     def text(self, node: Node, hint: str, comment: str) -> str:
         """A uniform number as a constant or the name of a member."""

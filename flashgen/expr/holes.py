@@ -12,6 +12,7 @@ from flashgen.expr.fold import call
 from flashgen.expr.forms import Form, form
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.instructions import Instructions
+from flashgen.expr.integers import Integers, divisors, of_kernel
 from flashgen.expr.linear import Sum, assemble, collect, zero
 from flashgen.expr.lower import Expressions
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
@@ -117,10 +118,11 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     chosen = form(expressions, spec, tanh)
     binder = Binder(spec, params.positive(expressions.scale), chosen is None or chosen.short)
-    hoist = Hoist()
+    integers = Integers(of_kernel, divisors(expressions.score, expressions.mask))
+    hoist = Hoist(integers)
 
     def bind(node: Node) -> Node:
-        return divide_rows(binder(saturated(node)), binder.signs)
+        return divide_rows(binder(saturated(node)), binder.signs, integers)
 
     score = _score(bind(expressions.score), spec, binder.signs, apart)
     outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")

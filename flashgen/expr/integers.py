@@ -1,11 +1,11 @@
 """Where integers lie, for any call: whether 32 bits hold them, or 64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 from flashgen.expr.affine import INT32, INT64, MAX_LENGTH, Int, largest, named, number, param, select, smallest
 from flashgen.expr.facts import Facts, Interval
-from flashgen.expr.nodes import INDEX_NAMES, Call, Const, Name, Node, children
+from flashgen.expr.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
 
 MAX_TEXT = 300  # characters of a form; a longer one is known by its interval alone
 MAX_BLOCK_N = 1024  # columns of a key tile
@@ -24,6 +24,12 @@ def of_kernel(name: str) -> str:
     return KERNEL.get(name, name)
 
 
+def divisors(*nodes: Node) -> tuple[str, ...]:
+    """The params that something is divided by as they are: a call with one that is not positive is refused."""
+    found = [node.args[1] for root in nodes for node in walk(root) if isinstance(node, Call) and node.op in ("//", "%")]
+    return tuple(dict.fromkeys(n.name for n in found if isinstance(n, Name) and n.name not in INDEX_NAMES))
+
+
 class Integers:
     """Intervals of integer nodes, of the queries and keys that exist; params and what tensors hold are any 32-bit numbers.
 
@@ -33,9 +39,10 @@ class Integers:
     ((-1073741823, 1073741823), False)
     """
 
-    def __init__(self, names: Callable[[str], str]):
+    def __init__(self, names: Callable[[str], str], positive: Iterable[str] = ()):
+        """`positive`: params that are."""
         self.names = names
-        self.facts = Facts(1, 1)
+        self.facts = Facts(1, 1, map(param, positive))
         last = MAX_LENGTH - 1
         self.facts.known |= {"q_idx": (0, last), "kv_idx": (0, last), "kv_begin": (0, last), "column": (0, MAX_BLOCK_N - 1)}
         self.facts.known |= dict.fromkeys(("rows after", "keys after"), (0, last))

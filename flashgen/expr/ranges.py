@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from flashgen.expr.affine import MAX_LENGTH, Int, named, param, parts, select, smallest
 from flashgen.expr.facts import BLOCK_M, BLOCK_N, KV_LEN, Q_BEGIN, Q_LEN, ZERO, Facts
-from flashgen.expr.nodes import INDEX_NAMES, Call, Name, Node, walk
+from flashgen.expr.integers import divisors
+from flashgen.expr.nodes import INDEX_NAMES, Node
 from flashgen.expr.pairings import Pairing
 from flashgen.expr.pairings import text as pairing_text
 from flashgen.expr.range_text import Printer, RangeText, number
@@ -147,8 +148,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
     const int tail = full_end / BLOCK_N;
     """
-    divisors = [node.args[1] for node in walk(mask) if isinstance(node, Call) and node.op in ("//", "%")]
-    requires = tuple(dict.fromkeys(n.name for n in divisors if isinstance(n, Name) and n.name not in INDEX_NAMES))
+    requires = divisors(mask)
     facts = Facts(block_m, block_n, map(param, requires))
     combiner = Combiner(facts)
     solver = Solver(combiner)
