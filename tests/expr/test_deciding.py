@@ -11,7 +11,7 @@ from flashgen.expr import evaluate, holes, lower
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.exact import exact
-from tests.expr.grammar import PARAMS, TENSORS
+from tests.expr.grammar import declared
 from tests.expr.masks import joined, one_of
 from tests.expr.test_integers import HOSTILE, draw_place
 
@@ -42,7 +42,8 @@ CORNERS = [
 
 
 def spec_of(mask, number):
-    return Spec(head_dim=16, dtype="float32", score=f"where({mask}, floor({number}), 0.5)", mask=mask, params=PARAMS, tensors=TENSORS)
+    score = f"where({mask}, floor({number}), 0.5)"
+    return Spec(head_dim=16, dtype="float32", score=score, mask=mask, **declared(score, mask))
 
 
 def drawn():
@@ -59,7 +60,7 @@ def drawn():
             spec = spec_of(*pair)
             yield spec, lower(spec)
         except SpecError as error:
-            assert any(reason in str(error) for reason in ("64 bits", "float32", "positive")), (pair, error)  # noqa: PT017
+            assert any(why in str(error) for why in ("64 bits", "float32", "positive")), (pair, error)  # noqa: PT017
 
 
 def draw_values(rng):
