@@ -4,6 +4,7 @@
     python benchmarks/host.py --spec specs/alibi.yaml --arch sm_90a     # compile times alone need no GPU
 
 A call's overhead is the time of 400 calls that nothing waits for, over 400, on arrays so small that the GPU keeps up; the best of ten.
+"a key more each time" is a decoding step: one query, keys and values the first of memory for more, lengths that no call had before.
 """
 
 import argparse
@@ -55,7 +56,25 @@ def call_times(spec: str) -> dict[str, float]:
 
         x, y, z = (torch.zeros(1, 128, 1, n, dtype=getattr(torch, attn.spec.dtype), device="cuda") for n in (d.qk, d.qk, d.v))
         calls["torch"] = lambda: attn(x, y, z)
-    return {name: min(_overhead(call, cupy) for _ in range(10)) for name, call in calls.items()}
+    times = {name: min(_overhead(call, cupy) for _ in range(10)) for name, call in calls.items()}
+    return times | ({} if tensors else {"cupy, a key more each time": _growing(attn, cupy)})
+
+
+def _growing(attn: Any, cupy: Any) -> float:
+    """Of calls on caches that grow."""
+    d, dtype, most = attn.spec.head_dim, attn.spec.element.numpy, 8192
+    q, k, v = (cupy.zeros((1, n, 1, columns), "uint16").view(dtype) for n, columns in ((1, d.qk), (most, d.qk), (most, d.v)))
+    lengths = iter(range(1100, most))
+    spent = []
+    for _ in range(10):
+        steps = [(k[:, :n], v[:, :n]) for n, _ in zip(lengths, range(CALLS), strict=False)]
+        cupy.cuda.Device().synchronize()
+        start = time.perf_counter()
+        for keys, values in steps:
+            attn(q, keys, values)
+        spent.append(1e6 * (time.perf_counter() - start) / CALLS)
+        cupy.cuda.Device().synchronize()
+    return min(spent)
 
 
 def _overhead(call: Callable[[], Any], cupy: Any) -> float:

@@ -159,7 +159,7 @@ class Attention:
         arrays_of_call = inputs | outputs
         layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
         sizes = check_arrays(spec, layouts)
-        Apart(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
+        Apart.of(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
         params = check_values(self.plan, given_params)
         family: Family = FAMILIES[type(given[0])]
         shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}

@@ -54,9 +54,13 @@ class Sizes:
 
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
+    arguments = {p.argument: params[p.name] for p in plan.spec.params}
+    return {**arguments, "softmax_scale": float(evaluate(plan.expressions.scale, params)), **of_sizes(plan, sizes)}
+
+
+def of_sizes(plan: Plan, sizes: Sizes) -> dict[str, int]:
+    """Those of them that follow from the lengths of a call."""
     return {
-        **{p.argument: params[p.name] for p in plan.spec.params},
-        "softmax_scale": float(evaluate(plan.expressions.scale, params)),
         "q_len": sizes.q_len,
         "kv_len": sizes.kv_len,
         "heads": sizes.heads,

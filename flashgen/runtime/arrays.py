@@ -92,9 +92,21 @@ class DeviceFamily(Family, Protocol):
 def _layout_in_bytes(key: Key) -> Layout:
     """As NumPy and CuPy have it."""
     shape, strides, dtype, device, offset = key
-    if any(s % dtype.itemsize for s in strides):
-        raise CallError(f"strides of {strides} bytes are not whole elements of {dtype.itemsize}: pass a contiguous copy")
-    return Layout(shape, tuple(s // dtype.itemsize for s in strides), str(dtype), device, offset)
+    return Layout(shape, _elements(strides, dtype.itemsize), _name(dtype), device, offset)
+
+
+@functools.lru_cache(1024)
+def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Of strides in bytes."""
+    if any(s % size for s in strides):
+        raise CallError(f"strides of {strides} bytes are not whole elements of {size}: pass a contiguous copy")
+    return tuple(s // size for s in strides)
+
+
+@functools.cache
+def _name(dtype: Any) -> str:
+    """Of NumPy or PyTorch."""
+    return str(dtype).removeprefix("torch.")
 
 
 class NumpyFamily:
@@ -183,7 +195,7 @@ class TorchFamily:
 
     def layout(self, key: Key) -> Layout:
         shape, strides, dtype, device, offset = key
-        return Layout(tuple(shape), strides, str(dtype).removeprefix("torch."), device, offset)
+        return Layout(tuple(shape), strides, _name(dtype), device, offset)
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         return beside.new_empty(shape, dtype=self.dtypes[dtype])

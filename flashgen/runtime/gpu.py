@@ -3,9 +3,9 @@
 import functools
 import math
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from flashgen.arch import Arch
 from flashgen.dtypes import by_name
@@ -17,16 +17,18 @@ from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.runtime import cache
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
-from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, contiguous_strides, liken
+from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout, liken
 from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
-from flashgen.runtime.kernel import Kernel, Launch
+from flashgen.runtime.kernel import Kernel
+from flashgen.runtime.lengths import Axes, Pattern, Prepared, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
-_OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
+_PATTERNS_KEPT, _STATES = 64, 4  # each for all lengths of a class; of one, so that some lengths may take turns
+V = TypeVar("V")
 
 
 @functools.lru_cache(256)
@@ -35,33 +37,16 @@ def _kernel(chosen: Plan) -> Kernel:
     return Kernel(chosen, source, cache.binary(chosen, source))
 
 
-_Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
-
-
-def _fresh(made: Mapping[str, _Made], ordinal: int) -> dict[str, Layout]:
-    """The layouts that new arrays will have."""
-    return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, (shape, dtype) in made.items()}
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """What calls on arrays of the same layouts share."""
-
-    ordinal: int
-    outputs: tuple[_Made, ...]
-    scratch: tuple[_Made, ...]  # what the kernels hand to each other
-    launch: Launch | None  # None: there is no query
-    apart: Apart
-    without_keys: bool = False
-
-
 class Gpu:
     """The kernels of a spec, made as calls need them."""
 
     def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
         self.spec, self.kernels, self.choice = spec, dict[str, Kernel](), Choice(spec, candidate)
         self._arch = arch  # None: that of the arrays' device
-        self._prepared: dict[tuple[Any, ...], _Prepared] = {}
+        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._patterns: dict[tuple[Any, ...], tuple[Pattern, ...]] = {}
+        names = ("q", "k", "v", *(t.name for t in spec.tensors))
+        self._axes, self._axes_out = Axes(spec, names), Axes(spec, (*names, *spec.outputs))
         self._keeping = threading.Lock()
 
     def kernel(self, arch: Arch, keys: int = LENGTHS[-1]) -> Kernel:
@@ -75,22 +60,49 @@ class Gpu:
 
     def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
-        addresses, key = [], [*params.items()]
+        addresses, likes = [], []
         for x in given + out:
             pointer, like = FAMILIES[type(x)].locate(x)
             addresses.append(pointer)
-            key.append(like)
-        prepared = self._prepared.get(tuple(key)) or self._keep(tuple(key), self._prepare(given, out, params))
+            likes.append(like)
+        key = (*params.items(), *likes)
+        if prepared := self._prepared.get(key):
+            return self._run(prepared, given[0], out, addresses)
+        axes = self._axes_out if out else self._axes
+        same = axes.key(tuple(params.items()), likes)
+        if pattern := self._pattern(same, likes):
+            with pattern.lock:
+                if prepared := pattern.adapted(likes):
+                    return self._run(prepared, given[0], out, addresses)
+        known = self._patterns.get(same, ())
+        prepared, pattern = self._prepare(axes, given, out, params, likes if len(known) < _STATES else None)
+        self._keep(self._prepared, key, prepared, _CALLS_KEPT)
+        if pattern:
+            self._keep(self._patterns, same, (*known, pattern), _PATTERNS_KEPT)
+        return self._run(prepared, given[0], out, addresses)
+
+    def _pattern(self, same: tuple[Any, ...], likes: list[Key]) -> Pattern | None:
+        """The pattern to adapt: one that holds these lengths already, else the one adapted longest ago, once there are enough."""
+        known = self._patterns.get(same, ())
+        for pattern in known:
+            if pattern.likes == likes:
+                return pattern
+        if len(known) < _STATES:
+            return None
+        self._patterns[same] = (*known[1:], known[0])
+        return known[0]
+
+    def _run(self, prepared: Prepared, q: Any, out: tuple[Any, ...], addresses: list[int]) -> tuple[Any, ...]:
+        """Launches. `addresses`: of what is given and of `out`."""
         if out:
             prepared.apart.check(addresses)
-        q = given[0]
         family: DeviceFamily = FAMILIES[type(q)]
         if not out:
-            out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs])
+            out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs.values()])
             addresses += map(family.pointer, out)
         if prepared.launch:
             if prepared.scratch:
-                held = [family.scratch(shape, dtype, q) for shape, dtype in prepared.scratch]
+                held = [family.scratch(shape, dtype, q) for shape, dtype in prepared.scratch.values()]
                 addresses += map(family.pointer, held)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
@@ -99,42 +111,49 @@ class Gpu:
             out[self.spec.outputs.index("max_logit")][...] = -math.inf  # of no row
         return out
 
-    def _keep(self, key: tuple[Any, ...], prepared: _Prepared) -> _Prepared:
+    def _keep(self, kept: dict[tuple[Any, ...], V], key: tuple[Any, ...], value: V, most: int) -> None:
+        """The oldest makes room."""
         with self._keeping:
-            if len(self._prepared) >= _CALLS_KEPT:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[key] = prepared
-        return prepared
+            if len(kept) >= most:
+                del kept[next(iter(kept))]
+            kept[key] = value
 
-    def _prepare(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> _Prepared:
+    def _prepare(
+        self, axes: Axes, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float], likes: Sequence[Key] | None
+    ) -> tuple[Prepared, Pattern | None]:
+        """A call, checked, planned and compiled; and, with `likes`, a pattern for others, if arrays are as the architecture wants them."""
         spec = self.spec
-        names = ("q", "k", "v", *(t.name for t in spec.tensors), *(spec.outputs if out else ()))
-        layouts = {name: liken(x, name).layout for name, x in zip(names, given + out, strict=True)}
+        layouts = {name: liken(x, name).layout for name, x in zip(axes.names, given + out, strict=True)}
         sizes = check_arrays(spec, layouts)
         ordinal = layouts["q"].device
         assert ordinal is not None
-        for name, layout in layouts.items():
-            if layout.offset % by_name(layout.dtype).bytes:
-                raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
-        for name in spec.outputs[1:] if out else ():
-            if not layouts[name].contiguous:
-                raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
-        apart = Apart(layouts, spec.outputs if out else ())
+        _check_places(spec, layouts)
+        apart = Apart.of(layouts, spec.outputs if out else ())
         shapes = output_shapes(spec, sizes)
         outputs = {name: (shapes[name], spec.out_element.name if name == "o" else "float32") for name in spec.outputs}
         if not out:
-            layouts |= _fresh(outputs, ordinal)
+            layouts |= fresh(outputs, ordinal)
         target = device(ordinal)
         arch = self._arch or target.arch
-        first = plan(spec, arch.name)
-        values = check_values(first, params)
+        values = check_values(plan(spec, arch.name), params)
         if not sizes.batch * sizes.q_len:
-            return _Prepared(ordinal, tuple(outputs.values()), (), None, apart)
+            return Prepared(ordinal, outputs, {}, None, apart), None
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
         arguments = {t.name: t.argument for t in spec.tensors}
-        launched = {arguments.get(name, name): layout for name, layout in layouts.items()}
-        launch = kernel.prepare(launched | _fresh(scratch, ordinal), values, sizes)
-        return _Prepared(ordinal, tuple(outputs.values()), tuple(scratch.values()), launch, apart, not sizes.kv_len)
+        launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch, ordinal)
+        prepared = Prepared(ordinal, outputs, scratch, kernel.prepare(launched, values, sizes), apart, not sizes.kv_len)
+        if likes is None or not sizes.kv_len or kernel.plan is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
+            return prepared, None
+        own = replace(prepared, launch=kernel.prepare(launched, values, sizes))
+        return prepared, Pattern(axes, likes, [FAMILIES[type(x)] for x in given + out], kernel.plan, sizes, own)
+
+
+def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:
+    for name, layout in layouts.items():
+        if layout.offset % by_name(layout.dtype).bytes:
+            raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
+        if name in spec.outputs[1:] and not layout.contiguous:
+            raise CallError(f"{name} has strides {layout.strides}: it has to be contiguous")

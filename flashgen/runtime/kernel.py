@@ -19,7 +19,7 @@ from flashgen.runtime.arrays import Layout
 from flashgen.runtime.device import Device, check, device
 from flashgen.runtime.nvrtc import Binary
 
-_ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
+ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
 _POINTER = struct.Struct("<Q")
 BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays
 
@@ -47,7 +47,7 @@ class Kernel:
         ordinal = layouts["q"].device
         assert ordinal is not None
         target = device(ordinal)
-        by_rows = {name: rows_first(layout, self.plan.spec.layout) if name in _ROLES else layout for name, layout in layouts.items()}
+        by_rows = {name: rows_first(layout, self.plan.spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
         record, addresses = fill(self.plan, by_rows, scalars(self.plan, sizes, values))
         grids = [grid(kernel, sizes, target.multiprocessors) for kernel in self.plan.launch.kernels]
         return Launch(self.on(target), target, record, addresses, grids, self.plan)
@@ -58,13 +58,17 @@ class Write(NamedTuple):
 
     at: int  # its place among the addresses, which have the order of the layouts, then what is BROUGHT
     into: Callable[[memoryview, int], None]
+    map: tma.Map | None = None  # that it goes through
+
+
+Change = tuple[Callable[..., None], int, Sequence[int]]  # what packs values into a record, where, and the values
 
 
 def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
     """The record of Params with all but addresses filled in, and what writes those into it."""
     dtype = record_dtype(plan.launch.arguments)
     record = np.zeros((), dtype)
-    writes = []
+    places, writes = [*layouts, *BROUGHT], []
     for argument in plan.launch.arguments:
         assert dtype.fields is not None
         offset = dtype.fields[argument.name][1]
@@ -76,19 +80,32 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
         else:
             if argument.kind == "array":
                 record[argument.name]["strides"] = steps(layouts[argument.of].shape, layouts[argument.of].strides)
-            writes.append(_write(argument, offset, layouts))
+            writes.append(_write(argument, offset, places.index(argument.of), layouts.get(argument.of)))
     return record, writes
 
 
-def _write(argument: Argument, offset: int, layouts: Mapping[str, Layout]) -> Write:
-    at = [*layouts, *BROUGHT].index(argument.of)
+def stride_change(argument: Argument, offset: int, layout: Layout) -> Change:
+    """What puts the strides of an array into a record, at the offset of its member."""
+    if argument.kind == "array":  # after the pointer
+        return _strides_of(len(layout.strides)), offset + _POINTER.size, steps(layout.shape, layout.strides)
+    batch, row, head, column = layout.strides
+    return _strides_of(4), offset, (batch, head, row, column)
+
+
+@functools.cache
+def _strides_of(rank: int) -> Callable[..., None]:
+    return struct.Struct(f"<{rank}q").pack_into
+
+
+def _write(argument: Argument, offset: int, at: int, layout: Layout | None) -> Write:
     if argument.kind == "tensor_map":
-        encode, end = tma.encoder(layouts[argument.of], argument.box), offset + 128
+        assert layout
+        encode, end = tma.Map(layout, argument.box), offset + 128
 
         def write_map(record: memoryview, address: int) -> None:
             record[offset:end] = encode(address)
 
-        return Write(at, write_map)
+        return Write(at, write_map, encode)
 
     def write_pointer(record: memoryview, address: int) -> None:
         _POINTER.pack_into(record, offset, address)
@@ -110,7 +127,7 @@ class Launch:
     ):
         from cuda.bindings import driver
 
-        self._target, self._context, self._writes = target, target.handle, tuple(writes)
+        self._target, self._context, self.writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
         self._halves = dealing.halves(target) if plan.pipeline.halves else 0
@@ -149,6 +166,21 @@ class Launch:
                 with self._target.active():
                     self._launch()
 
+    def adapt(self, changes: Sequence[Change], moved: Sequence[int], grids: Sequence[int] | None) -> None:
+        """Launches from now on are on arrays of other lengths: `changes` of what the record holds, the places of addresses whose maps have
+        changed, and `grids` where they are not as before. There are as many kernels with work."""
+        with self._lock:
+            for pack, offset, values in changes:
+                pack(self._record, offset, *values)
+            if moved:
+                written = list(self._written)
+                for at in moved:
+                    written[at] = -1
+                self._written = tuple(written)
+            if grids:
+                for (config, _), blocks in zip(self._kernels, grids, strict=True):
+                    config.gridDimX = blocks
+
     def _captured(self, stream: int) -> bool:
         """Whether a CUDA graph captures what goes into a stream; the default stream cannot be."""
         return stream != 0 and int(check(*self._driver.cuStreamIsCapturing(stream))) != 0
@@ -164,7 +196,7 @@ class Launch:
     def _write(self, wanted: tuple[int, ...]) -> None:
         """Patches the addresses that changed."""
         written, self._written = self._written, self._nothing  # should the driver refuse a tensor map
-        for at, into in self._writes:
+        for at, into, _ in self.writes:
             if wanted[at] != written[at]:
                 into(self._record, wanted[at])
         self._written = wanted

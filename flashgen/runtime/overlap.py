@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,30 +13,36 @@ from flashgen.runtime.arrays import Layout
 _MOST_WORK = 1 << 20  # candidates that are tried before two arrays count as sharing: strides of real arrays need a few
 
 
-class Apart:
+class Apart(NamedTuple):
     """What to look at in every call on arrays of these layouts, by name in the order of their addresses."""
 
-    def __init__(self, layouts: Mapping[str, Layout], written: Collection[str]):
+    layouts: dict[str, Layout]
+    reaches: tuple[tuple[int, int], ...]
+    pairs: tuple[tuple[int, int], ...]  # of what is written and what it may not meet, by their places
+
+    @classmethod
+    def of(cls, layouts: Mapping[str, Layout], written: Collection[str]) -> "Apart":
         """Raises CallError for an array to be written to whose elements are not all its own."""
         for name in written:
             if folded(layouts[name]):
                 what = f"{name} has shape {list(layouts[name].shape)} and strides {list(layouts[name].strides)}"
                 raise CallError(f"out for {what}: some of its elements are one, as of an expanded array. Give one that has them all")
-        self._layouts, reaches = list(layouts.items()), list(map(reach, layouts.values()))
-        names = list(layouts)
-        self._pairs = [
-            (i, j, *reaches[i], *reaches[j])
-            for i, name in enumerate(names)
-            for j, other in enumerate(names)
-            if name in written and (other not in written or j < i)
-        ]
+        named = list(enumerate(layouts))
+        pairs = [(i, j) for i, name in named for j, other in named if name in written and (other not in written or j < i)]
+        return cls(dict(layouts), tuple(map(reach, layouts.values())) if pairs else (), tuple(pairs))
+
+    def moved(self, layouts: Mapping[str, Layout]) -> "Apart":
+        """The same for arrays some of which have other layouts now."""
+        names = list(self.layouts)
+        return Apart.of({**self.layouts, **layouts}, {names[i] for i, _ in self.pairs})
 
     def check(self, addresses: Sequence[int]) -> None:
         """Raises CallError where something would be written into what is read, or into what else is written."""
-        for i, j, low, high, first, last in self._pairs:
+        for i, j in self.pairs:
+            (low, high), (first, last) = self.reaches[i], self.reaches[j]
             ours, theirs = addresses[i], addresses[j]
             if ours + low < theirs + last and theirs + first < ours + high:
-                (name, layout), (other, beside) = self._layouts[i], self._layouts[j]
+                (name, layout), (other, beside) = (list(self.layouts.items())[place] for place in (i, j))
                 if meet(layout, ours, beside, theirs):
                     raise CallError(f"out for {name} shares memory with {other}: give an array of its own, or leave out away")
 
@@ -46,11 +53,16 @@ def reach(layout: Layout) -> tuple[int, int]:
     >>> reach(Layout((3, 2), (-2, 1), "float32", None, 0))
     (-16, 8)
     """
-    if 0 in layout.shape:
-        return 0, 0
-    steps = [(n - 1) * stride for n, stride in zip(layout.shape, layout.strides, strict=True)]
+    low = high = 0
+    for n, stride in zip(layout.shape, layout.strides, strict=True):
+        if not n:
+            return 0, 0
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
     size = by_name(layout.dtype).bytes
-    return size * sum(min(0, step) for step in steps), size * (sum(max(0, step) for step in steps) + 1)
+    return size * low, size * (high + 1)
 
 
 def folded(layout: Layout) -> bool:

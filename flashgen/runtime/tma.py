@@ -1,16 +1,26 @@
 """Tensor maps: how the tensor memory accelerator finds a box of rows in an array [B, S, H, D] of any strides."""
 
+import ctypes
 import functools
-from collections.abc import Callable
+import struct
+import threading
 from typing import Any
+
+import numpy as np
 
 from flashgen.dtypes import by_name
 from flashgen.errors import BackendError
 from flashgen.runtime.arrays import Layout
 
 ALIGNMENT = 16  # bytes, of the first element and of every stride; CUDA driver API, cuTensorMapEncodeTiled
-_STRIDE_LIMIT = 2**40  # bytes
-_KEPT = 256  # layouts, and maps of each: outputs come from a pool, so addresses come again
+STRIDE_LIMIT = 2**40  # bytes
+_KEPT = 256  # maps of a layout: outputs come from a pool, so addresses come again
+_RANK, _BYTES = 4, 128  # of a map
+_DIMS, _STRIDES = struct.Struct("<4Q").pack, struct.Struct("<3Q").pack
+_ENCODING = threading.Lock()  # of the one place that the driver encodes to
+_MEMORY = np.zeros(_BYTES + 64, np.uint8)
+_MEMORY = _MEMORY[-_MEMORY.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
+_PLACE = ctypes.c_void_p(_MEMORY.ctypes.data)
 
 
 def addressable(layout: Layout) -> str | None:
@@ -27,49 +37,73 @@ def addressable(layout: Layout) -> str | None:
     for n, stride in zip(layout.shape[:-1], layout.strides[:-1], strict=True):
         if n > 1 and stride <= 0:
             return f"an axis has stride {stride}"
-        if n > 1 and (stride * size % ALIGNMENT or stride * size >= _STRIDE_LIMIT):
+        if n > 1 and (stride * size % ALIGNMENT or stride * size >= STRIDE_LIMIT):
             return f"an axis has a stride of {stride * size} bytes, not a multiple of {ALIGNMENT} below 2^40"
     return None
 
 
-@functools.lru_cache(_KEPT)
-def encoder(layout: Layout, box: tuple[int, int]) -> Callable[[int], bytes]:
-    """By address, the 128 bytes of a map that moves boxes of (columns, rows), swizzled over the bytes of a box row.
+class Map:
+    """Of an array, what moves boxes of (columns, rows), swizzled over the bytes of a box row: by address, 128 bytes.
 
-    `layout`: [B, S, H, D], addressable. Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped.
+    Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped.
     """
-    assert addressable(layout) is None, addressable(layout)
+
+    def __init__(self, layout: Layout, box: tuple[int, int]):
+        """`layout`: [B, S, H, D], addressable."""
+        self._encode, (self._kind, self._size, self._fixed) = _encode_tiled(), _fixed(layout.dtype, box)
+        self.lay(layout)
+
+    def lay(self, layout: Layout) -> None:
+        """The array lies so from now on; an axis of one element, whose stride means nothing, gets a legal one."""
+        (batches, rows, heads, _), (batch, row, head, _) = layout.shape, layout.strides
+        size = self._size
+        self._strides = _STRIDES(
+            row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
+        )
+        self.resize(layout.shape)
+
+    def resize(self, shape: tuple[int, ...]) -> None:
+        """It has as many rows as this from now on, and strides as before."""
+        batches, rows, heads, columns = shape
+        self._dims = _DIMS(columns, rows, heads, batches)
+        self._kept: dict[int, bytes] = {}
+
+    def __call__(self, pointer: int) -> bytes:
+        found = self._kept.get(pointer)
+        if found is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            with _ENCODING:
+                place = ctypes.c_void_p(pointer)
+                if status := self._encode(_PLACE, self._kind, _RANK, place, self._dims, self._strides, *self._fixed):
+                    raise _refusal(status)
+                found = self._kept[pointer] = _MEMORY.tobytes()
+        return found
+
+
+@functools.cache
+def _fixed(dtype: str, box: tuple[int, int]) -> tuple[int, int, tuple[bytes | int, ...]]:
+    """The element type, its bytes, and what the driver is told after sizes and strides."""
     from cuda.bindings import driver
 
-    dtype = by_name(layout.dtype)
-    batch, row, head, _ = _strides(layout)
-    batches, rows, heads, columns = layout.shape
-    fixed = (
-        [driver.cuuint64_t(n) for n in (columns, rows, heads, batches)],
-        [driver.cuuint64_t(s) for s in (row, head, batch)],
-        [driver.cuuint32_t(n) for n in (*box, 1, 1)],
-        [driver.cuuint32_t(1)] * 4,
+    kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.upper()}")
+    choices = (
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{box[0] * dtype.bytes}B"),
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{box[0] * by_name(dtype).bytes}B"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.name.upper()}")
-
-    @functools.lru_cache(_KEPT)
-    def at(pointer: int) -> bytes:
-        return _record(*driver.cuTensorMapEncodeTiled(kind, 4, pointer, *fixed))
-
-    return at
+    steps = (1, 1, 1, 1)  # elements
+    return int(kind), by_name(dtype).bytes, (struct.pack("<4I", *box, 1, 1), struct.pack("<4I", *steps), *map(int, choices))
 
 
-def _strides(layout: Layout) -> tuple[int, ...]:
-    """In bytes; an axis of one element, whose stride means nothing, gets a legal one."""
-    size = by_name(layout.dtype).bytes
-    return tuple(stride * size if n > 1 else ALIGNMENT for n, stride in zip(layout.shape, layout.strides, strict=True))
+@functools.cache
+def _encode_tiled() -> Any:
+    """cuTensorMapEncodeTiled of the driver's library itself: the bindings, which wrap each number, take several times as long."""
+    return ctypes.PyDLL("libcuda.so.1").cuTensorMapEncodeTiled
 
 
-def _record(status: Any, tensor_map: Any) -> bytes:
-    if int(status):
-        raise BackendError(f"the driver refused a tensor map: {status.name}")
-    return b"".join(int(word).to_bytes(8, "little") for word in tensor_map.opaque)
+def _refusal(status: int) -> BackendError:
+    from cuda.bindings import driver
+
+    return BackendError(f"the driver refused a tensor map: {driver.CUresult(status).name}")

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import warnings
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last t
 
 def length_class(keys: int) -> int:
     """The length that plans for so many keys are made for."""
-    return next((n for n in LENGTHS if keys <= n), LENGTHS[-1])
+    return LENGTHS[min(bisect_left(LENGTHS, keys), len(LENGTHS) - 1)]
 
 
 def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Plan:

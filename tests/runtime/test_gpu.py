@@ -4,17 +4,19 @@ CuPy arrays at made-up addresses stand for those on a GPU, and instead of a laun
 """
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import CallError
-from flashgen.runtime import arrays, cache, choice, dealing, gpu, kernel, tma, tuned
+from flashgen.plan.params import record_dtype
+from flashgen.runtime import arrays, cache, choice, dealing, gpu, kernel, lengths, tma, tuned
 from flashgen.runtime.device import Device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
@@ -41,9 +43,21 @@ class Launches(list[Any]):
     stream, made = 0, 0
 
 
-def tensor_map(layout: arrays.Layout, box: tuple[int, int]) -> Any:
+class Map:
     """128 bytes that tell what they were made from."""
-    return lambda at: repr((layout.shape, layout.strides, box, at)).encode().ljust(128)[:128]
+
+    def __init__(self, layout: arrays.Layout, box: tuple[int, int]):
+        self.box = box
+        self.lay(layout)
+
+    def lay(self, layout: arrays.Layout) -> None:
+        self.shape, self.strides = layout.shape, layout.strides
+
+    def resize(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def __call__(self, at: int) -> bytes:
+        return repr((self.shape, self.strides, self.box, at)).encode().ljust(128)[:128]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +76,7 @@ def launches() -> Any:
         patch.setattr(kernel.Launch, "_launch", launch)
         patch.setattr(arrays.CupyFamily, "empty", empty)
         patch.setattr(arrays.CupyFamily, "stream", lambda *_: seen.stream)
-        patch.setattr(tma, "encoder", tensor_map)
+        patch.setattr(tma, "Map", Map)
         patch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
         patch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
         patch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
@@ -70,6 +84,7 @@ def launches() -> Any:
         patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.plan.launch.kernels))
         patch.setattr(kernel, "device", lambda _: CARD)
         patch.setattr(gpu, "device", lambda _: CARD)
+        patch.setattr(lengths, "device", lambda _: CARD)
         patch.setattr(cache, "binary", lambda *_: SimpleNamespace(cubin=b""))
         yield seen
 
@@ -77,7 +92,7 @@ def launches() -> Any:
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[tuple[Any, ...], tuple[Any, ...], dict[str, float], int]:
     """Given arrays, outputs or none, params, a stream. Few values of each, so that parts of calls come again."""
-    q_len, kv_len, heads = draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.sampled_from([1, 2]))
+    q_len, kv_len, heads = draw(st.integers(0, 4)), draw(st.integers(0, 4)), draw(st.sampled_from([1, 2]))
 
     def array(length: int, place: int = 1) -> Any:
         address = draw(st.integers(place, place + 1)) << 40
@@ -101,17 +116,17 @@ def made_by(attend: Gpu, call: Any, launches: Launches) -> list[Any]:
     return list(launches)
 
 
-@given(sequence=st.lists(calls(), min_size=2, max_size=8), kept=st.sampled_from([2, 512]))
-@settings(max_examples=settings().max_examples // 2)
-def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launches, sequence: list[Any], kept: int) -> None:
-    before, gpu._CALLS_KEPT = gpu._CALLS_KEPT, kept
+@given(sequence=st.lists(calls(), min_size=2, max_size=8), kept=st.sampled_from([2, 512]), states=st.sampled_from([1, 2]))
+def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launches, sequence: list[Any], kept: int, states: int) -> None:
+    """Of some prepared before: with other lengths, strides, addresses, params."""
+    before, (gpu._CALLS_KEPT, gpu._STATES) = (gpu._CALLS_KEPT, gpu._STATES), (kept, states)
     try:
         warm = Gpu(SPEC, None)
         for call in sequence:
             assert made_by(warm, call, launches) == made_by(Gpu(SPEC, None), call, launches)
         assert len(warm._prepared) <= kept
     finally:
-        gpu._CALLS_KEPT = before
+        gpu._CALLS_KEPT, gpu._STATES = before
 
 
 def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +137,105 @@ def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch:
     for i in range(1, 9):
         qkv = tuple(on_gpu((1, 70 + i // 5, 2, 64), np.float16, address=(3 * i + j) << 40) for j in range(3))
         made_by(attend, (qkv, (), {}, i % 2), launches)
-    assert len(prepared) == 2
+    assert len(prepared) == 4  # of each length, and once more for others that come
+
+
+def growing(spec: Spec, kv_len: int, layer: int, whole: bool) -> tuple[Any, ...]:
+    """A query and a cache: the first keys of memory for more, or as many as there are."""
+    q = on_gpu((2, 1, 4, 64), spec.element.numpy, address=1 << 40)
+    room = kv_len if whole else 1024
+    k, v = (on_gpu((2, room, 2, 64), spec.element.numpy, address=(2 * layer + i) << 40)[:, :kv_len] for i in (2, 3))
+    return (q, k, v, *(on_gpu((4, kv_len), np.float32, address=99 << 40) for _ in spec.tensors))
+
+
+GROWING = [
+    Spec(head_dim=64, dtype="bfloat16", mask="causal"),
+    Spec(head_dim=64, dtype="bfloat16", score="s + bias[h, kv_idx]", tensors={"bias": {"shape": ["hq", "kv_len"], "dtype": "float32"}}),
+    Spec(head_dim=64, dtype="float32", mask="causal", outputs=["o", "lse"]),
+]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("spec", GROWING, ids=["causal", "bias", "float32"])
+def test_a_cache_that_grows_is_prepared_a_few_times(launches: Launches, monkeypatch: pytest.MonkeyPatch, spec: Spec, whole: bool) -> None:
+    prepared: list[Any] = []
+    prepare = kernel.Kernel.prepare
+    attend = Gpu(spec, None)
+    for kv_len in range(600, 640):
+        monkeypatch.setattr(kernel.Kernel, "prepare", prepare)
+        expected = [made_by(Gpu(spec, None), (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)]
+        monkeypatch.setattr(kernel.Kernel, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+        assert [made_by(attend, (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)] == expected
+    assert len(prepared) == 2 * gpu._STATES
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({1: (2, 610, 64)}, "^k has 3 axes"),
+        ({1: (2, 610, 2, 64, 1), 2: (2, 610, 2, 64, 1)}, "^k has 5 axes"),
+        ({2: (2, 609, 2, 64)}, r"^v has shape \[2, 609, 2, 64\], beside q"),
+        ({1: (3, 610, 2, 64)}, r"^k has shape \[3, 610, 2, 64\]"),
+        ({3: (4, 609)}, r"^bias has shape \[4, 609\]: axis 1 is indexed by kv_idx, of which there are 610"),
+        ({3: (4, 610, 1)}, r"^bias has shape \[4, 610, 1\]"),
+    ],
+)
+def test_mistakes_among_calls_of_other_lengths(launches: Launches, change: dict[int, tuple[int, ...]], message: str) -> None:
+    spec = GROWING[1]
+    attend = Gpu(spec, None)
+    for kv_len in range(600, 609):
+        made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)
+    given = list(growing(spec, 610, 0, False))
+    for i, shape in change.items():
+        given[i] = on_gpu(shape, given[i].dtype, address=(9 + i) << 40)
+    with pytest.raises(CallError, match=message):
+        attend(tuple(given), (), {})
+
+
+def test_an_axis_declared_as_a_number_is_as_long_as_what_runs_over_it(launches: Launches) -> None:
+    spec = Spec(head_dim=64, dtype="bfloat16", score="s + bias[kv_idx]", tensors={"bias": {"shape": [610], "dtype": "float32"}})
+    attend, bias = Gpu(spec, None), on_gpu((610,), np.float32, address=99 << 40)
+    for stride in range(1, 7):
+        given = (*growing(spec, 610, stride, False),)[:3]
+        made_by(attend, ((*given, on_gpu((610 * stride,), np.float32, address=99 << 40)[::stride]), (), {}, 0), launches)
+    with pytest.raises(CallError, match=r"^bias has shape \[610\]: axis 0 is indexed by kv_idx, of which there are 611"):
+        attend((*growing(spec, 611, 0, False)[:3], bias), (), {})
+
+
+def test_lengths_that_take_turns_are_not_adapted_each_time(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, adapted = GROWING[0], []
+    attend = Gpu(spec, None)
+    for kv_len in range(600, 610):
+        made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)
+    adapt = kernel.Launch.adapt
+    monkeypatch.setattr(kernel.Launch, "adapt", lambda *given: adapted.append(given) or adapt(*given))
+    for _ in range(5):
+        for kv_len in (620, 630, 640):
+            made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)
+    assert len(adapted) == 3
+
+
+def test_threads_that_grow_side_by_side(launches: Launches) -> None:
+    """Each launches what is its own, though they share what is patched."""
+    spec = GROWING[0]
+    attend, seen = Gpu(spec, None), Gpu(spec, None)
+    for kv_len in range(600, 604):
+        made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)
+    expected = {n: made_by(seen, (growing(spec, n, 0, False), (), {}, 0), launches)[0][0] for n in range(610, 660)}
+    launches.clear()
+
+    def run(first: int) -> None:
+        for n in range(610 + first, 660, 5):
+            attend(growing(spec, n, 0, False), (), {})
+
+    with ThreadPoolExecutor(5) as threads:
+        list(threads.map(run, range(5)))
+    dtype = record_dtype(attend.choice.plan(by_name("sm_90a"), 0, 1024, "Some Card").launch.arguments)
+    assert len(launches) == 50
+    for record, _ in launches:
+        n = int(np.frombuffer(record, dtype)[0]["kv_len"])
+        mine, theirs = (np.frombuffer(x, dtype)[0] for x in (record, expected[n]))
+        assert all(bytes(mine[name]) == bytes(theirs[name]) for name in dtype.names if name != "o")
 
 
 def test_other_lengths_of_a_class_are_not_planned_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ LAYOUTS = {
 @pytest.fixture(autouse=True)
 def maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensor maps that only tell their address and their box."""
-    monkeypatch.setattr(tma, "encoder", lambda _, box: lambda at: np.array([at, *box] + [0] * 13, np.uint64).tobytes())
+    monkeypatch.setattr(tma, "Map", lambda _, box: lambda at: np.array([at, *box] + [0] * 13, np.uint64).tobytes())
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_the_record(planned: Plan) -> None:
     known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
     record, writes = kernel.fill(planned, by_rows(), known)
     memory = bytearray(record.tobytes())
-    for at, into in writes:
+    for at, into, _ in writes:
         into(memoryview(memory), tuple(ADDRESSES.values())[at])
     filled = np.frombuffer(memory, record.dtype)[0]
     for argument in planned.launch.arguments:
@@ -176,7 +176,7 @@ def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[
 
 
 def test_what_the_driver_refuses_is_written_anew(planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    def encoder(_: Any, box: Any) -> Any:
+    def tensor_map(_: Any, box: Any) -> Any:
         def at(address: int) -> bytes:
             if address == 0xBAD:
                 raise BackendError("the driver refused a tensor map")
@@ -184,7 +184,7 @@ def test_what_the_driver_refuses_is_written_anew(planned: Plan, launched: list[d
 
         return at
 
-    monkeypatch.setattr(tma, "encoder", encoder)
+    monkeypatch.setattr(tma, "Map", tensor_map)
     launch = prepare(planned)
     launch(ARRAYS, 5)
     with pytest.raises(BackendError):

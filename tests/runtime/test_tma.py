@@ -1,6 +1,6 @@
 """Tensor maps: what they are asked to cover. The driver, which encodes them, is replaced by one that keeps what it is asked."""
 
-from types import SimpleNamespace
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -49,56 +49,85 @@ def test_what_is_addressable_keeps_the_driver_s_rules(order: list[int], shape: l
     strides = tuple(s // 2 for s in x.strides)
     layout = Layout(x.shape, strides, "float16", 0, x.ctypes.data % 16)
     if tma.addressable(layout) is None:
-        legal = np.lib.stride_tricks.as_strided(x, x.shape, tma._strides(layout))
+        steps = tuple(s if n > 1 else tma.ALIGNMENT for n, s in zip(x.shape, x.strides, strict=True))  # as Map.lay has it
+        legal = np.lib.stride_tricks.as_strided(x, x.shape, steps)
         tensor_map(legal.transpose(0, 2, 1, 3), (1, 1, 8, 8))  # raises where a rule of the driver is broken
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the driver's library is given, through a C function pointer as its own."""
     calls: list[tuple[Any, ...]] = []
 
-    def encode(kind: Any, rank: int, pointer: int, *arguments: Any) -> tuple[Any, Any]:
-        lists = [[int(x) for x in argument] for argument in arguments[:4]]
-        calls.append((kind.name, rank, pointer, *lists, *(a.name for a in arguments[4:])))
-        return 0, SimpleNamespace(opaque=[driver.cuuint64_t(pointer + i) for i in range(16)])
+    def encode(place: int, kind: int, rank: int, pointer: int, *rest: Any) -> int:
+        assert place % 64 == 0
+        dims, strides, box, steps = (
+            (ctypes.c_uint64 * 4).from_address(rest[0])[:],
+            (ctypes.c_uint64 * 3).from_address(rest[1])[:],
+            *((ctypes.c_uint32 * 4).from_address(at)[:] for at in rest[2:4]),
+        )
+        (ctypes.c_uint64 * 16).from_address(place)[:] = [pointer + i for i in range(16)]
+        calls.append((driver.CUtensorMapDataType(kind).name, rank, pointer, dims, strides, box, steps, *rest[4:]))
+        return 0
 
-    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", encode)
-    tma.encoder.cache_clear()
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    made = ctypes.CFUNCTYPE(number, pointer, number, ctypes.c_uint, *[pointer] * 5, *[number] * 4)(encode)
+    untyped = ctypes.CFUNCTYPE(number)(ctypes.cast(made, pointer).value)  # takes anything, as a function of a library does
+    monkeypatch.setattr(tma, "_encode_tiled", lambda: untyped)
+    calls_of.append(made)
     return calls
 
 
+calls_of: list[Any] = []  # kept: C holds no references
+
+
 def test_a_map_of_queries(asked: list[tuple[Any, ...]]) -> None:
-    record = tma.encoder(PACKED, (64, 192))(0x1000)
+    record = tma.Map(PACKED, (64, 192))(0x1000)
     assert np.frombuffer(record, np.uint64).tolist() == [0x1000 + i for i in range(16)]
     (call,) = asked
     assert call[:7] == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 4, 0x1000, [128, 100, 8, 2], [2048, 256, 204800], [64, 192, 1, 1], [1, 1, 1, 1])
-    assert call[7:] == (
+    kinds = (driver.CUtensorMapInterleave, driver.CUtensorMapSwizzle, driver.CUtensorMapL2promotion, driver.CUtensorMapFloatOOBfill)
+    assert [kind(n).name for kind, n in zip(kinds, call[7:], strict=True)] == [
         "CU_TENSOR_MAP_INTERLEAVE_NONE",
         "CU_TENSOR_MAP_SWIZZLE_128B",
         "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
-    )
+    ]
+
+
+def test_addresses_beyond_32_bits(asked: list[tuple[Any, ...]]) -> None:
+    tma.Map(PACKED, (64, 64))(0x7F12_3456_7890)
+    assert asked[0][2] == 0x7F12_3456_7890
 
 
 @pytest.mark.parametrize(("columns", "swizzle"), [(64, "128B"), (32, "64B"), (16, "32B")])
 def test_the_swizzle_spans_a_box_row(columns: int, swizzle: str, asked: list[tuple[Any, ...]]) -> None:
-    tma.encoder(PACKED, (columns, 64))(0x1000)
-    assert asked[0][8] == f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"
+    tma.Map(PACKED, (columns, 64))(0x1000)
+    assert driver.CUtensorMapSwizzle(asked[0][8]).name == f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"
 
 
 def test_an_axis_of_one_gets_a_legal_stride(asked: list[tuple[Any, ...]]) -> None:
-    tma.encoder(Layout((1, 100, 1, 64), (3, 64, -5, 1), "float16", 0, 0), (64, 64))(0x1000)
+    tma.Map(Layout((1, 100, 1, 64), (3, 64, -5, 1), "float16", 0, 0), (64, 64))(0x1000)
     assert asked[0][4] == [128, 16, 16]
 
 
 def test_maps_are_kept_by_address(asked: list[tuple[Any, ...]]) -> None:
-    at = tma.encoder(PACKED, (64, 128))
+    at = tma.Map(PACKED, (64, 128))
     assert at(0x1000) == at(0x1000) != at(0x2000)
     assert [call[2] for call in asked] == [0x1000, 0x2000]
 
 
+def test_an_array_of_another_length_has_another_map(asked: list[tuple[Any, ...]]) -> None:
+    at = tma.Map(PACKED, (64, 128))
+    at(0x1000)
+    at.resize((2, 101, 8, 128))
+    at(0x1000)
+    at.lay(PACKED._replace(shape=(2, 102, 8, 128), strides=(102 * 8 * 128, 8 * 128, 128, 1)))
+    at(0x1000)
+    assert [(call[3][1], call[4][2]) for call in asked] == [(100, 204800), (101, 204800), (102, 208896)]
+
+
 def test_a_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "cuTensorMapEncodeTiled", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE, None))
-    tma.encoder.cache_clear()
+    monkeypatch.setattr(tma, "_encode_tiled", lambda: lambda *_: int(driver.CUresult.CUDA_ERROR_INVALID_VALUE))
     with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
-        tma.encoder(PACKED, (64, 128))(0x1000)
+        tma.Map(PACKED, (64, 128))(0x1000)

@@ -1,0 +1,182 @@
+"""Calls that differ in lengths alone from one that was prepared, as those of a cache that grows by a key a step: its record is patched."""
+
+import functools
+import operator
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flashgen.dtypes import by_name
+from flashgen.expr.affine import MAX_LENGTH
+from flashgen.expr.reads import RUNS_OVER, indices, over
+from flashgen.plan.model import Argument, Plan
+from flashgen.plan.params import Sizes, grid, of_sizes, record_dtype
+from flashgen.plan.params import shape as shape_of
+from flashgen.runtime import tma
+from flashgen.runtime.arguments import output_shapes, rows_first
+from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
+from flashgen.runtime.device import device
+from flashgen.runtime.kernel import ROLES, Change, Launch, stride_change
+from flashgen.runtime.overlap import Apart
+from flashgen.runtime.tuned import length_class
+from flashgen.spec import Spec
+
+_WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
+_PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
+_OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
+
+Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
+
+
+def fresh(made: Mapping[str, Made], ordinal: int) -> dict[str, Layout]:
+    """The layouts that new arrays will have."""
+    return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, (shape, dtype) in made.items()}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What calls on arrays of the same layouts share."""
+
+    ordinal: int
+    outputs: Mapping[str, Made]
+    scratch: Mapping[str, Made]  # what the kernels hand to each other
+    launch: Launch | None  # None: there is no query
+    apart: Apart
+    without_keys: bool = False
+
+
+class Axes:
+    """Which axes of the arrays of a call are lengths, by their names; all others are the same in calls that differ in lengths alone."""
+
+    def __init__(self, spec: Spec, names: Sequence[str]):
+        self.sequence = 1 if spec.layout == "bshd" else 2  # the axis of q and k
+        self.names = tuple(names)
+        words: dict[str, Sequence[Sequence[str | int]]] = {"lse": (("b",), ("hq",), ("q_len",)), "max_logit": (("hq",),)}
+        words["max"] = words["lse"]
+        for name in ROLES:
+            row = (("b",), ("q_len" if name in ("q", "o") else "kv_len",), ("h",), ("d",))
+            words[name] = row if spec.layout == "bshd" else (row[0], row[2], row[1], row[3])
+        for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
+            read = indices(spec)[tensor.name]
+            words[tensor.name] = [
+                (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(tensor.shape, read, strict=True)
+            ]
+        of_axes = [[[_WORDS.index(word) for word in axis if word in _WORDS] for axis in words[name]] for name in names]
+        self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
+        self._others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
+
+    def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
+        """Equal for calls that differ in lengths alone, and whose lengths are of one class; empty where an axis is missing."""
+        try:
+            found = length_class(likes[1][0][self.sequence])
+            return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self._others, likes, strict=True)]
+        except IndexError:
+            return ()
+
+
+def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+    return operator.itemgetter(*positions) if positions else len
+
+
+class Pattern:
+    """A prepared call with a launch of its own, which is adapted to calls whose `Axes.key` is the same, one after the other.
+
+    Whoever asks for one holds `lock` until its launch is done.
+    """
+
+    def __init__(self, axes: Axes, likes: Sequence[Key], families: Sequence[Family], plan: Plan, sizes: Sizes, prepared: Prepared):
+        self.lock = threading.Lock()
+        self._axes, self.likes, self._families = axes, list(likes), families
+        self._plan, self._sizes, self._prepared = plan, sizes, prepared
+        dtype, arguments = record_dtype(plan.launch.arguments), plan.launch.arguments
+        assert dtype.fields is not None
+        offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
+        sized = of_sizes(plan, sizes)
+        other = of_sizes(plan, Sizes(sizes.batch, 2 * sizes.q_len, 2 * sizes.kv_len, sizes.heads, sizes.kv_heads))
+        follow = {of for of in sized if sized[of] != other[of]} | {"section"}
+        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in follow]
+        blocks = [size for kernel in plan.launch.kernels for size in kernel.blocks if not isinstance(size, int)]
+        self._blocks_follow_keys = any("kv_len" in size for size in blocks)
+        self._strides: dict[str, list[tuple[Argument, int]]] = {}
+        for argument in arguments:
+            if argument.kind in ("strides", "array"):
+                self._strides.setdefault(argument.of, []).append((argument, offsets[argument.name]))
+        self._maps: dict[str, list[tuple[tma.Map, int]]] = {}
+        assert prepared.launch
+        addressed = [argument for argument in arguments if argument.kind not in ("scalar", "strides")]
+        for argument, write in zip(addressed, prepared.launch.writes, strict=True):
+            if write.map:
+                self._maps.setdefault(argument.of, []).append((write.map, write.at))
+        given = {t.name: t.argument for t in plan.spec.tensors}
+        self._arguments = [given.get(name, name) for name in axes.names]
+        self._tensors = frozenset(given.values())
+
+    def adapted(self, likes: Sequence[Key]) -> Prepared | None:
+        """The call on arrays of other lengths; None where they do not fit together, or where another plan may serve them."""
+        if likes == self.likes:
+            return self._prepared
+        known, sequence = self._prepared, self._axes.sequence
+        q_len, kv_len = likes[0][0][sequence], likes[1][0][sequence]
+        changed = self._changed(likes, (q_len, kv_len, -(-q_len // 32)))
+        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
+            return None
+        sizes = Sizes(self._sizes.batch, q_len, kv_len, self._sizes.heads, self._sizes.kv_heads)
+        if q_len != self._sizes.q_len:
+            shapes = output_shapes(self._plan.spec, sizes)
+            outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
+            known, changed = replace(known, outputs=outputs), by_rows(fresh(outputs, known.ordinal), self._plan.spec) | changed
+        if known.scratch:
+            scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._plan.launch.scratch}
+            known, changed = replace(known, scratch=scratch), changed | fresh(scratch, known.ordinal)
+        for name, layout in changed.items():
+            if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
+                return None
+        if known.apart.pairs:
+            moved = {name: changed[of] for name, of in zip(self._axes.names, self._arguments, strict=True) if of in changed}
+            known = replace(known, apart=known.apart.moved(moved))
+        self._adapt(sizes, changed)
+        self.likes, self._sizes, self._prepared = list(likes), sizes, known
+        return known
+
+    def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Layout] | None:
+        """By argument, the layouts of arrays that are not as before; None where an axis is not as long as it has to be."""
+        changed = {}
+        for i, (like, before, axes) in enumerate(zip(likes, self.likes, self._axes.lengths, strict=True)):
+            for axis, which in axes:
+                if like[0][axis] != lengths[which]:
+                    return None
+            if like != before:
+                name = self._arguments[i]
+                layout = self._families[i].layout(like)
+                changed[name] = rows_first(layout, self._plan.spec.layout) if name in ROLES else layout
+        return changed
+
+    def _adapt(self, sizes: Sizes, changed: Mapping[str, Layout]) -> None:
+        launch, values, moved = self._prepared.launch, of_sizes(self._plan, sizes), []
+        assert launch
+        changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
+        for name, layout in changed.items():
+            for argument, offset in self._strides.get(name, ()):
+                changes.append(stride_change(argument, offset, layout))
+            for map, at in self._maps.get(name, ()):
+                map.lay(layout)
+                moved.append(at)
+        grids = None
+        if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:
+            multiprocessors = device(self._prepared.ordinal).multiprocessors
+            grids = [grid(kernel, sizes, multiprocessors) for kernel in self._plan.launch.kernels]
+        launch.adapt(changes, moved, grids)
+
+
+def by_rows(layouts: Mapping[str, Layout], spec: Spec) -> dict[str, Layout]:
+    """The layouts, those of q, k, v and o with axes [B, S, H, D]."""
+    return {name: rows_first(layout, spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
+
+
+@functools.lru_cache(1024)
+def _plain(strides: tuple[int, ...], dtype: str) -> bool:
+    """Whether every plan takes them, whatever the axes: the last one dense, and what tensor maps ask of the others."""
+    size = by_name(dtype).bytes
+    return strides[-1] == 1 and all(0 < s * size < tma.STRIDE_LIMIT and not s * size % tma.ALIGNMENT for s in strides[:-1])
