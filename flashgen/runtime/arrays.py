@@ -284,12 +284,7 @@ def adopt(x: Any, name: str) -> Any:
     kind, _ = x.__dlpack_device__()
     if kind != _DLPACK_HOST:
         return cupy().from_dlpack(x)
-    if hasattr(x, "__array__"):
-        return np.asarray(x)
-    try:
-        return dlpack.read(x)
-    except CallError as error:
-        raise CallError(f"{name}: {error}") from None
+    return np.asarray(x) if hasattr(x, "__array__") else dlpack.read(x, name)
 
 
 def give_back(result: Any, like: Any) -> Any:

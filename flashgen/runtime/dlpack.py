@@ -26,8 +26,8 @@ class _Capsule:
         return 1, 0
 
 
-def read(x: Any) -> np.ndarray[Any, Any]:
-    """The array, in the memory of `x`. Raises CallError for what DLPack has and NumPy has not."""
+def read(x: Any, name: str) -> np.ndarray[Any, Any]:
+    """The array, in the memory of `x`. Raises CallError, by name, for what DLPack has and NumPy has not."""
     try:
         capsule = x.__dlpack__()
         address = _pointer(capsule, _NAME)
@@ -36,7 +36,7 @@ def read(x: Any) -> np.ndarray[Any, Any]:
             code.value = _UINT  # the record is the consumer's
         found: np.ndarray[Any, Any] = np.from_dlpack(_Capsule(capsule))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise CallError(f"its DLPack cannot be read ({error}): pass an array of NumPy, CuPy, PyTorch or JAX") from None
+        raise CallError(f"{name}: its DLPack cannot be read ({error}): pass an array of NumPy, CuPy, PyTorch or JAX") from None
     return found.view(by_name("bfloat16").numpy) if bfloat else found
 
 
