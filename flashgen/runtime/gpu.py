@@ -45,6 +45,7 @@ class Gpu:
         self._arch = arch  # None: that of the arrays' device
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._patterns: dict[tuple[Any, ...], tuple[Pattern, ...]] = {}
+        self._latest: Pattern | None = None
         names = ("q", "k", "v", *(t.name for t in spec.tensors))
         self._axes, self._axes_out = Axes(spec, names), Axes(spec, (*names, *spec.outputs))
         self._keeping = threading.Lock()
@@ -69,8 +70,12 @@ class Gpu:
         if prepared := self._prepared.get(key):
             return self._run(prepared, given[0], out, addresses)
         axes = self._axes_out if out else self._axes
-        same = axes.key(tuple(params.items()), likes)
-        if pattern := self._pattern(same, likes):
+        same: tuple[Any, ...] = ()
+        pattern = self._latest
+        if not (pattern and pattern.likes == likes and pattern.params == params):
+            same = axes.key(tuple(params.items()), likes)
+            pattern = self._pattern(same, likes)
+        if pattern:
             with pattern.lock:
                 if prepared := pattern.adapted(likes):
                     return self._run(prepared, given[0], out, addresses)
@@ -86,11 +91,14 @@ class Gpu:
         known = self._patterns.get(same, ())
         for pattern in known:
             if pattern.likes == likes:
-                return pattern
-        if len(known) < _STATES:
-            return None
-        self._patterns[same] = (*known[1:], known[0])
-        return known[0]
+                break
+        else:
+            if len(known) < _STATES:
+                return None
+            pattern = known[0]
+            self._patterns[same] = (*known[1:], pattern)
+        self._latest = pattern
+        return pattern
 
     def _run(self, prepared: Prepared, q: Any, out: tuple[Any, ...], addresses: list[int]) -> tuple[Any, ...]:
         """Launches. `addresses`: of what is given and of `out`."""
@@ -148,7 +156,7 @@ class Gpu:
         if likes is None or not sizes.kv_len or kernel.plan is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
             return prepared, None
         own = replace(prepared, launch=kernel.prepare(launched, values, sizes))
-        return prepared, Pattern(axes, likes, [FAMILIES[type(x)] for x in given + out], kernel.plan, sizes, own)
+        return prepared, Pattern(axes, params, likes, [FAMILIES[type(x)] for x in given + out], kernel.plan, sizes, own)
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

@@ -86,17 +86,24 @@ class Pattern:
     Whoever asks for one holds `lock` until its launch is done.
     """
 
-    def __init__(self, axes: Axes, likes: Sequence[Key], families: Sequence[Family], plan: Plan, sizes: Sizes, prepared: Prepared):
-        self.lock = threading.Lock()
-        self._axes, self.likes, self._families = axes, list(likes), families
+    def __init__(
+        self,
+        axes: Axes,
+        params: Mapping[str, int | float],
+        likes: Sequence[Key],
+        families: Sequence[Family],
+        plan: Plan,
+        sizes: Sizes,
+        prepared: Prepared,
+    ):
+        self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
+        self._axes, self._families = axes, families
         self._plan, self._sizes, self._prepared = plan, sizes, prepared
         dtype, arguments = record_dtype(plan.launch.arguments), plan.launch.arguments
         assert dtype.fields is not None
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
         sized = of_sizes(plan, sizes)
-        other = of_sizes(plan, Sizes(sizes.batch, 2 * sizes.q_len, 2 * sizes.kv_len, sizes.heads, sizes.kv_heads))
-        follow = {of for of in sized if sized[of] != other[of]} | {"section"}
-        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in follow]
+        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in sized]
         blocks = [size for kernel in plan.launch.kernels for size in kernel.blocks if not isinstance(size, int)]
         self._blocks_follow_keys = any("kv_len" in size for size in blocks)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
@@ -154,19 +161,19 @@ class Pattern:
         return changed
 
     def _adapt(self, sizes: Sizes, changed: Mapping[str, Layout]) -> None:
-        launch, values, moved = self._prepared.launch, of_sizes(self._plan, sizes), []
+        launch, values, grids = self._prepared.launch, of_sizes(self._plan, sizes), None
         assert launch
+        if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
+            multiprocessors = device(self._prepared.ordinal).multiprocessors
+            grids = [grid(kernel, sizes, multiprocessors) for kernel in self._plan.launch.kernels]
         changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
+        moved = []
         for name, layout in changed.items():
             for argument, offset in self._strides.get(name, ()):
                 changes.append(stride_change(argument, offset, layout))
             for map, at in self._maps.get(name, ()):
                 map.lay(layout)
                 moved.append(at)
-        grids = None
-        if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:
-            multiprocessors = device(self._prepared.ordinal).multiprocessors
-            grids = [grid(kernel, sizes, multiprocessors) for kernel in self._plan.launch.kernels]
         launch.adapt(changes, moved, grids)
 
 

@@ -55,16 +55,11 @@ class Map:
 
     def lay(self, layout: Layout) -> None:
         """The array lies so from now on; an axis of one element, whose stride means nothing, gets a legal one."""
-        (batches, rows, heads, _), (batch, row, head, _) = layout.shape, layout.strides
+        (batches, rows, heads, columns), (batch, row, head, _) = layout.shape, layout.strides
         size = self._size
         self._strides = _STRIDES(
             row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
         )
-        self.resize(layout.shape)
-
-    def resize(self, shape: tuple[int, ...]) -> None:
-        """It has as many rows as this from now on, and strides as before."""
-        batches, rows, heads, columns = shape
         self._dims = _DIMS(columns, rows, heads, batches)
         self._kept: dict[int, bytes] = {}
 

@@ -53,9 +53,6 @@ class Map:
     def lay(self, layout: arrays.Layout) -> None:
         self.shape, self.strides = layout.shape, layout.strides
 
-    def resize(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-
     def __call__(self, at: int) -> bytes:
         return repr((self.shape, self.strides, self.box, at)).encode().ljust(128)[:128]
 

@@ -120,7 +120,7 @@ def test_maps_are_kept_by_address(asked: list[tuple[Any, ...]]) -> None:
 def test_an_array_of_another_length_has_another_map(asked: list[tuple[Any, ...]]) -> None:
     at = tma.Map(PACKED, (64, 128))
     at(0x1000)
-    at.resize((2, 101, 8, 128))
+    at.lay(PACKED._replace(shape=(2, 101, 8, 128)))
     at(0x1000)
     at.lay(PACKED._replace(shape=(2, 102, 8, 128), strides=(102 * 8 * 128, 8 * 128, 128, 1)))
     at(0x1000)
