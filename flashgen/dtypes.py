@@ -1,5 +1,7 @@
 """Element types, one row each: what NumPy, CUDA and the tensor cores call them."""
 
+import ctypes
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,3 +49,25 @@ TENSOR_DTYPES = ("float32", "int32", "bool")  # of arrays that expressions read
 def by_name(name: str) -> DType:
     """The row of a name."""
     return DTYPES[name]
+
+
+def float32(x: float) -> float:
+    """The number of float32 nearest to x; infinite beyond them all."""
+    return ctypes.c_float(x).value
+
+
+def float32_fault(x: float) -> str:
+    """Why float32 does not hold a number, rounded; empty if it does."""
+    rounded = float32(x)
+    if not math.isfinite(rounded):
+        return "expected a finite number of float32, at most 3.4e38"
+    return "it is 0 in float32, whose least number is 1.4e-45" if x and not rounded else ""
+
+
+def float32_text(x: float) -> str:
+    """The shortest text that is this number of float32.
+
+    >>> float32_text(float32(0.1))
+    '0.1'
+    """
+    return str(np.float32(x))

@@ -11,7 +11,6 @@ from flashgen.expr import lower
 from flashgen.expr.lower import read
 from flashgen.expr.meaning import meaning
 from flashgen.expr.nodes import Call, Load, Node, names, walk
-from flashgen.expr.reads import indices, over
 from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
@@ -23,7 +22,6 @@ KINDS = {
     "integers": "INT_MIN, INT_MAX and what lies around 2^30 in tensors of integers, and in integer params",
     "biases": "1e9, 1e30, the largest numbers, denormals and -inf in tensors of floats",
     "hidden": "NaN and infinity in k and v at keys that their place hides from every query",
-    "axes": "axes of 1, repeated where an index of the call runs over them",
     "views": "arrays turned, reversed, of every other element, or repeated with stride 0",
 }
 _TOP = 2**31 - 1
@@ -41,7 +39,6 @@ def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
         "integers": any(t.dtype == "int32" for t in spec.tensors) or any(p.type == "int" for p in spec.params),
         "biases": any(t.dtype == "float32" for t in spec.tensors),
         "hidden": hidden(spec, sizes, values).any(),
-        "axes": any(over(axis) for axes in indices(spec).values() for axis in axes),
         "views": True,
     }
     return [kind for kind in KINDS if met[kind]]
@@ -79,9 +76,6 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
         some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
         chosen = random.choice(np.asarray(some, x.dtype)[random.permutation(len(some))[: random.randint(1, 4)]], x.shape)
         x = np.where(random.random_sample(x.shape) < random.choice(SHARES), chosen, x).astype(x.dtype)
-    if "axes" in kinds:
-        for axis, read_at in enumerate(indices(spec)[tensor.name]):
-            x = x.take([0], axis) if over(read_at) and x.shape[axis] and random.randint(2) else x
     return x
 
 

@@ -1,12 +1,14 @@
-"""Constants folded, exactly: what a float32 kernel and a float64 reference would both compute, sooner."""
+"""Constants folded, in float32 and in exact integers; what leaves the range of float32, or becomes 0 there, is left as it is."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
+from flashgen.dtypes import float32
 from flashgen.expr.nodes import Call, Const, Node, Type, rebuild
 
-LIMITS = {"int": 2**31 - 1, "float": 3.4028234e38, "bool": 1}  # of int32 and float32
+INT32 = 2**31 - 1
+NEVER_0 = ("exp", "exp2", "sigmoid")
 TRUE, FALSE = Const(True, "bool"), Const(False, "bool")
 
 _EVALUATE: dict[str, Callable[..., Any]] = {
@@ -66,7 +68,7 @@ def as_float(node: Node) -> Node:
     """An integer as a float; a number of the text at once."""
     if node.type == "float":
         return node
-    return Const(float(node.value), "float") if isinstance(node, Const) else Call("float", (node,), "float")
+    return Const(float32(node.value), "float") if isinstance(node, Const) else Call("float", (node,), "float")
 
 
 def join(*nodes: Node) -> tuple[Node, ...]:
@@ -87,7 +89,11 @@ def _evaluate(node: Call, values: list[int | float | bool]) -> Node:
         value = _EVALUATE[node.op](*values)
     except (ZeroDivisionError, OverflowError, ValueError):
         return node  # infinite or undefined: left to the arithmetic of whoever runs it
-    return Const(value, node.type) if abs(value) <= LIMITS[node.type] else node
+    if node.type != "float":
+        return Const(value, node.type) if abs(value) <= INT32 else node
+    rounded = float32(value)  # of two numbers of float32, + - * / sqrt rounded twice are rounded once
+    lost = not rounded and (value != 0 or node.op in NEVER_0)
+    return Const(rounded, "float") if math.isfinite(rounded) and not lost else node
 
 
 def _fold_logic(node: Call) -> Node:

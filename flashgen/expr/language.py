@@ -10,7 +10,6 @@ from flashgen.expr.nodes import FUNCTIONS, INDEX_NAMES, Type
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 4000, 60, 1000
 MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
 MAX_EXACT = 2**63 - 2**33  # of what is computed from them: 64 bits, with room for the positions that a named mask adds
-MAX_FLOAT = 3.4028234e38  # of float32
 
 INDICES: Mapping[str, Type] = dict.fromkeys(INDEX_NAMES, "int")
 ARITY = {**dict.fromkeys(FUNCTIONS, 1), "abs": 1, "min": 2, "max": 2, "where": 3, "bit": 2}

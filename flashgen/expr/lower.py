@@ -4,10 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.dtypes import float32_fault
 from flashgen.errors import SpecError
 from flashgen.expr.fold import fold
 from flashgen.expr.language import INDICES, Scope
-from flashgen.expr.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
+from flashgen.expr.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, names, rebuild, walk
+from flashgen.expr.numpy import evaluate
 from flashgen.expr.parse import Parser
 from flashgen.expr.signs import Requirement
 
@@ -19,8 +21,8 @@ TYPES: dict[str, Type] = {"float32": "float", "int32": "int", "bool": "bool"}  #
 
 @dataclass(frozen=True)
 class Expressions:
-    """A spec's expressions: `score`, a float of s (q.k times `scale`); `mask`, true where a query sees a key; `scale`, of params;
-    `sink`, a logit of a query head, if its softmax has one."""
+    """A spec's expressions: `score`, a float of s (q.k times `scale`); `mask`, true where a query sees a key; `scale`, of params, as it is
+    written, for the host alone computes it; `sink`, a logit of a query head, if its softmax has one."""
 
     score: Node
     mask: Node
@@ -41,7 +43,9 @@ def lower(spec: "Spec") -> Expressions:
     """
     parsed = read(spec)
     sink = None if parsed.sink is None else fold(parsed.sink)
-    return Expressions(fold(parsed.score), fold(parsed.mask), fold(parsed.scale), parsed.requires, sink)
+    if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
+        raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
+    return Expressions(fold(parsed.score), fold(parsed.mask), parsed.scale, parsed.requires, sink)
 
 
 def read(spec: "Spec") -> Expressions:

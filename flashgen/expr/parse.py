@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Mapping, Sequence
 
+from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.expr.fold import FALSE, TRUE, as_float, fold, join
 from flashgen.expr.integers import Integers, of_language
@@ -13,7 +14,6 @@ from flashgen.expr.language import (
     HINTS,
     MAX_DEPTH,
     MAX_EXACT,
-    MAX_FLOAT,
     MAX_INT,
     MAX_NODES,
     OPERATORS,
@@ -111,9 +111,9 @@ class Parser(Located):
                 )
             return Const(value, "int")
         if isinstance(value, float):
-            if not abs(value) <= MAX_FLOAT:
-                raise self.error(tree, "a number that does not fit float32", f"allowed: up to {MAX_FLOAT}")
-            return Const(value, "float")
+            if fault := float32_fault(value):
+                raise self.error(tree, "a number that float32 does not hold", fault)
+            return Const(float32(value), "float")
         raise self.error(tree, f"a constant of type {type(value).__name__} is not part of the language", "allowed: numbers, True, False")
 
     def name(self, tree: ast.expr, name: str) -> Node:

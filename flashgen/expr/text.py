@@ -1,5 +1,6 @@
 """Nodes as text of the language: `parse(show(node))` is the node again."""
 
+from flashgen.dtypes import float32_text
 from flashgen.expr.nodes import Call, Const, Load, Name, Node
 
 _LEVELS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "%": 5, "neg": 6, "~": 6}
@@ -13,6 +14,8 @@ def show(node: Node) -> str:
     'n * (h + 1)'
     """
     match node:
+        case Const(float(value)):
+            return float32_text(value)
         case Const(value):
             return str(value)
         case Name(name):

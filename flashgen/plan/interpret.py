@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flashgen.expr import evaluate
 from flashgen.expr.nodes import Name, names
 from flashgen.plan.model import Plan
+from flashgen.plan.params import softmax_scale
 from flashgen.plan.schedule import Product, State, finish, passes
 
 LOG2_E = math.log2(math.e)
@@ -45,7 +46,7 @@ def interpret(plan: Plan, q: Array, k: Array, v: Array, values: Mapping[str, Any
     q, k, v, o = (x if plan.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
     lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
     known = _values(plan, q.shape[2], k.shape[2], values)
-    run = _Run(plan, q, k, v, known, float(evaluate(plan.expressions.scale, known)))
+    run = _Run(plan, q, k, v, known, softmax_scale(plan, known))
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for heads, begin, end in run.heads():
             at = heads.b, heads.h

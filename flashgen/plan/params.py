@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
+from flashgen.expr.nodes import names
 from flashgen.plan.model import Argument, Extent, KernelPlan, Plan, Scratch
 from flashgen.spec.model import Tensor
 
@@ -55,7 +57,7 @@ class Sizes:
 def scalars(plan: Plan, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
     """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
     arguments = {p.argument: params[p.name] for p in plan.spec.params}
-    return {**arguments, "softmax_scale": float(evaluate(plan.expressions.scale, params)), **of_sizes(plan, sizes)}
+    return {**arguments, "softmax_scale": softmax_scale(plan, params), **of_sizes(plan, sizes)}
 
 
 def of_sizes(plan: Plan, sizes: Sizes) -> dict[str, int]:
@@ -68,6 +70,15 @@ def of_sizes(plan: Plan, sizes: Sizes) -> dict[str, int]:
         "group": sizes.group,
         "section": _section(plan, sizes) if plan.launch.longest_first else 1,
     }
+
+
+def softmax_scale(plan: Plan, params: Mapping[str, int | float]) -> float:
+    """The factor of q.k. Raises CallError for one that float32 does not hold."""
+    scale = float(evaluate(plan.expressions.scale, {p.name: params[p.name] for p in plan.spec.params}))
+    if fault := float32_fault(scale):
+        given = ", ".join(f"{name} = {params[name]}" for name in sorted(names(plan.expressions.scale)))
+        raise CallError(f"scale, {plan.spec.scale}, is {scale} where {given}: {fault}")
+    return float32(scale)
 
 
 def _section(plan: Plan, sizes: Sizes) -> int:
@@ -84,9 +95,8 @@ def _section(plan: Plan, sizes: Sizes) -> int:
 
 
 def steps(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides that a kernel is given of a tensor: 0 along an axis of extent 1, which so broadcasts, and 0 in one without elements, as
-    no index is inside of that."""
-    return tuple(0 if n == 1 or 0 in shape else stride for n, stride in zip(shape, strides, strict=True))
+    """The strides that a kernel is given of a tensor: 0 along an axis of extent 1, which so broadcasts."""
+    return tuple(0 if n == 1 else stride for n, stride in zip(shape, strides, strict=True))
 
 
 def extent(size: Extent, sizes: Sizes) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flashgen.dtypes import float32_text
 from flashgen.plan.model import Argument, Extent, KernelPlan, Plan
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -83,5 +84,5 @@ def _pointer(plan: Plan, argument: Argument) -> str:
 def _scalar(plan: Plan, argument: Argument) -> str:
     if argument.of == "softmax_scale":
         return f"factor of q.k: {plan.spec.scale or f'1/sqrt({plan.spec.head_dim.qk})'}"
-    defaults = {p.argument: f"{p.name}, {p.default} by default" for p in plan.spec.params}
+    defaults = {p.argument: f"{p.name}, {p.default if p.type == 'int' else float32_text(p.default)} by default" for p in plan.spec.params}
     return (_SCALARS | defaults)[argument.of]

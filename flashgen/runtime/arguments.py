@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
 from flashgen.expr.affine import MAX_LENGTH
 from flashgen.expr.nodes import Node, names
 from flashgen.expr.reads import indices, over
 from flashgen.plan.model import Plan
-from flashgen.plan.params import Sizes
+from flashgen.plan.params import Sizes, softmax_scale
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
@@ -127,6 +128,7 @@ def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int 
     for name in plan.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
+    softmax_scale(plan, values)
     return values
 
 
@@ -151,13 +153,18 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
 def _number(name: str, type: str, value: Any) -> int | float:
     if isinstance(value, bool | str) or getattr(value, "shape", ()) != ():
         raise CallError(f"{name} is {value!r}: expected a number")
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool):
+        raise CallError(f"{name} is {value}: expected a number")
     try:
         number = operator.index(value) if type == "int" else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise CallError(f"{name} is {value!r}: expected {'an integer' if type == 'int' else 'a number'}") from None
     if type == "int" and not -(2**31) <= number < 2**31:
         raise CallError(f"{name} is {number}: an integer of 32 bits has to hold it")
-    return number
+    if type == "float" and (fault := float32_fault(number)):
+        raise CallError(f"{name} is {number}: {fault}")
+    return number if type == "int" else float32(number)
 
 
 def _expected(spec: Spec, name: str) -> str:

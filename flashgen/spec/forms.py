@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
 from flashgen.spec.model import OUTPUTS, SCHEDULES, SOFTMAXES
@@ -15,7 +16,6 @@ AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
 INT32 = 2**31 - 1
 INDEX = 2**30  # the sum of two fits 32 bits
-FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
 def _is_int(given: object) -> TypeGuard[int]:
@@ -66,9 +66,11 @@ def number(given: object) -> int | float:
         return int(given)
     if not isinstance(given, float):
         raise expected("a number", given)
-    if not math.isfinite(given) or abs(given) > FLOAT32:
+    if not math.isfinite(float32(given)):
         raise expected("a finite number of float32", given)
-    return float(given)
+    if fault := float32_fault(given):
+        raise refusal(f"{given}: {fault}", "write 0, or a larger number")
+    return float32(given)
 
 
 def auto(given: object) -> int | None:
@@ -115,7 +117,10 @@ def mask(given: object) -> str:
 
 
 def scale(given: object) -> str:
-    return repr(number(given)) if isinstance(given, int | float) else expression(given)
+    if not isinstance(given, int | float):
+        return expression(given)
+    factor = number(given)
+    return float32_text(factor) if isinstance(factor, float) else str(factor)
 
 
 def axis(given: object) -> str | int:

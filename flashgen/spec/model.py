@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flashgen.dtypes import DType, by_name
+from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
 from flashgen.spec.words import argument
 
@@ -25,7 +25,7 @@ class HeadDim:
 
 @dataclass(frozen=True)
 class Param:
-    """A run-time scalar of the expressions; an integer default makes it an integer, fit for masks."""
+    """A run-time scalar of the expressions, int32 or float32; an integer default makes it an integer, fit for masks."""
 
     name: str
     default: int | float
@@ -194,7 +194,7 @@ def _plain(value: Any) -> Any:
         case HeadDim():
             return _pinned(value)
         case (Param(), *_):
-            return {p.name: p.default for p in value}
+            return {p.name: p.default if p.type == "int" else float(float32_text(p.default)) for p in value}
         case (Tensor(), *_):
             return {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in value}
         case ():

@@ -3,15 +3,16 @@
 import contextlib
 import doctest
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import Position, SpecError
-from flashgen.expr import fold, lower, parse, show, signs
+from flashgen.expr import evaluate, fold, lower, parse, show, signs
 from flashgen.expr import text as text_module
 from flashgen.expr.language import MAX_NODES, MAX_TEXT
-from flashgen.expr.nodes import Call, Const, Name
+from flashgen.expr.nodes import Call, Const, Name, walk
 from flashgen.spec import Spec
 from tests.expr.grammar import SCOPE, conditions, floats
 
@@ -109,7 +110,8 @@ MISTAKES = [
     ("q_idx // (m * 0 - 2)", 11, "the right side of // must be positive", "got m * 0 - 2"),
     ("q_idx % h", 9, "the right side of % must be positive, and this may not be", "write max(1, h)"),
     ("q_idx < 5000000000", 9, "an integer that does not fit", "1073741824"),
-    ("s * 1e60", 5, "a number that does not fit float32", "3.4028234e+38"),
+    ("s * 1e60", 5, "a number that float32 does not hold", "at most 3.4e38"),
+    ("s * 1e-50", 5, "a number that float32 does not hold", "it is 0 in float32"),
     ("", 1, "an empty expression", "allowed:"),
     ("   ", 1, "an empty expression", "allowed:"),
     ("kv_idx <", 9, "invalid syntax", "allowed:"),
@@ -185,8 +187,37 @@ def test_folding():
     found = lower(spec)
     assert show(found.mask) == "kv_idx <= q_idx + kv_len - q_len"
     assert found.score == Name("s", "float")
-    assert found.scale == Const(0.125, "float")
     assert show(fold(read("0.0 * s + 1.0 / 0.0"))) == "0.0 * s + 1.0 / 0.0"
+
+
+NUMBERS = st.sampled_from(["0.1", "3.0", "1e-20", "1e30", "7e-39", "3e38", "0.0", "16777217", "1.0000001"])
+SUMS = st.recursive(
+    NUMBERS, lambda x: st.builds("({} {} {})".format, x, st.sampled_from("+-*/"), x) | st.builds("sqrt({})".format, x), max_leaves=5
+)
+
+
+@given(SUMS)
+def test_numbers_are_folded_as_float32_computes_them(text):
+    """And those that leave its range, or become 0 there, not at all."""
+    written, folded = read(f"{text} + 0.0"), fold(read(f"{text} + 0.0"))
+    for const in (node for node in walk(folded) if isinstance(node, Const) and node.type == "float"):
+        assert const.value == np.float32(const.value)
+        assert np.isfinite(const.value)
+    for op in "<>":
+        assert not evaluate(Call(op, (written, folded), "bool"), {})
+
+
+@pytest.mark.parametrize("text", ["1e-30 * 1e-30", "1e30 * 1e30", "exp(-2e3)", "exp2(-1e4)", "1.0 / 0.0", "1e-30 / 1e30"])
+def test_what_leaves_float32_is_not_folded(text):
+    assert show(fold(read(f"s + {text}"))) == show(read(f"s + {text}"))
+
+
+@pytest.mark.parametrize(
+    ("scale", "why"), [("1e-30 * 1e-30", "it is 0 in float32"), ("1 / (d - 64)", "expected a finite number of float32")]
+)
+def test_a_scale_that_float32_does_not_hold(scale, why):
+    with pytest.raises(SpecError, match=f"<scale>:1:1: scale is .*: {why}"):
+        lower(Spec(head_dim=64, dtype="float16", scale=scale))
 
 
 def test_where_expressions_stand_in_a_spec():

@@ -118,6 +118,13 @@ def test_any_four_axes_fit_or_are_refused(axes: list[str], shape: list[int], lay
         ({"softcap": np.zeros(3)}, "softcap is array.*: expected a number"),
         ({"left": 2.5}, "left is 2.5: expected an integer"),
         ({"left": True}, "left is True: expected a number"),
+        ({"left": np.bool_(True)}, "left is .*True.*: expected a number"),
+        ({"softcap": np.array(True)}, "softcap is True: expected a number"),
+        ({"softcap": float("inf")}, "softcap is inf: expected a finite number of float32, at most 3.4e38"),
+        ({"softcap": float("nan")}, "softcap is nan: expected a finite number of float32"),
+        ({"softcap": 1e39}, r"softcap is 1e\+39: expected a finite number of float32"),
+        ({"softcap": 1e-50}, "softcap is 1e-50: it is 0 in float32, whose least number is 1.4e-45"),
+        ({"softcap": 10**400}, "softcap is 1000.*: expected a number"),
         ({"left": 2**31}, "left is 2147483648: an integer of 32 bits has to hold it"),
     ],
 )
@@ -138,6 +145,17 @@ def test_params_and_their_defaults() -> None:
     assert given_params == {"softcap": 30.0, "left": 7}
     assert [type(x) for x in given_params.values()] == [float, int]
     assert arguments.check_values(plan(SPEC, "host"), {"left": 7}) == {"softcap": 50.0, "left": 7}
+
+
+@pytest.mark.parametrize(("m", "why"), [(1e-30, "it is 0 in float32"), (3e38, "expected a finite number of float32"), (2.0, None)])
+def test_a_scale_is_a_number_of_float32(m: float, why: str | None) -> None:
+    factor = "1e-30" if m < 1 else "1e30"
+    spec = Spec(head_dim=64, dtype="float32", scale=f"m * {factor}", params={"m": 1.0})
+    if why:
+        with pytest.raises(CallError, match=rf"^scale, m \* {factor}, is .* where m = {re.escape(str(m))}: {why}"):
+            arguments.check_values(plan(spec, "host"), {"m": m})
+    else:
+        assert arguments.check_values(plan(spec, "host"), {"m": m}) == {"m": m}
 
 
 def test_a_param_that_divides_is_at_least_one() -> None:

@@ -139,6 +139,8 @@ def test_position_without_a_file_is_the_expression() -> None:
         ({"params": {"n": True}}, "params.n: expected a number, got the boolean true", ""),
         ({"params": {"n": float("nan")}}, "params.n: expected a finite number of float32, got the number nan", ""),
         ({"params": {"n": 1e39}}, "params.n: expected a finite number of float32, got the number 1e+39", ""),
+        ({"params": {"n": 1e-50}}, "params.n: 1e-50: it is 0 in float32, whose least number is 1.4e-45", "write 0, or a larger number"),
+        ({"scale": 1e-50}, "scale: 1e-50: it is 0 in float32, whose least number is 1.4e-45", "write 0, or a larger number"),
         ({"group": 0}, "group: expected an integer from 1 to 2147483647, got the number 0", ""),
         ({"dtype": object()}, "dtype: expected float16, bfloat16 or float32, got a object", ""),
     ],

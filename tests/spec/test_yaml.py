@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashgen.dtypes import float32
 from flashgen.errors import SpecError
 from flashgen.spec import Block, HeadDim, Param, Schedule, Spec, Tensor, load, loads
 
@@ -95,7 +96,7 @@ NO_NUMBERS = ["1:30", "on", "off", "no", "y", "~", ".inf", "-.inf", ".nan", "NaN
 @pytest.mark.parametrize(("written", "default"), [*FLOATS.items(), *INTEGERS.items()])
 def test_numbers(written: str, default: float) -> None:
     (param,) = loads(f"{HEAD}params: {{n: {written}}}").params
-    assert (param.default, type(param.default)) == (default, type(default))
+    assert (param.default, type(param.default)) == (float32(default) if written in FLOATS else default, type(default))
 
 
 @pytest.mark.parametrize("written", [*NO_NUMBERS, ""])
