@@ -97,7 +97,7 @@ class Pattern:
         prepared: Prepared,
     ):
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
-        self._axes, self._families = axes, families
+        self._axes = axes
         self._plan, self._sizes, self._prepared = plan, sizes, prepared
         dtype, arguments = record_dtype(plan.launch.arguments), plan.launch.arguments
         assert dtype.fields is not None
@@ -119,6 +119,7 @@ class Pattern:
         given = {t.name: t.argument for t in plan.spec.tensors}
         self._arguments = [given.get(name, name) for name in axes.names]
         self._tensors = frozenset(given.values())
+        self._arrays = tuple(zip(self._arguments, axes.lengths, families, strict=True))
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
         """The call on arrays of other lengths; None where they do not fit together, or where another plan may serve them."""
@@ -150,13 +151,12 @@ class Pattern:
     def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Layout] | None:
         """By argument, the layouts of arrays that are not as before; None where an axis is not as long as it has to be."""
         changed = {}
-        for i, (like, before, axes) in enumerate(zip(likes, self.likes, self._axes.lengths, strict=True)):
+        for like, before, (name, axes, family) in zip(likes, self.likes, self._arrays, strict=True):
             for axis, which in axes:
                 if like[0][axis] != lengths[which]:
                     return None
             if like != before:
-                name = self._arguments[i]
-                layout = self._families[i].layout(like)
+                layout = family.layout(like)
                 changed[name] = rows_first(layout, self._plan.spec.layout) if name in ROLES else layout
         return changed
 
