@@ -10,7 +10,8 @@ from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.expr import lower
 from flashgen.expr.lower import read
 from flashgen.expr.meaning import meaning
-from flashgen.expr.nodes import Call, Load, Node, names, walk
+from flashgen.expr.nodes import Call, Load, Name, Node, names, walk
+from flashgen.expr.reads import indices, over
 from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
@@ -22,6 +23,7 @@ KINDS = {
     "integers": "INT_MIN, INT_MAX and what lies around 2^30 in tensors of integers, and in integer params",
     "biases": "1e9, 1e30, the largest numbers, denormals and -inf in tensors of floats",
     "hidden": "NaN and infinity in k and v at keys that their place hides from every query",
+    "axes": "axes of 1, repeated where an index of the call runs over them",
     "views": "arrays turned, reversed, of every other element, or repeated with stride 0",
 }
 _TOP = 2**31 - 1
@@ -39,6 +41,7 @@ def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
         "integers": any(t.dtype == "int32" for t in spec.tensors) or any(p.type == "int" for p in spec.params),
         "biases": any(t.dtype == "float32" for t in spec.tensors),
         "hidden": hidden(spec, sizes, values).any(),
+        "axes": any(over(axis) for axes in indices(spec).values() for axis in axes),
         "views": True,
     }
     return [kind for kind in KINDS if met[kind]]
@@ -76,6 +79,9 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
         some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
         chosen = random.choice(np.asarray(some, x.dtype)[random.permutation(len(some))[: random.randint(1, 4)]], x.shape)
         x = np.where(random.random_sample(x.shape) < random.choice(SHARES), chosen, x).astype(x.dtype)
+    if "axes" in kinds:
+        for axis, read_at in enumerate(indices(spec)[tensor.name]):
+            x = x.take([0], axis) if over(read_at) and x.shape[axis] and random.randint(2) else x
     return x
 
 
@@ -98,25 +104,27 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
 
 
 def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
-    """The keys [B, Hk, Sk] that their place alone hides from every query of a call: before the first and after the last that one of them
-    sees, and where a condition of the key alone says so. None where what hides is read at queries or keys."""
+    """The keys [B, Hk, Sk] that their place alone hides from every query of a call: outside of a range, as of a window or of a length, and
+    where a condition of the key alone says so."""
     known = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": sizes.q_len, "kv_len": sizes.kv_len}
     known |= {"q_idx": np.arange(sizes.q_len)[:, None], "kv_idx": np.arange(sizes.kv_len)[None, :]}
-    parts = [part for part in _conjuncts(read(spec).mask) if _by_place(part)]
     seen = np.zeros((sizes.batch, sizes.kv_heads, sizes.kv_len), np.bool_)
     if not sizes.kv_len:
         return seen
     for b, h in np.ndindex(sizes.batch, sizes.heads):
-        head = known | {"b": b, "h": h, "hk": h // sizes.group}
-        rows, keys = np.ones((sizes.q_len, sizes.kv_len), np.bool_), np.ones((1, sizes.kv_len), np.bool_)
-        for part in parts:
-            rows &= meaning(part, head)
-            if "q_idx" not in names(part):
-                keys &= meaning(part, head)
-        any_row: Array = np.logical_or.reduce(rows, axis=0)
-        between = np.logical_or.accumulate(any_row) & np.logical_or.accumulate(any_row[::-1])[::-1]
-        seen[b, h // sizes.group] |= between & keys[0]
+        keys = np.ones(sizes.kv_len, np.bool_)
+        for part in _conjuncts(lower(spec).mask):
+            if "kv_idx" in names(part) and ("q_idx" not in names(part) or _ranges(part)):
+                rows = np.broadcast_to(meaning(part, known | {"b": b, "h": h, "hk": h // sizes.group}), (sizes.q_len, sizes.kv_len))
+                some: Array = np.logical_or.reduce(rows, axis=0)
+                keys &= _between(some) if "q_idx" in names(part) else some
+        seen[b, h // sizes.group] |= keys
     return ~seen
+
+
+def _between(keys: Array) -> Array:
+    """From the first to the last of them."""
+    return np.logical_or.accumulate(keys) & np.logical_or.accumulate(keys[::-1])[::-1]
 
 
 def _conjuncts(node: Node) -> Iterator[Node]:
@@ -127,12 +135,25 @@ def _conjuncts(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _by_place(node: Node) -> bool:
-    """Whether it tells a range of keys, or is of the key alone: no tensor over positions, and no remainder that rows differ in."""
-    moving = {"q_idx"} & names(node)
-    return not any(
-        (isinstance(n, Load) and names(n) & {"q_idx", "kv_idx"}) or (moving and isinstance(n, Call) and n.op == "%") for n in walk(node)
-    )
+def _ranges(node: Node) -> bool:
+    """Whether it is of a range of keys whose ends follow the query: kv_idx <= q_idx + n, a side of a window, a chunk."""
+    match node:
+        case Call("|", (a, b)):
+            return all(_ranges(x) or not names(x) & {"q_idx", "kv_idx"} for x in (a, b))
+        case Call("<" | "<=" | ">" | ">=", (Name("kv_idx"), x) | (x, Name("kv_idx"))):
+            return _linear(x)
+        case Call("==", (Call("//", (Name("kv_idx"), n)), Call("//", (x, m)))):
+            return n == m and not names(n) & {"q_idx", "kv_idx"} and _linear(x)
+    return False
+
+
+def _linear(node: Node) -> bool:
+    match node:
+        case Call("+" | "-", args):
+            return all(map(_linear, args))
+        case Load() | Call():
+            return not names(node) & {"q_idx", "kv_idx"}
+    return node != Name("kv_idx", "int")
 
 
 def view(x: Array, random: np.random.RandomState, aligned: bool = False) -> Array:

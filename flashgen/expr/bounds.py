@@ -82,12 +82,10 @@ def _around(x: Array, off: Array) -> tuple[Array, Array]:
 def _unknown(spec: "Spec", rows: Rows) -> tuple[Array, float]:
     """How far each score may be off, [rows, keys], and the sink; 0 where that is ordinary."""
     parsed, shape = read(spec), rows.score.shape
-    if not shape[1]:
-        return np.zeros(shape), 0.0
     with np.errstate(all="ignore"):
         terms = _Terms(rows.known, np.abs(rows.q) @ np.abs(rows.k).T * abs(rows.scale))
-        off = [UNITS * np.broadcast_to(terms(parsed.score), shape), np.asarray(UNITS * terms(parsed.sink) if parsed.sink else 0.0)]
-    score, sink = (np.where(x < ORDINARY, 0.0, x) for x in off)
+        of_score, of_sink = terms(parsed.score) if shape[1] else np.zeros(shape), terms(parsed.sink) if parsed.sink else np.zeros(())
+    score, sink = (np.where(UNITS * x < ORDINARY, 0.0, UNITS * x) for x in (np.broadcast_to(of_score, shape), of_sink))
     return score, float(sink)
 
 

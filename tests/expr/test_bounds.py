@@ -87,3 +87,12 @@ def test_a_row_that_sees_nothing_has_one_result():
     assert [x[0, 0, 0] for x in found.lse] == [-np.inf] * 2
     assert (found.o[0][0, 0] == 0).all()
     assert (found.o[1][0, 0] == 0).all()
+
+
+def test_a_large_sink_is_known_as_float32_knows_it():
+    spec = Spec(head_dim=8, dtype="float32", softmax={"sink": "sinks[h] - 0.25"}, tensors={"sinks": {"shape": ["hq"], "dtype": "float32"}})
+    q, k, v = drawn(6)
+    for keys in (0, 12):
+        found = bounds(spec, q, k[:, :keys], v[:, :keys], sinks=np.float32([1e9]))
+        assert apart(np.full((1, 1, 5), np.float32(1e9)), found.lse) == 0
+        assert apart(np.full((1, 1, 5), -np.inf), found.lse) == np.inf
