@@ -60,7 +60,7 @@ def emulate(
             outputs["max_logit"][...] = -np.inf  # of no row
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
-    tensors = {t.argument: fence(np.asarray(values[t.name])) for t in plan.spec.tensors}
+    tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in plan.spec.tensors}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
@@ -115,6 +115,11 @@ def member(argument: Argument, x: Array) -> Any:
         case "array":
             return (x.ctypes.data, steps(x.shape, strides))
     return x.ctypes.data
+
+
+def some(x: Array) -> Array:
+    """The array, or an element in place of none: a kernel may read it, and what it holds matters to nobody."""
+    return x if x.size else np.zeros((1,) * x.ndim, x.dtype)
 
 
 def guarded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:

@@ -95,8 +95,9 @@ def _section(plan: Plan, sizes: Sizes) -> int:
 
 
 def steps(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides that a kernel is given of a tensor: 0 along an axis of extent 1, which so broadcasts."""
-    return tuple(0 if n == 1 else stride for n, stride in zip(shape, strides, strict=True))
+    """The strides that a kernel is given of a tensor: 0 along an axis of extent 1, which so broadcasts, and 0 in one without elements, as
+    no index is inside of that."""
+    return tuple(0 if n == 1 or 0 in shape else stride for n, stride in zip(shape, strides, strict=True))
 
 
 def extent(size: Extent, sizes: Sizes) -> int:

@@ -78,9 +78,12 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
             batch, row, head, column = layouts[argument.of].strides
             record[argument.name] = (batch, head, row, column)
         else:
+            layout, source = layouts.get(argument.of), argument.of
             if argument.kind == "array":
-                record[argument.name]["strides"] = steps(layouts[argument.of].shape, layouts[argument.of].strides)
-            writes.append(_write(argument, offset, places.index(argument.of), layouts.get(argument.of)))
+                assert layout
+                record[argument.name]["strides"] = steps(layout.shape, layout.strides)
+                source = "counter" if 0 in layout.shape else source  # what is read in place of nothing matters to nobody
+            writes.append(_write(argument, offset, places.index(source), layout))
     return record, writes
 
 

@@ -80,6 +80,16 @@ def test_scores_that_are_not_finite(arch):
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_a_tensor_without_elements(arch):
+    """As many elements as keys, of which there are none; the range of keys is computed from one all the same."""
+    tensors = {"ends": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+    q, k = np.ones((1, 3, 1, 64), np.float16), np.zeros((1, 0, 1, 64), np.float16)
+    _, found = run(arch, q, k, k, {"ends": np.zeros((1, 0), np.int32)}, mask="kv_idx < ends[b, 0]", tensors=tensors)
+    assert (found["o"] == 0).all()
+    assert np.isneginf(found["lse"]).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_values_that_nobody_may_see(arch):
     """In tiles that no row sees they may be anything. In others v has to be finite: a hidden key has weight 0, and 0 * NaN is NaN."""
     spec = Spec(head_dim=64, dtype="float16", mask="kv_idx < lens[b]")

@@ -99,6 +99,16 @@ def test_the_record(planned: Plan) -> None:
     assert (filled["arg_softcap"], filled["arg_left"]) == (30.0, 7)
 
 
+def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Plan) -> None:
+    bias = by_rows()["arg_bias"]._replace(shape=(8, 0), strides=(0, 1))
+    record, writes = kernel.fill(planned, by_rows() | {"arg_bias": bias}, scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    memory = bytearray(record.tobytes())
+    for at, into, _ in writes:
+        into(memoryview(memory), tuple(ADDRESSES.values())[at])
+    filled = np.frombuffer(memory, record.dtype)[0]["arg_bias"]
+    assert (filled["data"], filled["strides"].tolist()) == (ADDRESSES["counter"], [0, 0])
+
+
 def test_strides_are_those_of_the_axes_whatever_the_layout() -> None:
     planned = plan(SPEC, "sm_90a", 2)
     record, _ = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
