@@ -46,7 +46,7 @@ SHAPES = (
 )
 SHORT = ((2, 1, 1, 2), (1, 0, 64, 1), (1, 64, 0, 1))  # no query, no key, one of each
 HOSTILE = (2, 70, 150, 2)  # of data of each kind of flashgen.bench.hostile that the spec can meet
-TRIED = ("integers", "views")  # the kinds that every kernel takes
+TRIED = ("integers", "axes", "views")  # the kinds that every kernel takes
 Case = tuple[str, tuple[int, int, int, int]]  # the kind of its data, "" for normal; the shape
 
 

@@ -71,6 +71,7 @@ def test_any_spec_has_inputs(spec):
 @pytest.mark.parametrize(("kind", "keys"), [
     ("integers", {"mask": "kv_idx < lens[b]", "tensors": {"lens": {"shape": ["b"], "dtype": "int32"}}}),
     ("integers", {"mask": "window(left, 0)", "params": {"left": 40}}),
+    ("axes", {"score": "s + bias[b, kv_idx]", "tensors": {"bias": {"shape": ["b", "kv_len"], "dtype": "float32"}}}),
     ("views", {"score": "s + bias[b, kv_idx]", "tensors": {"bias": {"shape": ["b", "kv_len"], "dtype": "float32"}}}),
 ])  # fmt: skip
 def test_hostile_data_is_a_row_and_told_when_it_fails(flashgen, monkeypatch, tmp_path, kind, keys):

@@ -36,8 +36,8 @@ NUMBERS = [
     "lens[b]",
 ]
 NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b, h]", "floor(kv_idx / 10.0)"]
-SOUND = ("integers", "biases", "views")  # kinds of hostile data that the interpreter takes
-EMULATED = ("integers", "views")  # and emitted kernels
+SOUND = ("integers", "biases", "axes", "views")  # kinds of hostile data that the interpreter takes
+EMULATED = ("integers", "axes", "views")  # and emitted kernels
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
