@@ -13,7 +13,7 @@ from flashgen.expr.facts import Interval
 from flashgen.expr.fold import call
 from flashgen.expr.integers import INT, Integers, of_language
 from flashgen.expr.linear import Sum, assemble, collect, zero
-from flashgen.expr.nodes import Call, Const, Load, Node, names, rebuild
+from flashgen.expr.nodes import COMPARISONS, Call, Const, Load, Node, names, rebuild
 
 KEYS = (-1, MAX_LENGTH)  # no key, and beyond all
 FROM_A_KEY = (INT[0] + MAX_LENGTH, INT[1])  # where a bound fits 32 bits also when counted from a key on
@@ -37,7 +37,7 @@ class _Saturation:
 
     def __call__(self, node: Node) -> Node:
         match rebuild(node, self):
-            case Call("<" | ">=" | "==" as op, (left, bound)) if left == KV and not reads_key(bound):
+            case Call(op, (left, bound)) if op in COMPARISONS and left == KV and not reads_key(bound):
                 held = self.integers.small(call("-", bound, KV))
                 return Call(op, (KV, bound if held else self.stop(bound, KEYS, FROM_A_KEY)), "bool")
             case Call("//", (x, n)) if reads_key(x) and not isinstance(n, Const) and self.integers.within(x, (-MAX_LENGTH, MAX_LENGTH - 1)):
