@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.expr.lower import read
-from flashgen.expr.meaning import TRANSCENDENTAL, meaning
+from flashgen.expr.meaning import TRANSCENDENTAL, approximate, meaning
 from flashgen.expr.nodes import Call, Name, Node
 from flashgen.expr.reference import Rows, attend, bhsd, rows_of, weigh
 
@@ -24,6 +24,7 @@ Between = tuple[Array, Array]  # low, high
 
 UNITS = 2.0**-21  # eight roundings of float32
 ORDINARY = 2.0**-12  # a score known better than this is taken as known: what else it costs is in the error rule
+UNKNOWN = 2.0**120  # terms of which nothing is known
 NEGLIGIBLE = 40.0  # a key so far below the greatest score weighs nothing
 
 
@@ -97,8 +98,8 @@ class _Terms:
 
     def __call__(self, node: Node) -> Array:
         value = meaning(node, self.values)
-        found = np.maximum(self.sum(node, value), np.abs(value))
-        return np.where(np.isfinite(value), np.where(np.isnan(found), np.inf, found), 0.0)
+        found = np.nan_to_num(np.maximum(self.sum(node, value), np.abs(value)), nan=UNKNOWN, posinf=UNKNOWN)
+        return np.where(np.isfinite(value), found, 0.0)
 
     def sum(self, node: Node, value: Array) -> Any:
         match node:
@@ -111,6 +112,8 @@ class _Terms:
             case Call("/", (a, b)):
                 divisor = np.abs(meaning(b, self.values))
                 return self(a) / divisor * (self(b) / divisor)
+            case Call("floor") if not approximate(node):
+                return np.abs(value)
             case Call("neg" | "abs" | "floor" | "float", (a,)):
                 return self(a)
             case Call("min" | "max", (a, b)):
@@ -119,7 +122,8 @@ class _Terms:
                 return np.where(meaning(condition, self.values), self(a), self(b))
             case Call(op, (a,)) if op in (*TRANSCENDENTAL, "sqrt"):  # monotonic
                 x, off = meaning(a, self.values), UNITS * self(a)
-                ends = [meaning(Call(op, (Name("s", "float"),), "float"), {"s": x + sign * off}) for sign in (-1, 1)]
+                around = np.maximum(x - off, 0.0 if op == "sqrt" else -np.inf), x + off
+                ends = [meaning(Call(op, (Name("s", "float"),), "float"), {"s": end}) for end in around]
                 return np.abs(value) + np.maximum(*(np.abs(end - value) for end in ends)) / UNITS
         return np.abs(value)
 

@@ -87,7 +87,7 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
             parts = [_value(x, values, decides or op == "floor" or op in COMPARISONS) for x in args]
             if type == "bool":
                 return np.asarray(_CONDITIONS[op](*parts))
-            return _integer(op, parts) if type == "int" else _float(op, parts, decides and not _approximate(node))
+            return _integer(op, parts) if type == "int" else _float(op, parts, decides and not approximate(node))
     raise AssertionError(node)
 
 
@@ -122,5 +122,6 @@ def in_range(x: Array) -> Array:
     return np.where(np.abs(x) < OVERFLOW, x, np.where(np.isnan(x), x, np.copysign(np.inf, x)))
 
 
-def _approximate(node: Node) -> bool:
+def approximate(node: Node) -> bool:
+    """Whether its value is only nearly the same on every machine."""
     return any(n == Name("s", "float") or (isinstance(n, Call) and n.op in TRANSCENDENTAL) for n in walk(node))

@@ -96,3 +96,14 @@ def test_a_large_sink_is_known_as_float32_knows_it():
         found = bounds(spec, q, k[:, :keys], v[:, :keys], sinks=np.float32([1e9]))
         assert apart(np.full((1, 1, 5), np.float32(1e9)), found.lse) == 0
         assert apart(np.full((1, 1, 5), -np.inf), found.lse) == np.inf
+
+
+@pytest.mark.parametrize(
+    "score", ["s + floor(sqrt(floor(kv_idx / 10.0)))", "s + sqrt(kv_idx)", "s + log(1.0 * kv_idx)", "s * sqrt(abs(s))"]
+)
+def test_roots_and_logarithms_at_0(score):
+    q, k, v = drawn(7)
+    spec = Spec(head_dim=8, dtype="float32", score=score)
+    found, (o, lse) = bounds(spec, q, k, v), reference(spec, q, k, v)
+    for between, exact in ((found.o, o), (found.lse, lse)):
+        np.testing.assert_array_equal(between, [exact, exact])
