@@ -140,6 +140,7 @@ class KeyRanges:
 def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> KeyRanges:
     """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read.
 
+    >>> from flashgen.expr.nodes import Call, Name
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
     >>> print(*analyse(causal, 128, 64).cuda().lines, sep="\\n")
     const int q_last = min(q_begin + rows, p.q_len) - 1;
