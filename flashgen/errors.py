@@ -67,12 +67,12 @@ class BackendError(FlashgenError):
     """What runs kernels is missing or cannot serve the call: driver, NVRTC, headers, compiler."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known word, or all of them.
+def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """A hint that names the nearest known word, if it is as much `alike`, from 0 to 1, or all of them.
 
     >>> did_you_mean("causl", ["causal", "full"])
     "did you mean 'causal'?"
     """
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=alike)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -4,11 +4,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.dtypes import float32_text
 from flashgen.expr.apart import take_apart
-from flashgen.expr.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, UNIFORM, Binder, S, level
+from flashgen.expr.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, SCALE, UNIFORM, Binder, S, level
 from flashgen.expr.conditions import visible
 from flashgen.expr.division import divide_rows
-from flashgen.expr.fold import call
+from flashgen.expr.fold import FALSE, TRUE, call, fold
 from flashgen.expr.forms import Form, form
 from flashgen.expr.hoist import Hoist, Member
 from flashgen.expr.instructions import Instructions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 ONE = Const(1.0, "float")
+LEAST_SCALE = 2.0**-100  # that a column's slope is divided by, and that is not 0 times the unit of a plane
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 
 
@@ -117,7 +119,8 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     """
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     chosen = form(expressions, spec, tanh)
-    binder = Binder(spec, params.positive(expressions.scale), chosen is None or chosen.short)
+    scale, large = _positive_scale(expressions.scale, params)
+    binder = Binder(spec, scale, chosen is None or chosen.short)
     integers = Integers(of_kernel, divisors(expressions.score, expressions.mask))
     hoist = Hoist(integers)
 
@@ -134,7 +137,8 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     if expressions.sink is not None:
         sink = hoist.text(_log2(bind(expressions.sink)), "sink", "one more term in the sum, log2 units")
     keep = hoist.statements(hoist.tidy(bind(visible(expressions.mask)), _varies))
-    requires = {r.text: r for r in (*expressions.requires, *map(_positive, sorted(score.proof)))}
+    of_factor = (*map(_positive, sorted(score.proof)), *(large if SCALE.name in names(score.factor) else ()))
+    requires = {r.text: r for r in (*expressions.requires, *of_factor)}
     reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
     shared = [k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.name.startswith("end")]
     early = tuple(name for name in shared if _reads_member(keep, name))
@@ -204,6 +208,15 @@ def _split(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
         if proof is not None and level(factor) <= UNIFORM:
             return factor, Sum(total.const, ((core, ONE),)), proof
     return ONE, total, frozenset()
+
+
+def _positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:
+    """The params that a positive scale rests on, None without proof; and what it must be at a call, where it is a factor of the score."""
+    proof, large = params.positive(scale), fold(Call(">=", (scale, Const(LEAST_SCALE, "float")), "bool"))
+    if proof is None or large == FALSE:
+        return None, ()
+    message = f"scale is positive by default, and then at least {float32_text(LEAST_SCALE)}"
+    return proof, () if large == TRUE else (Requirement(show(large), large, message),)
 
 
 def _positive(param: str) -> Requirement:

@@ -16,7 +16,9 @@ from flashgen.expr.language import (
     MAX_EXACT,
     MAX_INT,
     MAX_NODES,
+    OF_ALL_KEYS,
     OPERATORS,
+    OWN_S,
     PARENTHESES,
     TITLES,
     WORDS,
@@ -136,7 +138,7 @@ class Parser(Located):
         name = bound if isinstance(bound, str) else name
         if name not in self.scope.tensors:
             known = ", ".join(self.scope.tensors) or "none declared"
-            raise self.error(tree, f"{name!r} is not a tensor", f"tensors: {known}")
+            raise self.error(tree, f"{name!r} is not a tensor", OWN_S if name == "s" else f"tensors: {known}")
         type, shape = self.scope.tensors[name]
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
         if len(indices) != len(shape):
@@ -159,7 +161,8 @@ class Parser(Located):
                 raise self.error(tree, f"{name} is a tensor", "index it with brackets")
             if name in self.scope.names or name in self.scope.params:
                 raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(ARITY)}")
-            raise self.error(tree, f"unknown function {name!r}", did_you_mean(name, [*ARITY, *MASKS]))
+            known = [*ARITY, *(MASKS if self.scope.masks else ())]
+            raise self.error(tree, f"unknown function {name!r}", OWN_S if name in OF_ALL_KEYS else did_you_mean(name, known, 0.7))
         if len(args) != ARITY[name]:
             raise self.error(tree, f"{name} takes {ARITY[name]} arguments, got {len(args)}", f"write {usage(name)}")
         if name == "where":

@@ -38,6 +38,8 @@ def argument(name: str) -> str:
 
 def name_fault(name: str) -> str:
     """Why a spec cannot be called so; empty if it can."""
+    if name in CPP_WORDS:
+        return "is a word of C++ or CUDA"
     return _identifier_fault(name) or ("ends with _, and files and structs add _ and the architecture" if name.endswith("_") else "")
 
 
@@ -46,7 +48,7 @@ def _identifier_fault(name: str) -> str:
         return "is not a name: a letter, then letters, digits and _, at most 63 in all"
     if "__" in name:
         return "has two _ in a row: C++ keeps such names for itself"
-    return "is a word of C++ or CUDA" if name in CPP_WORDS else ""
+    return ""
 
 
 def value_name_fault(name: str) -> str:

@@ -29,7 +29,22 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {  # of emitted text: arc
     "three passes": ("sm_90", 8192, {"dtype": "float16", "schedule": "three_pass"}),
     "standard": ("sm_90", 8192, {"dtype": "float16", "schedule": "standard"}),
 }
-OF_SCALARS = ("heads", "batch", "group", "section", "softmax_scale", "row", "column", "p", "Params", "kernel", "values", "arg_s")
+OF_SCALARS = (
+    "heads",
+    "batch",
+    "group",
+    "section",
+    "softmax_scale",
+    "row",
+    "column",
+    "p",
+    "Params",
+    "kernel",
+    "values",
+    "arg_s",
+    "half",
+    "template",
+)
 OF_ARRAYS = (
     "counter",
     "halves",

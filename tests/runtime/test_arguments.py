@@ -147,10 +147,10 @@ def test_params_and_their_defaults() -> None:
     assert arguments.check_values(plan(SPEC, "host"), {"left": 7}) == {"softcap": 50.0, "left": 7}
 
 
-@pytest.mark.parametrize(("m", "why"), [(1e-30, "it is 0 in float32"), (3e38, "expected a finite number of float32"), (2.0, None)])
+@pytest.mark.parametrize(("m", "why"), [(-1e-30, "it is 0 in float32"), (-3e38, "expected a finite number of float32"), (-2.0, None)])
 def test_a_scale_is_a_number_of_float32(m: float, why: str | None) -> None:
-    factor = "1e-30" if m < 1 else "1e30"
-    spec = Spec(head_dim=64, dtype="float32", scale=f"m * {factor}", params={"m": 1.0})
+    factor = "1e-30" if m > -1 else "1e30"
+    spec = Spec(head_dim=64, dtype="float32", scale=f"m * {factor}", params={"m": -1.0})
     if why:
         with pytest.raises(CallError, match=rf"^scale, m \* {factor}, is .* where m = {re.escape(str(m))}: {why}"):
             arguments.check_values(plan(spec, "host"), {"m": m})
