@@ -54,8 +54,8 @@ def plain(spec, q, k, v, **values):
     b, h, q_idx, kv_idx = np.ogrid[: q.shape[0], : q.shape[1], : q.shape[2], : k.shape[2]]
     known = {p.name: p.default for p in spec.params} | values
     known |= {"b": b, "h": h, "hk": h // group, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q.shape[2], "kv_len": k.shape[2]}
-    s = (q.astype(np.float32) @ k.swapaxes(2, 3)) * np.float32(evaluate(expressions.scale, known))
     with np.errstate(all="ignore"):
+        s = (q.astype(np.float32) @ k.swapaxes(2, 3)) * np.float32(evaluate(expressions.scale, known))
         score, seen = evaluate(expressions.score, known | {"s": s}), np.broadcast_to(evaluate(expressions.mask, known), s.shape)
         sink = np.float32(-np.inf if expressions.sink is None else evaluate(expressions.sink, known))
         s = np.where(seen, np.float32(score), -np.inf)
