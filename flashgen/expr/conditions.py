@@ -24,7 +24,7 @@ def visible(mask: Node) -> Node:
     >>> show(visible(Call("|", (Call("<", (KV, n), "bool"), Call("<=", (KV, q), "bool")), "bool")))
     'kv_idx < min(max(n, q_idx + 1), kv_len)'
     """
-    return _join("&", [*_parts("&", solve(mask)), call("<", KV, KV_LEN)])
+    return _join("&", [*parts("&", solve(mask)), call("<", KV, KV_LEN)])
 
 
 def solve(node: Node) -> Node:
@@ -33,7 +33,7 @@ def solve(node: Node) -> Node:
         case Call("~", (inner,)):
             return _negate(inner)
         case Call("&" | "|" as op, (a, b)):
-            return _join(op, [*_parts(op, solve(a)), *_parts(op, solve(b))])
+            return _join(op, [*parts(op, solve(a)), *parts(op, solve(b))])
         case Call("<" | "<=" | ">" | ">=" | "==" | "!=", (a, _)) if a.type == "int" and reads_key(node):
             solved = _compare(node)
             return solved if Integers(of_language).hold(solved) else node
@@ -86,7 +86,7 @@ def _equal(difference: Node) -> Node | None:
 
 
 def _both(op: str, a: Node | None, b: Node | None) -> Node | None:
-    return _join(op, [*_parts(op, a), *_parts(op, b)]) if a and b else None
+    return _join(op, [*parts(op, a), *parts(op, b)]) if a and b else None
 
 
 def _not_positive(node: Node) -> Node | None:
@@ -128,10 +128,10 @@ def _at_least(core: Node, x: Node) -> Node | None:
     return None
 
 
-def _parts(op: str, node: Node | None) -> list[Node]:
+def parts(op: str, node: Node | None) -> list[Node]:
     match node:
         case Call(o, (a, b)) if o == op:
-            return [*_parts(op, a), *_parts(op, b)]
+            return [*parts(op, a), *parts(op, b)]
         case None:
             return []
     return [node]

@@ -17,6 +17,7 @@ from flashgen.expr.integers import Integers, divisors, of_kernel
 from flashgen.expr.linear import Sum, assemble, collect, zero
 from flashgen.expr.lower import Expressions
 from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.reach import Reach, reach
 from flashgen.expr.saturate import saturated
 from flashgen.expr.signs import Requirement, Signs
 from flashgen.expr.text import show
@@ -83,12 +84,18 @@ class Holes:
     keys: str  # from kv_begin to kv_len
     outer: str  # log2 units of one unit of the score
     requires: tuple[Requirement, ...]  # of the params, at each call
-    sink: str | None  # a logit in log2 units, one more term in the sum of a row
+    sink: str | None  # a logit, one more term in the sum of a row
     description_score: str
     description_mask: str
     instructions: Instructions  # of the score of an element, besides what makes exponents of it
     form: Form | None  # of tanh and sigmoid in the score
     beside: bool  # whether the score computes, of each element, anything besides s but multiples of its column
+    reach: Reach | None  # the keys that some query may see by their place alone; None: all
+
+    @property
+    def shared_reach(self) -> Reach | None:
+        """The reach that all query heads of a key/value head share, if they do."""
+        return self.reach if self.reach and not self.reach.by_head else None
 
     @property
     def gathers(self) -> bool:
@@ -135,7 +142,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     cost = hoist.instructions + (Instructions() if score.column_slope is None else BEGIN)
     sink = None
     if expressions.sink is not None:
-        sink = hoist.text(_log2(bind(expressions.sink)), "sink", "one more term in the sum, log2 units")
+        sink = hoist.text(bind(expressions.sink), "sink", "one more term in the sum of a row")
     keep = hoist.statements(hoist.tidy(bind(visible(expressions.mask)), _varies))
     of_factor = (*map(_positive, sorted(score.proof)), *(large if SCALE.name in names(score.factor) else ()))
     requires = {r.text: r for r in (*expressions.requires, *of_factor)}
@@ -148,7 +155,8 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
         uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
     emitted = (uniform, row, statements, column_slope, row_bias, keep, early, reads, keys, outer, tuple(requires.values()), sink)
-    return Holes(*emitted, show(expressions.score), show(expressions.mask), cost, chosen, score.beside)
+    described = show(expressions.score), show(expressions.mask)
+    return Holes(*emitted, *described, cost, chosen, score.beside, reach(expressions.mask, spec))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ So a plan is proved without a GPU; and NumPy arrays run this way where there is 
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,9 +17,8 @@ from flashgen.expr import evaluate
 from flashgen.expr.nodes import Name, names
 from flashgen.plan.model import Plan
 from flashgen.plan.params import softmax_scale
-from flashgen.plan.schedule import Product, State, finish, passes
+from flashgen.plan.schedule import Product, State, finish, natural, passes
 
-LOG2_E = math.log2(math.e)
 TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
 
 Array = NDArray[Any]
@@ -120,15 +119,15 @@ class _Run:
             for rows, keys, masked in self._tiles(begin, end):
                 state.o[:, rows] += self._product(heads, keys)(self._scores(heads, rows, keys, masked))
             return state.o, np.zeros(shape, np.float32), top
-        for step in passes(self.plan.softmax):
+        xp, softmax = natural(), self.plan.softmax
+        for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), xp):
             for rows, keys, masked in self._tiles(begin, end):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
                 after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys))
                 for whole, part in zip(state, after, strict=True):
                     whole[:, rows] = part
-        o, lse = finish(self.plan.softmax, state)
-        return o, lse * np.float32(math.log(2)), top * np.float32(math.log(2))
+        return *finish(softmax, state, xp), top
 
     def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
         """Maximum and sum before the first key: [n, Sq]."""
@@ -136,7 +135,7 @@ class _Run:
         if sink is None:
             return np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
         head = {name: x[:, None] for name, x in heads._asdict().items()}
-        logit = np.asarray(evaluate(sink, self.values | head), np.float32) * np.float32(LOG2_E)
+        logit = np.asarray(evaluate(sink, self.values | head), np.float32)
         return np.array(np.broadcast_to(logit, shape)), np.ones(shape, np.float32)
 
     def _tiles(self, begin: Array, end: Array) -> Iterator[Tile]:
@@ -164,16 +163,14 @@ class _Run:
         return slice(i * m, min((i + 1) * m, self.q_len)), slice(j * n, min((j + 1) * n, self.kv_len)), masked
 
     def _scores(self, heads: Heads, rows: slice, keys: slice, masked: bool) -> Array:
-        """Scores in log2 units, -inf where the mask hides the key; without a maximum as they are, and 0: [n, rows, keys]."""
+        """Scores, where the mask hides the key -inf, or 0 where they are weights themselves: [n, rows, keys]."""
         expressions, known = self.plan.expressions, self._known(heads, rows, keys)
         raw = _load(self.q, heads.b, heads.h, rows) @ _load(self.k, heads.b, heads.hk, keys).swapaxes(1, 2)
-        units, hidden = (LOG2_E, -np.inf) if self.plan.softmax.normalized else (1.0, 0.0)
-        if expressions.score == Name("s", "float"):
-            scores = raw * np.float32(self.scale * units)
-        else:
-            score = evaluate(expressions.score, known | {"s": raw * np.float32(self.scale)})
-            scores = np.broadcast_to(score * np.float32(units), raw.shape)
-        return np.where(evaluate(expressions.mask, known), scores, np.float32(hidden)) if masked else scores
+        s = raw * np.float32(self.scale)
+        whole = expressions.score == Name("s", "float")
+        scores = s if whole else np.broadcast_to(evaluate(expressions.score, known | {"s": s}), raw.shape)
+        hidden = np.float32(-np.inf if self.plan.softmax.normalized else 0)
+        return np.where(evaluate(expressions.mask, known), scores, hidden) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
         """What expressions read in a tile; all of it broadcasts to [n, rows, keys]."""
@@ -182,8 +179,19 @@ class _Run:
 
     def _product(self, heads: Heads, keys: slice) -> Product:
         """p to p v, with p in the type of v as tensor cores take it."""
-        dtype = self.plan.dtype.numpy
-        return lambda p: p.astype(dtype, copy=False).astype(np.float32, copy=False) @ _load(self.v, heads.b, heads.hk, keys)
+        dtype, reached = self.plan.dtype.numpy, self._reached(heads, keys)
+        v = _load(self.v, heads.b, heads.hk, keys)
+        v = v if reached is None else np.where(reached[..., None], v, np.float32(0))
+        return lambda p: p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
+
+    def _reached(self, heads: Heads, keys: slice) -> Array | None:
+        """Which of some keys a query may see by their place: [n, keys]; None: all."""
+        reach = self.plan.holes.reach
+        if reach is None:
+            return None
+        each = zip(*(x.tolist() for x in heads), strict=True)
+        known = ({**self.values, **dict(zip(Heads._fields, head, strict=True))} for head in each)
+        return np.stack([reach.evaluate(self.q_len, self.kv_len, values)[keys] for values in known])
 
 
 def _load(x: Array, b: Array, h: Array, rows: slice) -> Array:

@@ -139,6 +139,13 @@ def finish(softmax: SoftmaxPlan, state: State, xp: Any = np) -> tuple[Array, Arr
 
 
 @lru_cache(1)
+def natural() -> SimpleNamespace:
+    """NumPy's functions with e in the place of 2: scores, m, lse and thresholds are natural, so no finite score overflows as log2 units."""
+    same = {name: getattr(np, name) for name in ("maximum", "equal", "less_equal", "where")}
+    return SimpleNamespace(**same, exp2=np.exp, log2=np.log)
+
+
+@lru_cache(1)
 def symbolic() -> SimpleNamespace:
     """The functions that schedules are made of, over arrays of sympy expressions."""
     import sympy

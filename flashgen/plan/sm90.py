@@ -116,6 +116,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
+    barriers += [("V arrived", "V_ARRIVED", stages)] if problem.holes.reach else []
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, 1 + pipe.warps // 4 if pipe.narrow else 1, 8))
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])

@@ -188,6 +188,126 @@ __device__ __forceinline__ void load_columns(float* x, const float* from, const 
   ptx::load_global_x4(x + 4, from + 4);
 }
 
+// ------------------------------------------------------------------------------------------------- holes, from the spec
+
+struct Variant {                         // what score and mask need, folded once a query tile
+  float factor;                          // log2 units of one unit of the score
+  int offset;
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+    factor = p.softmax_scale * 1.442695f;
+    offset = p.kv_len - p.q_len + 1;
+  }
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
+
+  struct Row {                           // of one query row and one key tile
+    int end;                             // of the keys seen, from kv_begin
+  };
+  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+    Row row;
+    row.end = min(q_idx + offset, p.kv_len) - kv_begin;
+    return row;
+  }
+
+  // kv_idx <= q_idx + kv_len - q_len
+  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+    return column < row.end;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------------- softmax
+
+struct Rows {                            // the running state of a thread's two rows
+  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+};
+
+// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
+__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
+__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
+
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
+constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
+
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative
+// to, the same for the same maximum; where that is large, differences of scores take their place, and `factor` is theirs.
+__device__ __forceinline__ float raise(float (&s)[BLOCK_N / 2], int r, float top, float scale, Rows& rows, float& rescale, float& factor, const Variant& variant) {
+  const float before = rows.max[r], base = base_of(rows.max[r] = fmaxf(before, row_max(top)));
+  const float reference = __fmul_rn(base, variant.to_log2());
+  rescale = ptx::exp2(__fmul_rn(before, variant.to_log2()) - reference);
+  if (!__any_sync(~0u, fabsf(reference) >= LARGE)) return reference;
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
+    #pragma unroll
+    for (int j = 0; j < 2; ++j) s[i + j] = fmaf(s[i + j], scale, -base);
+  rescale = ptx::exp2((before - base) * variant.to_log2());
+  factor = variant.to_log2();
+  return 0.0f;
+}
+
+// Scores of row r become exponentials in units of 2^-14, and l takes them in.
+__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, float factor, float reference, Rows& rows, float rescale) {
+  float sum = 0.0f;
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+    const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
+    sum += left + right;
+    s[i] = left * power_of_two(TOP);
+    s[i + 1] = right * power_of_two(TOP);
+  }
+  rows.sum[r] = fmaf(rows.sum[r], rescale, sum);
+}
+
+// Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new maximum.
+template <bool MASKED>
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  float top[2], reference[2], factor[2];
+  bool raised = false;                   // a maximum, or what it is compared with is large
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    top[r] = -INF;
+    #pragma unroll
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      #pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+      }
+      top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
+    }
+    unit[r] = power_of_two(-TOP);
+    factor[r] = scale[r] * variant.to_log2();
+    top[r] *= scale[r];
+    if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
+      reference[r] = raise(s, r, top[r], scale[r], rows, rescale[r], factor[r], variant);
+      exponentials(s, r, factor[r], reference[r], rows, rescale[r]);
+    } else {
+      rescale[r] = 1.0f;
+      reference[r] = __fmul_rn(base_of(rows.max[r]), variant.to_log2());
+      raised |= top[r] > rows.max[r] || fabsf(reference[r]) >= LARGE;
+    }
+  }
+  if (MASKED) return;
+  if (__any_sync(~0u, raised))           // seldom
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) reference[r] = raise(s, r, top[r], scale[r], rows, rescale[r], factor[r], variant);
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) exponentials(s, r, factor[r], reference[r], rows, rescale[r]);
+}
+
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {1.0f / sum, largest + logf(sum), largest};
+}
+
+// -------------------------------------------------------------------------------------------- keys and values to planes
+
 // The largest of one number of a block's threads, and the least of another, as bits.
 __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
@@ -273,87 +393,6 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(co
   else
     split_tile<V_DIM, V_STORED>(p.v + batch * p.v_strides.batch + head * p.v_strides.head, p.v_strides, tile * BLOCK_N, p.kv_len,
                                 p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4), words);
-}
-
-// ------------------------------------------------------------------------------------------------- holes, from the spec
-
-struct Variant {                         // what score and mask need, folded once a query tile
-  float factor;                          // log2 units of one unit of the score
-  int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
-    factor = p.softmax_scale * 1.442695f;
-    offset = p.kv_len - p.q_len + 1;
-  }
-  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
-
-  struct Row {                           // of one query row and one key tile
-    int end;                             // of the keys seen, from kv_begin
-  };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
-    Row row;
-    row.end = min(q_idx + offset, p.kv_len) - kv_begin;
-    return row;
-  }
-
-  // kv_idx <= q_idx + kv_len - q_len
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
-    return column < row.end;
-  }
-};
-
-// -------------------------------------------------------------------------------------------------------------- softmax
-
-struct Rows {                            // the running state of a thread's two rows, log2 units
-  float reference[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
-};
-// Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
-__device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
-__device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
-
-__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
-__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
-
-__device__ __forceinline__ float shrink(float from, float to) { return ptx::exp2(from - (to == -INF ? 0.0f : to)); }   // from <= to
-
-// Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new reference.
-template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
-  #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
-    const float factor = variant.to_log2() * scale[r];
-    float top = -INF;
-    #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-      #pragma unroll
-      for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
-      }
-      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-    }
-    const float before = rows.reference[r];
-    rows.reference[r] = fmaxf(before, row_max(top) * factor);
-    const float reference = fmaxf(rows.reference[r], -3.4e38f);   // no key yet: exp2(-inf - it) = 0, not NaN
-    rescale[r] = ptx::exp2(before - reference);
-    float sum = 0.0f;
-    #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-      const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
-      sum += left + right;
-      s[i] = left * power_of_two(TOP);
-      s[i + 1] = right * power_of_two(TOP);
-    }
-    rows.sum[r] = fmaf(rows.sum[r], rescale[r], sum);
-    unit[r] = power_of_two(-TOP);
-  }
-}
-
-// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
-struct End { float inverse, lse, max; };
-__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = rows.reference[r], sum = row_sum(rows.sum[r]);
-  if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {1.0f / sum, fmaf(top, LN_2, logf(sum)), rows.reference[r] * LN_2};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

@@ -191,35 +191,76 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
 
+constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
+// Of one row, s less a number that comes near its largest.
+__device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float near) {
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
+}
+
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative to.
+__device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
+  float largest = fmaxf(rows.max[r], row_max(top));
+  if ((largest - rows.max[r]) * variant.to_log2() <= 0.0f) largest = rows.max[r];   // any reference near the maximum will do
+  const float base = base_of(largest);
+  rescale = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
+  rows.max[r] = largest;
+  return base;
+}
+
+// Scores of row r become exponentials, and l takes them in.
+__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, float reference, Rows& rows, float rescale, const Variant& variant) {
+  float sum = 0.0f;
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+    s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
+    s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
+    sum += s[i] + s[i + 1];
+  }
+  rows.sum[r] = rows.sum[r] * rescale + sum;
+}
+
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  float top[2], base[2];
+  bool raised = false;                   // a maximum, or what it is compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
-    float top = rows.max[r];
+    top[r] = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
         if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
       }
-      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+      top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
     }
-    top = row_max(top);
-    const float base = base_of(top);
-    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
-    rows.max[r] = top;
-    const float reference = base * variant.to_log2();
-    float sum = 0.0f;
-    #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-      s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
-      s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
-      sum += s[i] + s[i + 1];
+    if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      subtract(s, r, base[r]);
+      exponentials(s, r, 0.0f, rows, rescale[r], variant);
+    } else {
+      rescale[r] = 1.0f;
+      base[r] = base_of(rows.max[r]);
+      raised |= (top[r] - rows.max[r]) * variant.to_log2() > 0.0f || fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
-    rows.sum[r] = rows.sum[r] * rescale[r] + sum;
   }
+  if (MASKED) return;
+  float reference[2];
+  bool large = false;
+  if (__any_sync(~0u, raised)) {         // seldom
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      large |= fabsf(base[r]) * variant.to_log2() >= LARGE;
+    }
+    large = __any_sync(~0u, large);
+    if (large) subtract(s, 0, base[0]), subtract(s, 1, base[1]);
+  }
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) exponentials(s, r, large ? 0.0f : base[r] * variant.to_log2(), rows, rescale[r], variant);
 }
 
 // o times the factors of its rows.
@@ -231,9 +272,10 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+  return {ptx::reciprocal(sum), fmaf(ptx::log2(sum), LN_2, largest), largest};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

@@ -159,6 +159,13 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
 
+constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
+// Of one row, s less a number that comes near its largest.
+__device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float near) {
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
+}
+
 // Raw products become scores in place, -inf where the mask hides the key.
 template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N / 2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
@@ -189,7 +196,15 @@ __device__ __forceinline__ void raise(const float (&s)[BLOCK_N / 2], Rows& rows,
 
 // Scores become exponentials in place.
 __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], const Rows& rows, const Variant& variant) {
-  const float reference[2] = {base_of(rows.max[0]) * variant.to_log2(), base_of(rows.max[1]) * variant.to_log2()};
+  float reference[2];
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    reference[r] = base_of(rows.max[r]) * variant.to_log2();
+    if (fabsf(reference[r]) >= LARGE) {
+      subtract(s, r, base_of(rows.max[r]));
+      reference[r] = 0.0f;
+    }
+  }
   #pragma unroll
   for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference[i / 2 % 2]));
 }
@@ -209,9 +224,10 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float top = rows.max[r] * variant.to_log2(), sum = row_sum(rows.sum[r]);
+  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+  return {ptx::reciprocal(sum), fmaf(ptx::log2(sum), LN_2, largest), largest};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan f8703f16 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan eb055ee4 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -9,7 +9,7 @@
 //   keys      of a query tile: 3 runs of tiles in closed form (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; exp(sink) one more term of the sum; no key: o = 0, lse = sink
-//   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 4 x 128 | 4 stages    139952 of 232448 bytes
+//   shared    Q 2 x 24576 | K 4 x 8192 | V 4 x 8192 | O 24576 | tile 4 x 128 | 4 stages    139984 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -67,7 +67,7 @@ constexpr int BLOCK_N = 64;              // keys of a tile
 constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
 constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
 constexpr int STAGES = 4;                // key and value tiles in flight
-constexpr float LN_2 = 0.6931471805599453f;
+constexpr float LN_2 = 0.6931471805599453f, LOG2_E = 1.4426950408889634f;
 #define INF __int_as_float(0x7f800000)
 constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 
@@ -88,8 +88,9 @@ constexpr u32 K_FULL = 139808;           // 4 x 8
 constexpr u32 K_EMPTY = 139840;          // 4 x 8
 constexpr u32 V_FULL = 139872;           // 4 x 8
 constexpr u32 V_EMPTY = 139904;          // 4 x 8
-constexpr u32 TILE_FULL = 139936;        // 1 x 8
-constexpr u32 TILE_EMPTY = 139944;       // 1 x 8
+constexpr u32 V_ARRIVED = 139936;        // 4 x 8
+constexpr u32 TILE_FULL = 139968;        // 1 x 8
+constexpr u32 TILE_EMPTY = 139976;       // 1 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -122,6 +123,9 @@ __device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.sha
 __device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
 __device__ __forceinline__ void stmatrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
@@ -182,16 +186,16 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 
 struct Variant {                         // what score and mask need, folded once a query tile
   float factor;                          // log2 units of one unit of the score
-  float sink;                            // one more term in the sum, log2 units
+  float sink;                            // one more term in the sum of a row
   int offset;
   int offset_2;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
     factor = p.softmax_scale * 1.442695f;
-    sink = p.arg_sinks(head) * 1.442695f;
+    sink = p.arg_sinks(head);
     offset = p.q_len - p.kv_len + 127;
     offset_2 = p.kv_len - p.q_len + 1;
   }
-  __device__ __forceinline__ float sink_log2() const { return sink; }   // one more term in the sum of a row
+  __device__ __forceinline__ float sink_logit() const { return sink; }   // one more term in the sum of a row
   __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
@@ -226,36 +230,76 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
 
+constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
+// Of one row, s less a number that comes near its largest.
+__device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float near) {
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
+}
+
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative to.
+__device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
+  float largest = fmaxf(rows.max[r], row_max(top));
+  if ((largest - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) largest = rows.max[r];   // any reference near the maximum will do
+  const float base = base_of(largest);
+  rescale = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
+  rows.max[r] = largest;
+  return base;
+}
+
+// Scores of row r become exponentials, and l takes them in.
+__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, float reference, Rows& rows, float rescale, const Variant& variant) {
+  float sum = 0.0f;
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+    s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
+    s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
+    sum += s[i] + s[i + 1];
+  }
+  rows.sum[r] = rows.sum[r] * rescale + sum;
+}
+
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+  float top[2], base[2];
+  bool raised = false;                   // a maximum, or what it is compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
-    float top = rows.max[r];
+    top[r] = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
         if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
       }
-      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+      top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
     }
-    top = row_max(top);
-    if ((top - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) top = rows.max[r];   // any reference near the maximum will do
-    const float base = base_of(top);
-    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
-    rows.max[r] = top;
-    const float reference = base * variant.to_log2();
-    float sum = 0.0f;
-    #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-      s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
-      s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
-      sum += s[i] + s[i + 1];
+    if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      subtract(s, r, base[r]);
+      exponentials(s, r, 0.0f, rows, rescale[r], variant);
+    } else {
+      rescale[r] = 1.0f;
+      base[r] = base_of(rows.max[r]);
+      raised |= (top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
-    rows.sum[r] = rows.sum[r] * rescale[r] + sum;
   }
+  if (MASKED) return;
+  float reference[2];
+  bool large = false;
+  if (__any_sync(~0u, raised)) {         // seldom
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      large |= fabsf(base[r]) * variant.to_log2() >= LARGE;
+    }
+    large = __any_sync(~0u, large);
+    if (large) subtract(s, 0, base[0]), subtract(s, 1, base[1]);
+  }
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) exponentials(s, r, large ? 0.0f : base[r] * variant.to_log2(), rows, rescale[r], variant);
 }
 
 // o times the factors of its rows.
@@ -268,10 +312,11 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = sink, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float largest = rows.max[r] * variant.to_log2(), top = fmaxf(largest, variant.sink_log2()), reference = top == -INF ? 0.0f : top;
-  const float weight = ptx::exp2(largest - reference), sum = row_sum(rows.sum[r]) * weight + ptx::exp2(variant.sink_log2() - reference);
+  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float sink = variant.sink_logit(), top = base_of(fmaxf(largest, sink)), weight = ptx::exp2((largest - top) * LOG2_E);
+  const float sum = row_sum(rows.sum[r]) * weight + ptx::exp2((sink - top) * LOG2_E);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
-  return {weight * ptx::reciprocal(sum), (top + ptx::log2(sum)) * LN_2, rows.max[r] * variant.to_log2() * LN_2};
+  return {weight * ptx::reciprocal(sum), fmaf(ptx::log2(sum), LN_2, top), largest};
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -338,6 +383,19 @@ struct Work {                            // the t-th query tile of a half of the
   }
 };
 
+struct Reach {                           // the keys that some query may see by their place alone; the values of all others become zeros
+  int begin[1], end[1];
+  __device__ __forceinline__ Reach(const Params& p, int batch, int head, int kv_head) {
+    begin[0] = max(0, p.kv_len - p.q_len - 127), end[0] = p.kv_len;
+  }
+  __device__ __forceinline__ bool holds(const Params& p, int kv_idx) const {
+    return (begin[0] <= kv_idx) & (kv_idx + 1 <= end[0]);
+  }
+  __device__ __forceinline__ bool holds_tile(const Params& p, int kv_begin) const {   // every key of it
+    return (begin[0] <= kv_begin) & (min(kv_begin + BLOCK_N, p.kv_len) <= end[0]);
+  }
+};
+
 // ---------------------------------------------------------------------------------------------------------------- roles
 
 // What was found out about a query tile goes to the others through shared memory, word by word.
@@ -401,14 +459,56 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     ptx::mbarrier_wait(shared + Q_EMPTY + 8 * (dealt & 1), (dealt >> 1 & 1) ^ 1);
     ptx::mbarrier_expect(shared + Q_FULL + 8 * (dealt & 1), Q_BYTES);
     for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load_as(ptx::passing(), shared + Q + (dealt & 1) * Q_BYTES + c * BLOCK_M * 2, p.q, shared + Q_FULL + 8 * (dealt & 1), c, work.block * BLOCK_M, work.head, work.batch);
+    const Reach reach(p, work.batch, work.head, work.kv_head);
     for (int tile = work.last(); tile >= work.first(); --tile) {
       ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
       ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
       for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
       ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      const u32 v_full = reach.holds_tile(p, tile * BLOCK_N) ? V_FULL : V_ARRIVED;   // for the warp that clears
+      ptx::mbarrier_expect(shared + v_full + 8 * stage, V_BYTES);
+      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + v_full + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
       if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// Puts zeros in the place of values of a key tile that arrives in a stage, for keys that no query may see, and hands it on.
+__device__ __forceinline__ void clear_tile(const Params& p, u32 shared, const Reach& reach, int tile, int stage, u32& parities) {
+  constexpr int WORDS = (BLOCK_N + 31) / 32;
+  const int lane = threadIdx.x & 31;
+  u32 hidden[WORDS], any = 0;            // a bit a key
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i)        // while the tile is on its way
+    any |= hidden[i] = __ballot_sync(~0u, i * 32 + lane < BLOCK_N && !reach.holds(p, tile * BLOCK_N + i * 32 + lane));
+  ptx::mbarrier_wait(shared + V_ARRIVED + 8 * stage, parities >> stage & 1);
+  parities ^= 1 << stage;
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i)
+    for (int row = lane / 8; row < 32 && hidden[i]; row += 4)   // eight lanes to 64 columns of a row
+      if (hidden[i] >> row & 1)
+        for (int c = 0; c < V_STORED; c += 64) ptx::store_shared_x4(shared + V + stage * V_BYTES + c * BLOCK_N * 2 + (i * 32 + row) * 128 + lane % 8 * 16, 0, 0, 0, 0);
+  if (any) ptx::async_proxy_fence();
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(shared + V_FULL + 8 * stage);
+}
+
+// One warp: key tiles of which no query may see some keys arrive for it. It takes those keys' values out, and only then are they there for others.
+__device__ __forceinline__ void clear(const Params& p, u32 shared) {
+  const int lane = threadIdx.x & 31;
+  int stage = 0;
+  u32 parities = 0;                      // of the arrivals, a bit a stage
+  ptx::previous_kernel_wait();           // what it wrote is there
+  for (int dealt = 0;; ++dealt) {
+    ptx::mbarrier_wait(shared + TILE_FULL, dealt & 1);
+    const Work work = fetch(shared + TILE);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
+    if (work.block < 0) return;
+    const Reach reach(p, work.batch, work.head, work.kv_head);
+    for (int tile = work.last(); tile >= work.first(); --tile) {
+      if (!reach.holds_tile(p, tile * BLOCK_N)) clear_tile(p, shared, reach, tile, stage, parities);
+      if (++stage == STAGES) stage = 0;
     }
   }
 }
@@ -576,13 +676,14 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
     for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_FULL + 8 * i, 1);
     for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + Q_EMPTY + 8 * i, WARPGROUPS);
     for (int i = 0; i < STAGES; ++i) {
+      ptx::mbarrier_init(shared + V_ARRIVED + 8 * i, 1);
       ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
       ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
       ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
     }
     ptx::mbarrier_init(shared + TILE_FULL, 1);
-    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
+    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 2);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -590,6 +691,7 @@ extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
     if (threadIdx.x / 32 == 1) deal(p, shared);
+    if (threadIdx.x / 32 == 2) clear(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - 1}.run();
