@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 ONE = Const(1.0, "float")
+LEAST_CONSTANT = 2.0**-20
 LEAST_SCALE = 2.0**-100  # that a column's slope is divided by, and that is not 0 times the unit of a plane
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 
@@ -186,7 +187,15 @@ def _score(bound: Node, spec: "Spec", signs: Signs, apart: bool) -> _Score:
     parts = take_apart(total, signs)
     factor, rest, proof = _split(parts.rest, signs)
     row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
+    if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
+        return _score(bound, spec, signs, apart=False)
     return _Score(factor, assemble(rest), row_bias, parts.column_slope, proof)
+
+
+def _may_divide(factor: Node) -> bool:
+    """Whether it is the scale of a call, which is not next to 0, but for a constant that is not either: what it divides stays finite."""
+    constants = [node.value for node in walk(factor) if isinstance(node, Const)]
+    return names(factor) <= {SCALE.name} and all(abs(value) >= LEAST_CONSTANT for value in constants)
 
 
 def _read(hoist: Hoist, address: Load, name: Name) -> Read:

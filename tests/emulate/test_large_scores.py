@@ -51,3 +51,18 @@ def test_large_scores(kernel, name):
     q, k, v = arrays(spec, 2, 4, 2, 150, 150)
     values = {} if m is None else {"m": m}
     judge(spec, found_by(arch, spec, q, k, v, values), q, k, v, **values)
+
+
+def test_a_bias_that_is_no_number_says_nothing_of_rows_without_a_key():
+    spec = Spec(head_dim=16, dtype="float16", mask="q_idx > 70", score="s + m[b, q_idx]", tensors=ROWS, outputs=["o", "lse"])
+    q, k, v = arrays(spec, 2, 4, 2, 150, 150)
+    found = found_by("sm_90a", spec, q, k, v, {"m": np.full_like(PAD, np.nan)})
+    assert (found["o"][:, :71] == 0).all()
+    assert (found["lse"][..., :71] == -np.inf).all()
+    assert np.isnan(found["o"][:, 71:].astype(np.float32)).all()
+
+
+def test_a_factor_next_to_0_divides_no_bias():
+    spec = Spec(head_dim=16, dtype="float16", score="s * c + 0.01 * kv_idx", params={"c": 1e-38}, outputs=["o", "lse"])
+    q, k, v = arrays(spec, 1, 2, 1, 70, 150)
+    judge(spec, found_by("sm_90a", spec, q, k, v, {}), q, k, v)

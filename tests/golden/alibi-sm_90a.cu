@@ -244,8 +244,9 @@ __device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float n
   for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
 }
 // That number where all of the row has a bias besides s, whose largest is `top`: a large sum was rounded, so where it is the maximum, `top` itself.
-// NaN for an infinite bias.
+// NaN for an infinite bias, nothing where the thread sees no key.
 __device__ __forceinline__ float near(float base, float bias, float top, const Variant& variant) {
+  if (top == -INF) return 0.0f;
   return top + bias == base ? top + (bias - bias) : ptx::maximum(base - bias, top - RESCALE_THRESHOLD / variant.to_log2());
 }
 
@@ -274,7 +275,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
-  float top[2], base[2], bias[2];
+  float top[2], base[2], reference[2], bias[2];   // reference: what exponents are relative to
   bool raised = false;                   // a maximum, or what it is compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -296,23 +297,26 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     } else {
       rescale[r] = 1.0f;
       base[r] = base_of(rows.max[r]);
+      reference[r] = (base[r] - bias[r]) * variant.to_log2();
       raised |= (top[r] + bias[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
   }
   if (MASKED) return;
-  float reference[2];
-  bool large = false;
   if (__any_sync(~0u, raised)) {         // seldom
+    bool large = false;
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       base[r] = raise(r, top[r] + bias[r], rows, rescale[r], variant);
+      reference[r] = (base[r] - bias[r]) * variant.to_log2();
       large |= fmaxf(fabsf(base[r]), fabsf(bias[r])) * variant.to_log2() >= LARGE;
     }
-    large = __any_sync(~0u, large);
-    if (large) subtract(s, 0, near(base[0], bias[0], top[0], variant)), subtract(s, 1, near(base[1], bias[1], top[1], variant));
+    if (__any_sync(~0u, large)) {
+      subtract(s, 0, near(base[0], bias[0], top[0], variant)), subtract(s, 1, near(base[1], bias[1], top[1], variant));
+      reference[0] = reference[1] = 0.0f;
+    }
   }
   #pragma unroll
-  for (int r = 0; r < 2; ++r) exponentials(s, r, large ? 0.0f : (base[r] - bias[r]) * variant.to_log2(), rows, rescale[r], variant);
+  for (int r = 0; r < 2; ++r) exponentials(s, r, reference[r], rows, rescale[r], variant);
 }
 
 // o times the factors of its rows.

@@ -232,7 +232,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
-  float top[2], base[2];
+  float top[2], base[2], reference[2];   // reference: what exponents are relative to
   bool raised = false;                   // a maximum, or what it is compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -253,23 +253,26 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     } else {
       rescale[r] = 1.0f;
       base[r] = base_of(rows.max[r]);
+      reference[r] = base[r] * variant.to_log2();
       raised |= (top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
   }
   if (MASKED) return;
-  float reference[2];
-  bool large = false;
   if (__any_sync(~0u, raised)) {         // seldom
+    bool large = false;
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       base[r] = raise(r, top[r], rows, rescale[r], variant);
+      reference[r] = base[r] * variant.to_log2();
       large |= fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
-    large = __any_sync(~0u, large);
-    if (large) subtract(s, 0, base[0]), subtract(s, 1, base[1]);
+    if (__any_sync(~0u, large)) {
+      subtract(s, 0, base[0]), subtract(s, 1, base[1]);
+      reference[0] = reference[1] = 0.0f;
+    }
   }
   #pragma unroll
-  for (int r = 0; r < 2; ++r) exponentials(s, r, large ? 0.0f : base[r] * variant.to_log2(), rows, rescale[r], variant);
+  for (int r = 0; r < 2; ++r) exponentials(s, r, reference[r], rows, rescale[r], variant);
 }
 
 // o times the factors of its rows.
