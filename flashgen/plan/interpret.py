@@ -179,10 +179,14 @@ class _Run:
 
     def _product(self, heads: Heads, keys: slice) -> Product:
         """p to p v, with p in the type of v as tensor cores take it."""
-        dtype, reached = self.plan.dtype.numpy, self._reached(heads, keys)
-        v = _load(self.v, heads.b, heads.hk, keys)
-        v = v if reached is None else np.where(reached[..., None], v, np.float32(0))
-        return lambda p: p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
+        dtype = self.plan.dtype.numpy
+
+        def product(p: Array) -> Array:
+            v, reached = _load(self.v, heads.b, heads.hk, keys), self._reached(heads, keys)
+            v = v if reached is None else np.where(reached[..., None], v, np.float32(0))
+            return p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
+
+        return product
 
     def _reached(self, heads: Heads, keys: slice) -> Array | None:
         """Which of some keys a query may see by their place: [n, keys]; None: all."""

@@ -82,7 +82,8 @@ def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
 
 @pytest.mark.parametrize(("score", "column_slope", "row_bias"), [
     ("s + c * (kv_idx - q_idx)", "slope", "row.bias"),
-    ("s * temperature + slopes[h] * kv_idx", "slope", "row.bias"),
+    ("s * 0.5 + slopes[h] * kv_idx", "slope", "row.bias"),
+    ("s * temperature + slopes[h] * kv_idx", None, None),  # which may be next to 0, and would divide
     ("s + rows[q_idx]", None, "row.bias"),
     ("s + slopes[h]", None, "bias"),
     ("s + slopes[h] * (kv_idx - q_idx) * (q_idx + 1)", None, "row.bias"),  # the slope is not the query tile's
