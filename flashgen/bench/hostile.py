@@ -10,7 +10,7 @@ from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.expr import lower
 from flashgen.expr.lower import read
 from flashgen.expr.meaning import meaning
-from flashgen.expr.nodes import Call, Load, Name, Node, names, walk
+from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.reads import indices, over
 from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
@@ -21,7 +21,7 @@ Drawn = tuple[Array, Array, Array, dict[str, Any]]  # q, k, v, and by name what 
 
 KINDS = {
     "integers": "INT_MIN, INT_MAX and what lies around 2^30 in tensors of integers, and in integer params",
-    "biases": "1e9, 1e30, the largest numbers, denormals and -inf in tensors of floats",
+    "biases": "1e9, 1e30, the largest numbers, denormals and infinities in tensors of floats",
     "hidden": "NaN and infinity in k and v at keys that their place hides from every query",
     "axes": "axes of 1, repeated where an index of the call runs over them",
     "views": "arrays turned, reversed, of every other element, or repeated with stride 0",
@@ -29,7 +29,7 @@ KINDS = {
 _TOP = 2**31 - 1
 INTEGERS = (-_TOP - 1, -_TOP, -(2**30) - 1, -(2**30), -1, 0, 1, 2**30 - 1, 2**30, 2**30 + 1, _TOP - 1, _TOP)
 _LARGEST = float(np.finfo(np.float32).max)
-FLOATS = (1e9, -1e9, 1e30, -1e30, _LARGEST, -_LARGEST, 1e-40, -1e-45, -np.inf)
+FLOATS = (1e9, -1e9, 1e30, -1e30, _LARGEST, -_LARGEST, 1e-40, -1e-45, np.inf, -np.inf)
 SMALLER = (1e9, -1e9, 1e-40, 0.0)  # of what multiplies: the largest number times an index is no number
 SHARES = (0.02, 0.3, 1.0)  # of the elements that are hostile
 
@@ -142,8 +142,8 @@ def _ranges(node: Node) -> bool:
             return all(_ranges(x) or not names(x) & {"q_idx", "kv_idx"} for x in (a, b))
         case Call("<" | "<=" | ">" | ">=", (Name("kv_idx"), x) | (x, Name("kv_idx"))):
             return _linear(x)
-        case Call("==", (Call("//", (Name("kv_idx"), n)), Call("//", (x, m)))):
-            return n == m and not names(n) & {"q_idx", "kv_idx"} and _linear(x)
+        case Call("==", (Call("//", (Name("kv_idx"), Const(n))), Call("//", (x, Const(m))))):
+            return n == m and _linear(x)
     return False
 
 

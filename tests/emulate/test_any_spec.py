@@ -87,7 +87,7 @@ def planned(spec, arch):
 def test_any_spec(kernels, data):
     chosen, source = kernels
     spec = chosen.spec
-    (q, k, v), values = data.draw(any_spec.calls(spec, 300, any_spec.EMULATED))
+    (q, k, v), values = data.draw(any_spec.calls(spec, 300))
     seed, blocks = data.draw(st.integers(0, 20), "seed"), data.draw(st.integers(1, 4), "blocks")
     found = emulate(chosen, source, q, k, v, values, seed=seed, blocks=blocks)
     judge(spec, found, q, k, v, **values)
@@ -99,5 +99,5 @@ def test_any_spec(kernels, data):
 def test_any_composition(dtypes, arch, data):
     spec = data.draw(any_spec.specs(dtypes, step=8))
     chosen, source = planned(spec, arch)
-    (q, k, v), values = data.draw(any_spec.calls(spec, 150, any_spec.EMULATED))
+    (q, k, v), values = data.draw(any_spec.calls(spec, 150))
     judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, any_spec.LOOSE, **values)

@@ -36,8 +36,6 @@ NUMBERS = [
     "lens[b]",
 ]
 NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b, h]", "floor(kv_idx / 10.0)"]
-SOUND = ("integers", "biases", "axes", "views")  # kinds of hostile data that the interpreter takes
-EMULATED = ("integers", "axes", "views")  # and emitted kernels
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
@@ -107,11 +105,11 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
 
 
 @st.composite
-def calls(draw, spec, longest, kinds, aligned=True):
-    """q, k, v, and the params and tensors by name, hostile in some of the ways of `kinds`."""
+def calls(draw, spec, longest, aligned=True):
+    """q, k, v, and the params and tensors by name, hostile in some ways."""
     lengths = st.integers(0, longest) | st.sampled_from([n for n in LENGTHS if n <= longest])
     batch, kv_heads, group = (draw(st.integers(1, 2)) for _ in range(3))
     sizes = Sizes(batch, draw(lengths), draw(lengths), kv_heads * group, kv_heads)
-    ways = draw(st.sets(st.sampled_from(kinds))) if kinds else ()
+    ways = draw(st.sets(st.sampled_from(list(hostile.KINDS))))
     q, k, v, values = hostile.draw(spec, sizes, ways, np.random.RandomState(draw(st.integers(0, 999))), aligned)
     return (q, k, v), values

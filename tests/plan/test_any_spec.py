@@ -8,13 +8,13 @@ from flashgen.plan import interpret, plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from tests.plan.agreement import judge
-from tests.plan.any_spec import LOOSE, SOUND, calls, specs
+from tests.plan.any_spec import LOOSE, calls, specs
 
 
 @settings(max_examples=50)
 @given(specs(), st.data())
 def test_the_interpreter_is_right(spec, data):
-    (q, k, v), values = data.draw(calls(spec, 40, SOUND, aligned=False))
+    (q, k, v), values = data.draw(calls(spec, 40, aligned=False))
     judge(spec, interpret(plan(spec, "host"), q, k, v, values), q, k, v, LOOSE, **values)
 
 
@@ -23,7 +23,7 @@ def test_the_interpreter_is_right(spec, data):
 def test_plans_for_gpus_are_right_and_have_a_text(spec, arch, data):
     chosen = plan(spec, arch)
     assert render(chosen).entries
-    (q, k, v), values = data.draw(calls(spec, 150, SOUND))
+    (q, k, v), values = data.draw(calls(spec, 150))
     judge(spec, interpret(chosen, q, k, v, values), q, k, v, LOOSE, **values)
 
 
