@@ -19,7 +19,7 @@ from flashgen.expr.cuda import cuda
 from flashgen.expr.deciding import approximate
 from flashgen.expr.facts import KV_LEN, Q_LEN, ZERO, Facts
 from flashgen.expr.fold import TRUE, call
-from flashgen.expr.integers import Integers, of_kernel
+from flashgen.expr.integers import Integers, divisors, of_kernel
 from flashgen.expr.nodes import INDEX_NAMES, Load, Name, Node, names, rebuild, walk
 from flashgen.expr.numpy import evaluate
 from flashgen.expr.range_text import Printer, number
@@ -40,6 +40,7 @@ class Reach:
     spans: tuple[Span, ...]
     steps: tuple[tuple[str, Int], ...]
     condition: Node  # of the key, of the sequence and the heads
+    positive: tuple[str, ...]  # params that divide
     spec: "Spec"
 
     @property
@@ -68,14 +69,14 @@ class Reach:
     @cached_property
     def text(self) -> "ReachText":
         """The same for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
-        facts = _facts()
+        facts = _facts(self.positive)
         printer = Printer(facts, self.spec.tensors)
         lines = []
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
             facts.let(name, value)
         spans = tuple((printer.narrow(_inside(facts, span.begin)), printer.narrow(_inside(facts, span.end))) for span in self.spans)
-        asked = _wide(_OfKey(self.spec)(self.condition), Integers(of_kernel))
+        asked = _wide(_OfKey(self.spec)(self.condition), Integers(of_kernel, self.positive))
         return ReachText(tuple(lines), spans, cuda(asked) if self.conditional else "")
 
 
@@ -99,11 +100,12 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     >>> [str(span.end) for span in found.spans], reach(lower(Spec(head_dim=64, dtype="bfloat16", mask="causal")).mask, spec)
     (['min(kv_len, p.arg_n)'], None)
     """
-    solver = _WholeCall(Combiner(_facts()))
+    positive = divisors(mask)
+    solver = _WholeCall(Combiner(_facts(positive)))
     found = solver.combiner.condense(solver.strips(mask), MAX_STRIPS)
     condition: Node = TRUE
     for part in parts("&", solve(mask)):
-        if reads_key(part) and "q_idx" not in names(part) and not (_approximate(part) or _solved(part)):
+        if reads_key(part) and "q_idx" not in names(part) and not (_approximate(part) or _solved(part, positive)):
             condition = call("&", condition, part)
     facts = solver.facts
     spans = tuple(Span(*(substitute(end, EVERY_QUERY) for end in (strip.may.begin, strip.may.end))) for strip in found) or (NONE,)
@@ -114,12 +116,12 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     live = frozenset[str]().union(*(span.begin.names | span.end.names for span in spans))
     for name, value in reversed(steps):
         live |= value.names if name in live else frozenset()
-    return Reach(spans, tuple(step for step in steps if step[0] in live), condition, spec)
+    return Reach(spans, tuple(step for step in steps if step[0] in live), condition, positive, spec)
 
 
-def _facts() -> Facts:
+def _facts(positive: tuple[str, ...]) -> Facts:
     """Of one query tile that holds every query."""
-    return Facts(MAX_LENGTH, 1)
+    return Facts(MAX_LENGTH, 1, map(param, positive))
 
 
 def _from(facts: Facts, begin: Int) -> Int:
@@ -135,9 +137,9 @@ def _inside(facts: Facts, bound: Int) -> Int:
     return facts.largest(ZERO, facts.smallest(bound, KV_LEN))
 
 
-def _solved(part: Node) -> bool:
+def _solved(part: Node, positive: tuple[str, ...]) -> bool:
     """Whether spans alone say it."""
-    solver = _WholeCall(Combiner(_facts()))
+    solver = _WholeCall(Combiner(_facts(positive)))
     return all(strip.may == strip.must for strip in solver.strips(part)) and not solver.combiner.reasons
 
 
