@@ -1,6 +1,7 @@
 """A Plan becomes a Source: one self-contained CUDA file, always the same text for the same plan."""
 
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -24,8 +25,9 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies text and options, the compiler's version apart."""
-        return hashlib.sha256("\0".join((self.text, self.arch, *self.options)).encode()).hexdigest()
+        """Identifies what is compiled and how, the compiler's version apart: not the banner's first line, which names the spec and the plan."""
+        compiled = re.sub(r"\A// flashgen .*", "", self.text)
+        return hashlib.sha256("\0".join((compiled, self.arch, *self.options)).encode()).hexdigest()
 
 
 # Stated one by one, so that no default of a compiler changes a result.

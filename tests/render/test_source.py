@@ -55,6 +55,12 @@ def test_digests_tell_specs_apart():
     assert len({render(plan(spec, arch)).digest for spec in specs for arch in ("sm_90a", "sm_80")}) == 16
 
 
+def test_a_renamed_spec_is_compiled_no_more():
+    first, second = (render(plan(Spec(name=name, head_dim=64, dtype="float16", mask="causal"), "sm_90a")) for name in ("mine", "yours"))
+    assert first.text != second.text
+    assert first.digest == second.digest
+
+
 def test_the_text_names_its_spec_and_plan():
     chosen = plan(Spec(name="mine", head_dim=64, dtype="float16", mask="causal"), "sm_90a")
     first = render(chosen).text.splitlines()[0]
