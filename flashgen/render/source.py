@@ -25,7 +25,7 @@ class Source:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies what is compiled and how, the compiler's version apart: not the banner's first line, which names the spec and the plan."""
+        """Identifies what is compiled and how, the compiler's version apart; the first line, which names spec and plan, is not compiled."""
         compiled = re.sub(r"\A// flashgen .*", "", self.text)
         return hashlib.sha256("\0".join((compiled, self.arch, *self.options)).encode()).hexdigest()
 
