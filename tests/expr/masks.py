@@ -66,7 +66,15 @@ def visible(text, q_len, kv_len, values):
     """The mask, pair by pair: [q_len, kv_len]."""
     rows, keys = np.arange(q_len, dtype=np.int64)[:, None], np.arange(kv_len, dtype=np.int64)[None]
     position = rows + kv_len - q_len
-    words = {"q_idx": rows, "kv_idx": keys, "q_len": q_len, "kv_len": kv_len, "where": np.where, "min": np.minimum, "max": np.maximum}
+    words = {
+        "q_idx": rows,
+        "kv_idx": keys,
+        "q_len": np.int64(q_len),
+        "kv_len": np.int64(kv_len),
+        "where": np.where,
+        "min": np.minimum,
+        "max": np.maximum,
+    }
     words |= {"abs": np.abs, "full": np.True_, "causal": keys <= position, "causal_top_left": keys <= rows, "prefix": lambda n: keys < n}
     words |= {"chunk": lambda n: keys // n == position // n, "document": lambda ids: ids[values["b"], keys] == ids[values["b"], position]}
     words["window"] = lambda left, right: ((left < 0) | (keys >= position - left)) & ((right < 0) | (keys <= position + right))

@@ -185,72 +185,35 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
 
-constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
-
-// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative
-// to, the same for the same maximum; where that is large, differences of scores take their place, and `factor` is theirs.
-__device__ __forceinline__ float raise(float (&s)[BLOCK_N / 2], int r, float top, float scale, Rows& rows, float& rescale, float& factor, const Variant& variant) {
-  const float before = rows.max[r], base = base_of(rows.max[r] = fmaxf(before, row_max(top)));
-  const float reference = __fmul_rn(base, variant.to_log2());
-  rescale = ptx::exp2(__fmul_rn(before, variant.to_log2()) - reference);
-  if (!__any_sync(~0u, fabsf(reference) >= LARGE)) return reference;
-  #pragma unroll
-  for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
-    #pragma unroll
-    for (int j = 0; j < 2; ++j) s[i + j] = fmaf(s[i + j], scale, -base);
-  rescale = ptx::exp2((before - base) * variant.to_log2());
-  factor = variant.to_log2();
-  return 0.0f;
-}
-
-// Scores of row r become exponentials in units of 2^-14, and l takes them in.
-__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, float factor, float reference, Rows& rows, float rescale) {
-  float sum = 0.0f;
-  #pragma unroll
-  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
-    const float left = ptx::exp2(fmaf(s[i], factor, -reference)), right = ptx::exp2(fmaf(s[i + 1], factor, -reference));
-    sum += left + right;
-    s[i] = left * power_of_two(TOP);
-    s[i + 1] = right * power_of_two(TOP);
-  }
-  rows.sum[r] = fmaf(rows.sum[r], rescale, sum);
-}
-
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
-  float top[2], reference[2], factor[2];
-  bool raised = false;                   // a maximum, or what it is compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
-    top[r] = -INF;
+    float top = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
         if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
       }
-      top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
+      top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
-    unit[r] = power_of_two(-TOP);
-    factor[r] = scale[r] * variant.to_log2();
-    top[r] *= scale[r];
-    if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
-      reference[r] = raise(s, r, top[r], scale[r], rows, rescale[r], factor[r], variant);
-      exponentials(s, r, factor[r], reference[r], rows, rescale[r]);
-    } else {
-      rescale[r] = 1.0f;
-      reference[r] = __fmul_rn(base_of(rows.max[r]), variant.to_log2());
-      raised |= top[r] > rows.max[r] || fabsf(reference[r]) >= LARGE;
-    }
-  }
-  if (MASKED) return;
-  if (__any_sync(~0u, raised))           // seldom
+    const float largest = fmaxf(rows.max[r], row_max(top) * scale[r]), base = base_of(largest);
+    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());
+    rows.max[r] = largest;
+    float sum = 0.0f;
     #pragma unroll
-    for (int r = 0; r < 2; ++r) reference[r] = raise(s, r, top[r], scale[r], rows, rescale[r], factor[r], variant);
-  #pragma unroll
-  for (int r = 0; r < 2; ++r) exponentials(s, r, factor[r], reference[r], rows, rescale[r]);
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {   // differences first: products with to_log2() would be rounded, and those of large scores be no exponents
+      const float left = ptx::exp2((fmaf(s[i], scale[r], -base)) * variant.to_log2()), right = ptx::exp2((fmaf(s[i + 1], scale[r], -base)) * variant.to_log2());
+      sum += left + right;
+      s[i] = left * power_of_two(TOP);
+      s[i + 1] = right * power_of_two(TOP);
+    }
+    rows.sum[r] = fmaf(rows.sum[r], rescale[r], sum);
+    unit[r] = power_of_two(-TOP);
+  }
 }
 
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
