@@ -154,10 +154,10 @@ def _value(atom: Atom, values: Mapping[str, Any]) -> Any:
             if not array.size:  # there is no key, and no tile whatever is read
                 return np.int64(0)
             return np.int64(array[tuple(np.clip(index, 0, size - 1) for index, size in zip(args, array.shape, strict=True))])
-        case "//":
-            return args[0] // args[1]
+        case "//":  # a divisor of 0 is the length of no key, and nothing is asked of it
+            return args[0] // np.maximum(args[1], 1)
         case "%":
-            return args[0] % args[1]
+            return args[0] % np.maximum(args[1], 1)
         case "select":
             return np.where(args[0] <= 0, args[1], args[2])
     return reduce({"*": np.multiply, "min": np.minimum, "max": np.maximum}[atom.op], args)
