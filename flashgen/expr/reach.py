@@ -138,9 +138,10 @@ def _inside(facts: Facts, bound: Int) -> Int:
 
 
 def _solved(part: Node, positive: tuple[str, ...]) -> bool:
-    """Whether spans alone say it."""
+    """Whether one span says it: of several, those that are joined may take in a key between them."""
     solver = _WholeCall(Combiner(_facts(positive)))
-    return all(strip.may == strip.must for strip in solver.strips(part)) and not solver.combiner.reasons
+    strips = solver.strips(part)
+    return len(strips) <= 1 and all(strip.may == strip.must for strip in strips) and not solver.combiner.reasons
 
 
 def _approximate(part: Node) -> bool:

@@ -22,7 +22,7 @@ FOUND = split(
     """kv_idx < lens[b]; causal & (kv_idx < lens[b]); bits[b, kv_idx]; causal & bits[b, kv_idx] & (kv_idx % 3 != 1); causal_top_left;
     window(9, 3); prefix(n); (kv_idx < 4) | (kv_idx >= c); ids[b, kv_idx] == lens[b]; ~(kv_idx > lens[b]) & full; flags[h] & (kv_idx < 7);
     (kv_idx >= starts[h, 1]) & (kv_idx < starts[h, 2]); 0.5 * kv_idx < 9.5; kv_idx // 3 < n;
-    where(h < 2, kv_idx < n, full); chunk(n); chunk(5)"""
+    where(h < 2, kv_idx < n, full); chunk(n); chunk(5); causal & where(q_len != kv_idx, h <= 0, kv_idx < n)"""
 )
 NOTHING_HIDDEN = split("full; causal; prefix(n) | causal; document(ids); ids[b, kv_idx] <= ids[b, q_idx]; tanh(slope * kv_idx) < 0.5")
 
