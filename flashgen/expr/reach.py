@@ -20,7 +20,7 @@ from flashgen.expr.deciding import approximate
 from flashgen.expr.facts import KV_LEN, Q_LEN, ZERO, Facts
 from flashgen.expr.fold import TRUE, call
 from flashgen.expr.integers import Integers, divisors, of_kernel
-from flashgen.expr.nodes import INDEX_NAMES, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.nodes import INDEX_NAMES, Load, Name, Node, names, rebuild
 from flashgen.expr.numpy import evaluate
 from flashgen.expr.range_text import Printer, number
 from flashgen.expr.solve import NoRuleError, Solver
@@ -105,7 +105,8 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     found = solver.combiner.condense(solver.strips(mask), MAX_STRIPS)
     condition: Node = TRUE
     for part in parts("&", solve(mask)):
-        if reads_key(part) and "q_idx" not in names(part) and not (_approximate(part) or _solved(part, positive)):
+        # What is approximate may be decided otherwise where the mask is tested.
+        if reads_key(part) and "q_idx" not in names(part) and not (approximate(part) or _solved(part, positive)):
             condition = call("&", condition, part)
     facts = solver.facts
     spans = tuple(Span(*(substitute(end, EVERY_QUERY) for end in (strip.may.begin, strip.may.end))) for strip in found) or (NONE,)
@@ -142,11 +143,6 @@ def _solved(part: Node, positive: tuple[str, ...]) -> bool:
     solver = _WholeCall(Combiner(_facts(positive)))
     strips = solver.strips(part)
     return len(strips) <= 1 and all(strip.may == strip.must for strip in strips) and not solver.combiner.reasons
-
-
-def _approximate(part: Node) -> bool:
-    """Whether two ways to compute it may differ in what they decide."""
-    return any(approximate(node) for node in walk(part))
 
 
 class _WholeCall(Solver):

@@ -112,19 +112,19 @@ class _Run:
 
     def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array, Array]:
         """o: [n, Sq, Dv], lse and the greatest score: [n, Sq]."""
-        shape = (len(heads.b), self.q_len)
+        shape, reached = (len(heads.b), self.q_len), self._reached(heads)
         top = np.full(shape, -np.inf, np.float32)
         state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
         if not self.plan.softmax.normalized:
             for rows, keys, masked in self._tiles(begin, end):
-                state.o[:, rows] += self._product(heads, keys)(self._scores(heads, rows, keys, masked))
+                state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
             return state.o, np.zeros(shape, np.float32), top
         xp, softmax = natural(), self.plan.softmax
         for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), xp):
             for rows, keys, masked in self._tiles(begin, end):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
-                after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys))
+                after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys, reached))
                 for whole, part in zip(state, after, strict=True):
                     whole[:, rows] = part
         return *finish(softmax, state, xp), top
@@ -177,25 +177,25 @@ class _Run:
         head = {name: x[:, None, None] for name, x in heads._asdict().items()}
         return {**self.values, **head, "q_idx": np.arange(rows.start, rows.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
 
-    def _product(self, heads: Heads, keys: slice) -> Product:
-        """p to p v, with p in the type of v as tensor cores take it."""
+    def _product(self, heads: Heads, keys: slice, reached: Array | None) -> Product:
+        """p to p v, with p in the type of v as tensor cores take it, and nothing of keys that are not reached."""
         dtype = self.plan.dtype.numpy
 
         def product(p: Array) -> Array:
-            v, reached = _load(self.v, heads.b, heads.hk, keys), self._reached(heads, keys)
-            v = v if reached is None else np.where(reached[..., None], v, np.float32(0))
+            v = _load(self.v, heads.b, heads.hk, keys)
+            v = v if reached is None else np.where(reached[:, keys, None], v, np.float32(0))
             return p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
 
         return product
 
-    def _reached(self, heads: Heads, keys: slice) -> Array | None:
-        """Which of some keys a query may see by their place: [n, keys]; None: all."""
+    def _reached(self, heads: Heads) -> Array | None:
+        """Which keys a query may see by their place: [n, Sk]; None: all."""
         reach = self.plan.holes.reach
         if reach is None:
             return None
         each = zip(*(x.tolist() for x in heads), strict=True)
         known = ({**self.values, **dict(zip(Heads._fields, head, strict=True))} for head in each)
-        return np.stack([reach.evaluate(self.q_len, self.kv_len, values)[keys] for values in known])
+        return np.stack([reach.evaluate(self.q_len, self.kv_len, values) for values in known])
 
 
 def _load(x: Array, b: Array, h: Array, rows: slice) -> Array:

@@ -27,6 +27,7 @@ CASES = {  # what the spec says, and m
     "steep": ({"score": "s + slope * (kv_idx - q_idx)", "params": {"slope": 1e6}}, None),
     "steep-down": ({"score": "s - slope * (kv_idx - q_idx)", "params": {"slope": 1e6}}, None),
     "sinks": ({"softmax": {"sink": "m[h]"}, "tensors": HEADS}, np.array([LARGEST, -LARGEST, 1e9, -np.inf], np.float32)),
+    "cancelling": ({"score": "s + m[b, q_idx]", "scale": 1e9, "tensors": ROWS}, (PAD * -4e9).astype(np.float32)),
     "scale": ({"scale": 1e6}, None),
     "scale-down": ({"score": "-s", "scale": 1e9}, None),
 }  # fmt: skip

@@ -250,7 +250,7 @@ __device__ __forceinline__ float near(float base, float bias, float top, const V
   return top + bias == base ? top + (bias - bias) : ptx::maximum(base - bias, top - RESCALE_THRESHOLD / variant.to_log2());
 }
 
-// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative to.
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns it, or 0 before the first key.
 __device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
   float largest = fmaxf(rows.max[r], row_max(top));
   if ((largest - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) largest = rows.max[r];   // any reference near the maximum will do
@@ -276,7 +276,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   float top[2], base[2], reference[2], bias[2];   // reference: what exponents are relative to
-  bool raised = false;                   // a maximum, or what it is compared with is large
+  bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
@@ -298,7 +298,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       rescale[r] = 1.0f;
       base[r] = base_of(rows.max[r]);
       reference[r] = (base[r] - bias[r]) * variant.to_log2();
-      raised |= (top[r] + bias[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
+      raised |= (top[r] + bias[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fmaxf(fabsf(base[r]), fabsf(bias[r])) * variant.to_log2() >= LARGE;
     }
   }
   if (MASKED) return;

@@ -198,7 +198,7 @@ __device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float n
   for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
 }
 
-// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns what exponents are relative to.
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns it, or 0 before the first key.
 __device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
   float largest = fmaxf(rows.max[r], row_max(top));
   if ((largest - rows.max[r]) * variant.to_log2() <= 0.0f) largest = rows.max[r];   // any reference near the maximum will do
@@ -224,7 +224,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 template <bool MASKED>
 __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
   float top[2], base[2], reference[2];   // reference: what exponents are relative to
-  bool raised = false;                   // a maximum, or what it is compared with is large
+  bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
