@@ -118,9 +118,12 @@ def grid(head_dims: Sequence[int] = HEAD_DIMS, lengths: Sequence[int] = LENGTHS,
 
 
 def draw(case: Case, xp: Any) -> dict[str, Any]:
-    """Normal q, k, v and what else the spec reads, by name, as arrays of CuPy or NumPy (`xp`)."""
+    """Normal q, k, v and what else the spec reads, by name, as arrays of CuPy or NumPy (`xp`); ALiBi's slopes as published (section 3)."""
     arrays = {name: rounded(xp.random.standard_normal(shape), case.spec.dtype) for name, shape in case.shapes().items()}
-    return arrays | {tensor.name: draw_tensor(tensor, case.sizes, xp) for tensor in case.spec.tensors}
+    arrays |= {tensor.name: draw_tensor(tensor, case.sizes, xp) for tensor in case.spec.tensors}
+    if case.variant == "alibi":
+        arrays["slopes"] = (0.5 ** (8 * xp.arange(1, case.heads + 1) / case.heads)).astype("float32")
+    return arrays
 
 
 def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> Any:

@@ -35,9 +35,10 @@ EVERY_QUERY = {"q_begin": ZERO, "q_last": Q_LEN - 1}
 
 @dataclass(frozen=True)
 class Reach:
-    """The keys of some spans, which `steps` lead to, where `condition` holds as well."""
+    """The keys of some spans, which `flags` and `steps` lead to, where `condition` holds as well."""
 
     spans: tuple[Span, ...]
+    flags: tuple[tuple[str, Node], ...]  # 0 or 1: conditions of the call, the sequence and the heads that no form says
     steps: tuple[tuple[str, Int], ...]
     condition: Node  # of the key, of the sequence and the heads
     positive: tuple[str, ...]  # params that divide
@@ -49,7 +50,7 @@ class Reach:
         read = frozenset[str]().union(
             *(span.begin.names | span.end.names for span in self.spans), *(value.names for _, value in self.steps)
         )
-        return "h" in read | names(self.condition)
+        return "h" in read.union(names(self.condition), *(names(flag) for _, flag in self.flags))
 
     @property
     def conditional(self) -> bool:
@@ -59,6 +60,8 @@ class Reach:
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
         """Whether some query may see each key: [kv_len]. `values` holds b, h, hk, params and tensors by name."""
         known = {name if name in INDEX_NAMES else param(name): value for name, value in values.items()} | {"q_len": q_len, "kv_len": kv_len}
+        for name, flag in self.flags:
+            known[name] = int(np.all(evaluate(flag, {**values, "q_len": q_len, "kv_len": kv_len})))
         for name, value in self.steps:
             known[name] = number(value, known)
         keys = np.arange(kv_len)
@@ -72,12 +75,17 @@ class Reach:
         facts = _facts(self.positive)
         printer = Printer(facts, self.spec.tensors)
         lines = []
+        for name, flag in self.flags:
+            lines.append(f"const int {name} = {self._cuda(flag)};")
+            facts.known[name] = (0, 1)
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
             facts.let(name, value)
         spans = tuple((printer.narrow(_inside(facts, span.begin)), printer.narrow(_inside(facts, span.end))) for span in self.spans)
-        asked = _wide(_OfKey(self.spec)(self.condition), Integers(of_kernel, self.positive))
-        return ReachText(tuple(lines), spans, cuda(asked) if self.conditional else "")
+        return ReachText(tuple(lines), spans, self._cuda(self.condition) if self.conditional else "")
+
+    def _cuda(self, condition: Node) -> str:
+        return cuda(_wide(_OfKey(self.spec)(condition), Integers(of_kernel, self.positive)))
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,8 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     (['min(kv_len, p.arg_n)'], None)
     """
     positive = divisors(mask)
-    solver = _WholeCall(Combiner(_facts(positive)))
+    flags: dict[Node, str] = {}
+    solver = _WholeCall(Combiner(_facts(positive)), flags)
     found = solver.combiner.condense(solver.strips(mask), MAX_STRIPS)
     condition: Node = TRUE
     for part in parts("&", solve(mask)):
@@ -117,7 +126,8 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     live = frozenset[str]().union(*(span.begin.names | span.end.names for span in spans))
     for name, value in reversed(steps):
         live |= value.names if name in live else frozenset()
-    return Reach(spans, tuple(step for step in steps if step[0] in live), condition, positive, spec)
+    read = tuple((name, flag) for flag, name in flags.items() if name in live)
+    return Reach(spans, read, tuple(step for step in steps if step[0] in live), condition, positive, spec)
 
 
 def _facts(positive: tuple[str, ...]) -> Facts:

@@ -9,8 +9,9 @@ from functools import reduce
 from typing import Literal
 
 from flashgen.expr.affine import Atom, Int, named, of, param, select, substitute
+from flashgen.expr.deciding import approximate
 from flashgen.expr.facts import KV_LEN, Q_BEGIN, Q_LAST, ZERO
-from flashgen.expr.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, rebuild, walk
+from flashgen.expr.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
 from flashgen.expr.pairings import Pairing
 from flashgen.expr.strips import ALL, MAX_TEXT, NONE, Combiner, Span, Strip
 from flashgen.expr.text import show
@@ -26,10 +27,10 @@ class NoRuleError(Exception):
 
 
 class Solver:
-    """Solves conditions, into the strips of a Combiner."""
+    """Solves conditions, into the strips of a Combiner; gathers in `flags`, if given, those that get a name for want of a rule."""
 
-    def __init__(self, combiner: Combiner):
-        self.combiner, self.facts = combiner, combiner.facts
+    def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None):
+        self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
         self.cases = 0
         self.pairings: list[Pairing] = []
 
@@ -51,6 +52,9 @@ class Solver:
             bit = self.number(node)
             return self.at_most_zero(1 - bit if want else bit)
         except NoRuleError as error:
+            if (flag := self.flagged(node)) is not None:
+                span = self.guard(1 - flag if want else flag)
+                return self.combiner.condense([Strip(span, span)])
             self.combiner.lose(f"{show(node)}: {error}")
             return [Strip(ALL, NONE)]
 
@@ -187,6 +191,14 @@ class Solver:
     def choice(self, test: Node, yes: list[Strip], no: list[Strip]) -> list[Strip]:
         left, right = (self.combiner.every([self.strips(test, want), then]) for want, then in ((True, yes), (False, no)))
         return self.combiner.some([left, right])
+
+    def flagged(self, node: Node) -> Int | None:
+        """A condition without a rule as 0 or 1, if flags are allowed and it is the same at every place."""
+        if self.flags is None or approximate(node) or not names(node).isdisjoint((ROW, KEY)):
+            return None
+        name = self.flags.setdefault(node, f"flag_{len(self.flags)}")
+        self.facts.known[name] = (0, 1)
+        return named(name)
 
     # Rows
 

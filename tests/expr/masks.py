@@ -77,6 +77,7 @@ def visible(text, q_len, kv_len, values):
     }
     words |= {"abs": np.abs, "full": np.True_, "causal": keys <= position, "causal_top_left": keys <= rows, "prefix": lambda n: keys < n}
     words |= {"chunk": lambda n: keys // n == position // n, "document": lambda ids: ids[values["b"], keys] == ids[values["b"], position]}
+    words["bit"] = lambda x, i: (i >= 0) & (i < 32) & (x >> np.clip(i, 0, 31) & 1 == 1)
     words["window"] = lambda left, right: ((left < 0) | (keys >= position - left)) & ((right < 0) | (keys <= position + right))
     words |= {name: Clamped(x) if np.ndim(x) else np.int64(x) if isinstance(x, int) else x for name, x in values.items()}
     text = re.sub(r"(?<![\w.])\d+(?![\w.])", r"int64(\g<0>)", text)  # ~(0 < 1) is not a condition to Python

@@ -22,7 +22,8 @@ FOUND = split(
     """kv_idx < lens[b]; causal & (kv_idx < lens[b]); bits[b, kv_idx]; causal & bits[b, kv_idx] & (kv_idx % 3 != 1); causal_top_left;
     window(9, 3); prefix(n); (kv_idx < 4) | (kv_idx >= c); ids[b, kv_idx] == lens[b]; ~(kv_idx > lens[b]) & full; flags[h] & (kv_idx < 7);
     (kv_idx >= starts[h, 1]) & (kv_idx < starts[h, 2]); 0.5 * kv_idx < 9.5; kv_idx // 3 < n;
-    where(h < 2, kv_idx < n, full); chunk(n); chunk(5); causal & where(q_len != kv_idx, h <= 0, kv_idx < n)"""
+    where(h < 2, kv_idx < n, full); chunk(n); chunk(5); bit(n, c) | window(2, -1); where(bit(n, h), kv_idx < c, window(3, 3));
+    (0.5 * n < 1.5) | (kv_idx >= c) & ~bit(lens[b], 1); causal & where(q_len != kv_idx, h <= 0, kv_idx < n)"""
 )
 NOTHING_HIDDEN = split("full; causal; prefix(n) | causal; document(ids); ids[b, kv_idx] <= ids[b, q_idx]; tanh(slope * kv_idx) < 0.5")
 
@@ -61,7 +62,7 @@ def test_text(text):
     found = reach.reach(mask_of(text), SPEC)
     if found is not None:
         assert all("q_begin" not in line and "q_last" not in line for line in (*found.text.lines, *map(" ".join, found.text.spans)))
-        assert found.by_head == any(word in text for word in ("h <", "flags[h]", "starts[h"))
+        assert found.by_head == any(word in text for word in ("h <", "flags[h]", "starts[h", ", h)"))
 
 
 def test_docstring_examples():
