@@ -26,7 +26,7 @@ from ruamel.yaml import YAML
 
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import CompileError
-from flashgen.expr.reference import reference, row_maximum
+from flashgen.expr.meaning.reference import reference, row_maximum
 from flashgen.plan import Plan, plan
 from flashgen.render import Source, render
 from flashgen.spec import Spec

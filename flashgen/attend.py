@@ -10,8 +10,8 @@ import numpy as np
 from flashgen.api import Attention
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
-from flashgen.expr.nodes import Const, Node
-from flashgen.expr.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.nodes import Const, Node
+from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, unknown

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.cases import Case
-from flashgen.expr.lower import read
-from flashgen.expr.meaning import meaning
-from flashgen.expr.reference import attend, scores, weigh
+from flashgen.expr.language.lower import read
+from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.reference import attend, scores, weigh
 from flashgen.plan.split import split
 
 _ROWS, _HEADS = 12, 3  # of a sample

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.expr import lower
-from flashgen.expr.lower import read
-from flashgen.expr.meaning import meaning
-from flashgen.expr.nodes import Call, Const, Load, Name, Node, names, walk
-from flashgen.expr.reads import indices, over
+from flashgen.expr.language.lower import read
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.reads import indices, over
+from flashgen.expr.meaning.definition import meaning
 from flashgen.plan.params import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor

@@ -17,7 +17,7 @@ from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
 from flashgen.emulate.run import emulate as run_emulated
-from flashgen.expr.bounds import apart, bounds
+from flashgen.expr.meaning.bounds import apart, bounds
 from flashgen.plan import interpret, plan
 from flashgen.plan.params import Sizes
 from flashgen.render import render

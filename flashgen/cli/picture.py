@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flashgen.cli.errors import CommandError
 from flashgen.cli.work import Work, coarser
-from flashgen.expr.ranges import EMPTY, FULL
+from flashgen.expr.tiles.ranges import EMPTY, FULL
 from flashgen.plan import Plan
 
 SYMBOLS, PLAIN_SYMBOLS = "·▒█", ".+#"  # by class

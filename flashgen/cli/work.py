@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flashgen.cli.errors import CommandError
 from flashgen.errors import did_you_mean
 from flashgen.expr import evaluate
-from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
+from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Plan
 from flashgen.plan.params import Sizes
 from flashgen.spec import Spec

@@ -1,17 +1,17 @@
 """Expressions: text to typed nodes, nodes to CUDA and NumPy, masks to ranges of keys."""
 
-from flashgen.expr.fold import fold
-from flashgen.expr.hoist import Member
-from flashgen.expr.holes import Holes, holes
-from flashgen.expr.instructions import Instructions
-from flashgen.expr.language import Scope
-from flashgen.expr.lower import Expressions, lower
-from flashgen.expr.numpy import evaluate
-from flashgen.expr.parse import parse
-from flashgen.expr.ranges import KeyRanges, analyse
-from flashgen.expr.reference import reference
-from flashgen.expr.signs import Requirement
-from flashgen.expr.text import show
+from flashgen.expr.holes.hoist import Member
+from flashgen.expr.holes.holes import Holes, holes
+from flashgen.expr.holes.instructions import Instructions
+from flashgen.expr.language.fold import fold
+from flashgen.expr.language.lower import Expressions, lower
+from flashgen.expr.language.parse import parse
+from flashgen.expr.language.scope import Scope
+from flashgen.expr.language.text import show
+from flashgen.expr.meaning.evaluate import evaluate
+from flashgen.expr.meaning.reference import reference
+from flashgen.expr.prove.signs import Requirement
+from flashgen.expr.tiles.ranges import KeyRanges, analyse
 
 __all__ = [
     "Expressions",

@@ -9,7 +9,7 @@ import numpy as np
 import sympy
 
 from flashgen.dtypes import by_name
-from flashgen.expr.ranges import EMPTY
+from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.plan import standard
 from flashgen.plan.model import Extent, Plan
 from flashgen.plan.params import Sizes

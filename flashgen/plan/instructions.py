@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from flashgen.expr import Holes, Instructions
-from flashgen.expr.forms import SCORES, Form
+from flashgen.expr.prove.rounding import SCORES, Form
 from flashgen.plan.model import PipelinePlan, SoftmaxPlan, TilePlan
 
 EXPONENT = Instructions(special=1, multiply=2)  # of an element: exp2 of one multiply-add, and its part in the sum

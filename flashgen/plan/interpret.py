@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
-from flashgen.expr.nodes import Name, names
+from flashgen.expr.language.nodes import Name, names
 from flashgen.plan.model import Plan
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.schedule import Product, State, finish, natural, passes

@@ -12,7 +12,7 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
-from flashgen.expr.nodes import names
+from flashgen.expr.language.nodes import names
 from flashgen.plan.model import Argument, Extent, KernelPlan, Plan, Scratch
 from flashgen.spec.model import Tensor
 

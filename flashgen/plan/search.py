@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
-from flashgen.expr.nodes import Load, walk
+from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan import instructions
 from flashgen.plan.after import with_head_maximum
 from flashgen.plan.before import with_ranges

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
-from flashgen.expr.range_text import RangeText
+from flashgen.expr.tiles.cuda import RangeText
 from flashgen.plan.model import Plan
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment

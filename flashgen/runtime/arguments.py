@@ -9,9 +9,9 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
-from flashgen.expr.affine import MAX_LENGTH
-from flashgen.expr.nodes import Node, names
-from flashgen.expr.reads import indices, over
+from flashgen.expr.language.nodes import Node, names
+from flashgen.expr.language.reads import indices, over
+from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.model import Plan
 from flashgen.plan.params import Sizes, softmax_scale
 from flashgen.runtime.arrays import Layout

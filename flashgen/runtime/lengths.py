@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flashgen.dtypes import by_name
-from flashgen.expr.affine import MAX_LENGTH
-from flashgen.expr.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.reads import RUNS_OVER, indices, over
+from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.model import Argument, Plan
 from flashgen.plan.params import Sizes, grid, of_sizes, record_dtype
 from flashgen.plan.params import shape as shape_of

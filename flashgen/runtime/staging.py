@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashgen.expr import Expressions
-from flashgen.expr.nodes import names
+from flashgen.expr.language.nodes import names
 from flashgen.plan.params import Sizes
 from flashgen.runtime import arrays
 from flashgen.runtime.gpu import Gpu

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from flashgen.emulate import HostKernel, emulate
-from flashgen.expr.reference import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec

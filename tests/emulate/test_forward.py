@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.emulate import EmulationFault, emulate
-from flashgen.expr.reference import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.plan.params import Sizes
 from flashgen.render import render

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.emulate import EmulationFault, emulate
-from flashgen.expr.reference import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render

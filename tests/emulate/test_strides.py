@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.emulate import emulate
-from flashgen.expr.reference import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec

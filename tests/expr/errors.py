@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flashgen.expr.nodes import Call, Const, Load, Name
-from flashgen.expr.numpy import _OPERATIONS, evaluate
+from flashgen.expr.language.nodes import Call, Const, Load, Name
+from flashgen.expr.meaning.evaluate import _OPERATIONS, evaluate
 
 ROUNDING = 2.0**-20  # sixteen roundings an operation: the order of sums and products is the emitter's
 

@@ -4,7 +4,7 @@ import operator
 
 import numpy as np
 
-from flashgen.expr.nodes import Call, Const, Load, Name
+from flashgen.expr.language.nodes import Call, Const, Load, Name
 
 _INTEGERS = {
     "+": operator.add,

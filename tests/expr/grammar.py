@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from flashgen.expr import Scope
-from flashgen.expr.language import INDICES
+from flashgen.expr.language.scope import INDICES
 from flashgen.spec import Param, Tensor
 
 PARAMS = (Param("n", 3), Param("m", -2), Param("c", 2.5), Param("e", -0.25))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import Position
 from flashgen.expr import Scope, analyse, parse
-from flashgen.expr.ranges import EMPTY, FULL, PARTIAL
+from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.spec import Tensor
 
 RELAXED = settings(suppress_health_check=list(HealthCheck))

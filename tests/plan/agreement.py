@@ -3,7 +3,7 @@
 import numpy as np
 
 from flashgen.expr import evaluate, lower
-from flashgen.expr.bounds import apart, bounds, largest
+from flashgen.expr.meaning.bounds import apart, bounds, largest
 from flashgen.plan.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec

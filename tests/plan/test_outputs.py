@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.errors import PlanError, SpecError
-from flashgen.expr.reference import reference, row_maximum
+from flashgen.expr.meaning.reference import reference, row_maximum
 from flashgen.plan import interpret, plan
 from flashgen.spec import Spec
 from tests.plan.agreement import SCHEDULES, arrays, error

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.bench.cases import VARIANTS
-from flashgen.expr.ranges import EMPTY
+from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.plan import plan
 from flashgen.spec import Spec
 

@@ -190,7 +190,7 @@ def test_words_of_cpp_are_free_for_values() -> None:
 
 
 def test_every_word_of_the_language_is_taken() -> None:
-    from flashgen.expr import masks, nodes
+    from flashgen.expr.language import masks, nodes
 
     words = {*nodes.ARITHMETIC, *nodes.FUNCTIONS, *nodes.INDEX_NAMES, *masks.MASKS, "where", "float", "s", "d"}
     assert {word for word in words if word.isidentifier()} - {"neg"} <= EXPRESSION_WORDS

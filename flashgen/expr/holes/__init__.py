@@ -1,0 +1,1 @@
+"""What templates print of a spec, pass by pass."""

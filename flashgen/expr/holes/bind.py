@@ -1,0 +1,166 @@
+"""Names of the language to names of a kernel, and operations to what the machine has."""
+
+from collections.abc import Mapping
+from math import log
+from typing import TYPE_CHECKING
+
+from flashgen.expr.language.deciding import approximate, decides
+from flashgen.expr.language.fold import as_float, call
+from flashgen.expr.language.identifiers import Names
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, names
+from flashgen.expr.prove.integers import Integers, of_language
+from flashgen.expr.prove.linear import COLUMN
+from flashgen.expr.prove.signs import NOTHING, Signs
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec, Tensor
+
+LOG2_E, LN_2 = 1 / log(2.0), log(2.0)
+S, KV_BEGIN, KV = Name("s", "float"), Name("kv_begin", "int"), Name("kv_idx", "int")
+SCALE = Name("p.softmax_scale", "float")
+RENAMED: Mapping[str, Node] = {
+    "s": Call("*", (SCALE, S), "float"),
+    "b": Name("batch", "int"),
+    "h": Name("head", "int"),
+    "hk": Name("kv_head", "int"),
+    "q_idx": Name("q_idx", "int"),
+    "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
+    "q_len": Name("p.q_len", "int"),
+    "kv_len": Name("p.kv_len", "int"),
+}
+EXTENTS: Mapping[str | int, Node] = {  # of tensors
+    "b": Name("p.batch", "int"),
+    "hq": Name("p.heads", "int"),
+    "hk": Call("quotient", (Name("p.heads", "int"), Name("p.group", "int")), "int"),
+    "q_len": RENAMED["q_len"],
+    "kv_len": RENAMED["kv_len"],
+    "q_words": Call("quotient", (Call("+", (RENAMED["q_len"], Const(31, "int")), "int"), Const(32, "int")), "int"),
+}
+# Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
+INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
+LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
+# Rounded to the nearest, and never fused: nothing else knows these operations, so nothing rewrites them.
+IEEE = {"+": "__fadd_rn", "-": "__fsub_rn", "*": "__fmul_rn", "/": "__fdiv_rn", "sqrt": "__fsqrt_rn", "float": "__int2float_rn"}
+POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
+PREFIXES = {"row": 2, "at": 3}
+UNIFORM, ROW, ELEMENT = 1, 2, 3
+
+
+def level(node: Node) -> int:
+    """Where it varies: over elements, rows or query tiles; 0: nowhere."""
+    if isinstance(node, Const):
+        return 0
+    return max((LEVELS.get(name) or PREFIXES.get(name.partition(".")[0], UNIFORM) for name in names(node)), default=UNIFORM)
+
+
+class Binder:
+    """Takes nodes of one spec's language to nodes of its kernel."""
+
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None, short: bool):
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `short`: tanh is one instruction."""
+        self.short = short
+        self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
+        self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
+        positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
+        positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        self.integers = Integers(of_language)
+        # Of elements beside each other along the keys: from where they are read, and what they are called.
+        self.reads: dict[Load, Name] = {}
+        self.names = Names()
+        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
+
+    def __call__(self, node: Node, decided: bool = False) -> Node:
+        """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit.
+
+        `decided`: something is decided by it, so nothing may rewrite what it is computed by.
+        """
+        match node:
+            case Name(name, type):
+                return RENAMED.get(name) or Name(f"p.arg_{name}", type)
+            case Load(tensor, indices, type):
+                bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
+                inside = tuple(self._clamped(index, extent) for index, extent in bound)
+                if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
+                    return self._read(tensor, inside[:-1], type)
+                return Load(f"p.arg_{tensor}", inside, type)
+            case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
+                return self(_in_floats(x))
+            case Call(op, args, type):
+                parts = tuple(self(x, decides(op, decided)) for x in args)
+                exact = decided and type == "float" and op in IEEE and not approximate(node)
+                return Call(IEEE[op], parts, "float") if exact else self._machine(op, parts, type)
+        return node
+
+    def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
+        address = Load(f"p.arg_{tensor}.address", (*indices, KV_BEGIN), POINTERS[type])
+        if address not in self.reads:
+            self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type)
+        read = self.reads[address]
+        return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
+
+    def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
+        x = args[0]
+        match op:
+            case "sigmoid" if self.accurate:
+                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), Call("exp", (call("neg", x),), "float")))
+            case "exp" | "log" | "exp2" | "tanh" | "sqrt" if self.accurate:
+                return Call(op, args, type)
+            case "//" | "%" if self._nonnegative(x):
+                return Call("quotient" if op == "//" else "remainder", args, "int")
+            case "sigmoid" if level(x) <= UNIFORM:
+                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), call("exp", call("neg", x))))
+            case "sigmoid" if not self.short:
+                return _sigmoid(call("neg", x))
+            case "tanh" if level(x) > UNIFORM and not self.short:
+                return Call("fma", (Const(-2.0, "float"), _sigmoid(call("*", Const(2.0, "float"), x)), Const(1.0, "float")), "float")
+            case "sigmoid":
+                half = Const(0.5, "float")
+                return call("+", call("*", half, Call("ptx::tanh", (call("*", half, x),), "float")), half)
+            case "exp" if level(x) > UNIFORM:
+                return Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), x),), "float")
+            case "log" if level(x) > UNIFORM:
+                return call("*", Const(LN_2, "float"), Call("ptx::log2", (x,), "float"))
+            case "exp2" | "tanh" | "sqrt" if level(x) > UNIFORM:
+                return Call(f"ptx::{op}", args, "float")
+        return Call(op, args, type)
+
+    def _clamped(self, index: Node, extent: str | int) -> Node:
+        match index:
+            case Const(int(value)) if isinstance(extent, int):
+                return Const(min(max(value, 0), extent - 1), "int")
+            case Name(name) if (name, extent) in INSIDE:
+                return index
+        size = Const(extent, "int") if isinstance(extent, int) else EXTENTS[extent]
+        below = index if isinstance(extent, int) and _at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
+        return below if self._nonnegative(index) else call("max", below, Const(0, "int"))
+
+    def _nonnegative(self, node: Node) -> bool:
+        return self.signs.nonnegative(node) == NOTHING
+
+
+def _in_floats(x: Node) -> Node:
+    """An integer that 32 bits may not hold as a float: of products the factors are exact, of sums the sum."""
+    match x:
+        case Call("*" | "neg" | "abs" | "min" | "max" as op, args):
+            return call(op, *map(_in_floats, args))
+    return as_float(x)
+
+
+def _sigmoid(negated: Node) -> Node:
+    """Of -x: 1 / (1 + e^-x); 0 where that is infinite."""
+    power = Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), negated),), "float")
+    return Call("ptx::inverse", (call("+", Const(1.0, "float"), power),), "float")
+
+
+def _at_most(node: Node, limit: int) -> bool:
+    """Whether an integer is provably no more."""
+    match node:
+        case Const(value):
+            return value <= limit
+        case Call("min", args):
+            return any(_at_most(x, limit) for x in args)
+        case Call("max", args) | Call("where", (_, *args)):
+            return all(_at_most(x, limit) for x in args)
+        case Call("%" | "remainder" | "wrapped", (_, n)):
+            return _at_most(n, limit + 1)
+    return False

@@ -1,0 +1,97 @@
+"""Nodes as CUDA text. By now a name is what the text calls it: `p.q_len`, `row.end`, `column`."""
+
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
+
+_LEVELS = {
+    "where": 1,
+    "|": 2,
+    "&": 3,
+    "==": 4,
+    "!=": 4,
+    "<": 5,
+    "<=": 5,
+    ">": 5,
+    ">=": 5,
+    "+": 6,
+    "-": 6,
+    "*": 7,
+    "/": 7,
+    "neg": 8,
+    "~": 8,
+    "long long": 8,
+}
+_ATOM = 9
+# floor_div and floor_mod round as Python does, quotient and remainder are of what is not negative: all in templates/device/division.cuh.
+_FUNCTIONS = {
+    "float": "float",
+    "fma": "fmaf",
+    "floor": "floorf",
+    "//": "floor_div",
+    "%": "floor_mod",
+    "exp": "expf",
+    "exp2": "exp2f",
+    "log": "logf",
+    "tanh": "tanhf",
+    "sqrt": "sqrtf",
+}
+_OF_FLOATS = {"abs": "fabsf", "min": "ptx::minimum", "max": "ptx::maximum"}
+
+
+def cuda(node: Node) -> str:
+    """The expression, with the parentheses that C++ needs.
+
+    >>> x = Name("row.end", "int")
+    >>> cuda(Call("&", (Call("<", (Name("column", "int"), x), "bool"), Name("seen", "bool")), "bool"))
+    '(column < row.end) & seen'
+    """
+    match node:
+        case Const(value, type):
+            return f"{value}LL" if type == "long long" else literal(value)
+        case Name(name):
+            return name
+        case Load(tensor, indices):
+            return f"{tensor}({', '.join(map(cuda, indices))})"
+        case Call("neg" | "~" as op, (x,)):
+            return ("-" if op == "neg" else "!") + _inside(x, _ATOM)
+        case Call("long long", (x,)):
+            return f"(long long){_inside(x, _ATOM)}"
+        case Call("where", (condition, then, other)):
+            return f"{_inside(condition, 2)} ? {_inside(then, 2)} : {_inside(other, 1)}"
+        case Call(op, (left, right)) if op in _LEVELS:
+            level = _LEVELS[op]
+            if op in ("&", "|"):  # not && and ||: the compiler makes branches of them, and spills
+                return f"{_operand(left, op)} {op} {_operand(right, op)}"
+            return f"{_inside(left, level)} {op} {_inside(right, level + 1)}"
+        case Call(op, (x, Name(divisor, "Divisor"))):
+            return f"{divisor}.{_FUNCTIONS.get(op, op)}({cuda(x)})"
+        case Call(op, args):
+            function = _OF_FLOATS.get(op, op) if node.type == "float" else op
+            return f"{_FUNCTIONS.get(function, function)}({', '.join(map(cuda, args))})"
+    raise AssertionError(node)
+
+
+def literal(value: int | float | bool) -> str:
+    """A constant; a float as the shortest text of the nearest float32."""
+    import numpy as np
+
+    if isinstance(value, float):
+        return f"{np.float32(value)!s}f"
+    return str(value).lower()
+
+
+def _inside(node: Node, level: int) -> str:
+    return f"({cuda(node)})" if _level(node) < level else cuda(node)
+
+
+def _operand(node: Node, op: str) -> str:
+    """Of & or |: in parentheses, as in the language, unless it is a chain of the same."""
+    return cuda(node) if isinstance(node, Call) and node.op == op else _inside(node, _LEVELS["neg"])
+
+
+def _level(node: Node) -> int:
+    match node:
+        case Call(op):
+            return _LEVELS.get(op, _ATOM)
+        case Const(value) if not isinstance(value, bool) and value < 0:
+            return _LEVELS["neg"]
+    return _ATOM

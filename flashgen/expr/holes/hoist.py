@@ -1,0 +1,218 @@
+"""Members and statements: what varies less is computed further outside, and what occurs twice once."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flashgen.expr.holes.bind import ELEMENT, ROW, UNIFORM, level
+from flashgen.expr.holes.cuda import cuda
+from flashgen.expr.holes.instructions import Instructions, instructions
+from flashgen.expr.holes.widths import widened
+from flashgen.expr.language.identifiers import Names
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
+from flashgen.expr.prove.integers import Integers
+from flashgen.expr.prove.linear import COLUMN, Varies, normal
+
+# What a member or a local may not be called: what is in scope of the holes.
+TAKEN = (
+    "p",
+    "s",
+    "row",
+    "column",
+    "batch",
+    "head",
+    "kv_head",
+    "q_idx",
+    "kv_begin",
+    "to_log2",
+    "score",
+    "column_slope",
+    "row_bias",
+    "keep",
+    "at",
+    "read",
+    "paired",
+    "min",
+    "max",
+    "abs",
+)
+WIDTH = 100  # of a part of a line
+LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
+DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
+LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
+BOUNDS = {  # of column: what a member is called that it is compared with
+    "<": ("end", "of the keys seen, from kv_begin"),
+    ">=": ("begin", "of the keys seen, from kv_begin"),
+    "==": ("at", "the key seen, from kv_begin"),
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of an emitted struct: its value is CUDA text."""
+
+    type: str
+    name: str
+    value: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A member before it is text."""
+
+    name: str
+    value: Node
+    comment: str
+
+
+class Hoist:
+    """Collects members while it makes the text of elements."""
+
+    def __init__(self, integers: Integers) -> None:
+        self.integers = integers
+        self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
+        self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
+        self.instructions = Instructions()  # of all statements
+
+    def text(self, node: Node, hint: str, comment: str) -> str:
+        """A uniform number as a constant or the name of a member."""
+        return cuda(self._outside(node, ELEMENT, hint, comment))
+
+    def member(self, node: Node, hint: str, comment: str = "") -> str:
+        """The name of a member of Row that holds this."""
+        return cuda(self._outside(node, ELEMENT, hint, comment))
+
+    def statements(self, node: Node) -> tuple[str, ...]:
+        """A body that returns the element's value."""
+        value = self._lift(node, ELEMENT)
+        locals = Names(self.names[UNIFORM].taken)
+        shared = _Sharing([Kept("", value, "")], locals, lambda node: LOCALS[node.type]).result
+        self.instructions += instructions((k.value for k in shared), self._both_rows)
+        lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
+        return (*lines, f"return {cuda(shared[-1].value)};")
+
+    def of_any_row(self) -> list[Kept]:
+        """The members of Row that hold the same in all rows."""
+        return [k for k in self.kept[ROW].values() if "q_idx" not in names(k.value)]
+
+    def _both_rows(self, node: Node) -> bool:
+        """Whether it is the same in both rows of a thread."""
+        same = {f"row.{k.name}" for k in self.of_any_row()}
+        same |= {"column", *(k.name for k in self.kept[UNIFORM].values())}
+        return all(name in same or name.startswith("p.") for name in names(node))
+
+    def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
+        """Of Variant and of Row, in an order that computes them."""
+        levels = []
+        for at, prefix in ((UNIFORM, ""), (ROW, "row.")):
+            kept = _Sharing(self.kept[at].values(), self.names[at], _name, prefix).result
+            levels.append(tuple(Member(k.value.type, k.name, cuda(k.value), k.comment) for k in kept))
+        return levels[0], levels[1]
+
+    def _lift(self, node: Node, at: int, hint: str = "", comment: str = "") -> Node:
+        """The node as level `at` reads it: what varies less is a member, and integers are as wide as they must be."""
+        if level(node) < at:
+            return self._outside(node, at, hint, comment)
+        return widened(self._lifted(node, at), node.type == "int" and self.integers.fits(node))
+
+    def _lifted(self, node: Node, at: int) -> Node:
+        """The node on its arguments lifted."""
+        match node:
+            case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
+                return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
+            case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and self._short(x, n):
+                divisor = self._outside(Call("Divisor", (n,), "Divisor"), at, "by_" + _name(n).split(".")[-1].removeprefix("arg_"))
+                return Call(op, (self._lift(x, at), divisor), "int")
+            case Call("*" | "fma" as op, (factor, core, *rest), "float"):
+                slope = "inner" if "s" in names(core) else "slope"
+                lifted = (self._lift(factor, at, slope), self._lift(core, at), *(self._lift(r, at, "bias") for r in rest))
+                return Call(op, lifted, "float")
+            case Call("+", (rest, core), "float"):
+                return Call("+", (self._lift(rest, at, "bias"), self._lift(core, at)), "float")
+        return rebuild(node, lambda child: self._lift(child, at))
+
+    def _outside(self, node: Node, at: int, hint: str, comment: str = "") -> Node:
+        """A node that varies less than `at`: a constant, an argument, or a member."""
+        varies = level(node)
+        tidy = self.tidy(node, lambda n: level(n) == varies) if varies == ROW and "*" not in node.type else node
+        if node.type == "int" and varies == UNIFORM:
+            tidy = self.tidy(node, lambda n: not isinstance(n, Const))
+        if level(tidy) < varies:
+            return self._outside(tidy, at, hint, comment)
+        if isinstance(tidy, Name) and tidy.name.startswith("p."):
+            return tidy
+        if varies == 0:
+            return self._lift(tidy, 0)
+        known = self.kept[varies]
+        value = self._lift(tidy, varies)
+        if value not in known:
+            known[value] = Kept(self.names[varies].fresh(hint or _name(tidy)), value, comment)
+        name = known[value].name
+        return Name(f"row.{name}" if varies == ROW else name, value.type)
+
+    def tidy(self, node: Node, varies: Varies) -> Node:
+        """The node with its sums gathered, where 64 bits hold each of them."""
+        tidy = normal(node, varies)
+        return tidy if self.integers.hold(tidy) else node
+
+    def _short(self, x: Node, n: Node) -> bool:
+        """Whether 32 bits hold what is divided and what divides."""
+        return n.type == "int" and self.integers.fits(x) and self.integers.fits(n)
+
+
+def _name(node: Node) -> str:
+    match node:
+        case Name(name):
+            return LANGUAGE.get(name, name)
+        case Load(tensor, indices):
+            simple = [LANGUAGE.get(i.name, i.name) for i in indices if isinstance(i, Name)]
+            return "_".join([tensor.removeprefix("p.arg_"), *(simple if len(simple) == len(indices) else ["value"])])
+        case Call("-", (Name("p.q_len" | "p.kv_len" as length), Const(1))):
+            return "last_query" if length == "p.q_len" else "last_key"
+        case Call("min", (Name("q_idx"), _)):
+            return "query"
+        case Call("+" | "-", _, "int"):
+            return "offset"
+    return DEFAULTS[node.type]
+
+
+class _Sharing:
+    """Computes every operation that occurs in two places once, before its first use; and what would make a line too long to read."""
+
+    def __init__(self, kept: Iterable[Kept], names: Names, hint: Callable[[Node], str], prefix: str = ""):
+        self.names, self.hint, self.prefix = names, hint, prefix
+        self.waiting = {k.value: k for k in kept}
+        self.done: dict[Node, Name] = {}
+        self.result: list[Kept] = []
+        self.uses: Counter[Node] = Counter()
+        for value in self.waiting:
+            self._count(value)
+        for k in tuple(self.waiting.values()):
+            self._emit(k)
+
+    def _count(self, node: Node) -> None:
+        self.uses[node] += 1
+        if self.uses[node] == 1:
+            for child in children(node):
+                self._count(child)
+
+    def _emit(self, kept: Kept) -> None:
+        if self.waiting.pop(kept.value, None):
+            self.result.append(Kept(kept.name, rebuild(kept.value, self._visit), kept.comment))
+            self.done[kept.value] = Name(self.prefix + kept.name, kept.value.type)
+
+    def _visit(self, node: Node) -> Node:
+        if not isinstance(node, Call | Load) or (isinstance(node, Call) and node.op == "float" and isinstance(node.args[0], Name)):
+            return node
+        if node in self.waiting:
+            self._emit(self.waiting[node])
+        if node in self.done:
+            return self.done[node]
+        value = rebuild(node, self._visit)
+        if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
+            return value
+        name = self.names.fresh(self.hint(node))
+        self.result.append(Kept(name, value, ""))
+        self.done[node] = Name(self.prefix + name, node.type)
+        return self.done[node]

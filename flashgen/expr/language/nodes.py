@@ -1,0 +1,87 @@
+"""The typed form of an expression: four node kinds, three types. Integers (indices) and floats (scores) never mix silently.
+
+Every analysis and every printer works on these; Python's ast does not go past `parse`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Type = Literal["int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*"]  # the last five in kernels only
+
+ARITHMETIC = ("+", "-", "*", "/", "//", "%", "neg", "abs", "min", "max")
+FUNCTIONS = ("exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor")  # float to float
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+LOGIC = ("&", "|", "~")
+INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
+UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are
+
+
+@dataclass(frozen=True)
+class Const:
+    value: int | float | bool
+    type: Type
+
+
+@dataclass(frozen=True)
+class Name:
+    name: str  # `s`, an index name, or a param
+    type: Type
+
+
+@dataclass(frozen=True)
+class Load:
+    """A tensor read; indices outside the tensor are clamped to it."""
+
+    tensor: str
+    indices: tuple["Node", ...]
+    type: Type
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else), `bit` (of an int, which one)
+    or `float` (of an int).
+
+    A node bound to a kernel (flashgen.expr.holes.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
+    `wrapped`, `Divisor`, `ptx::...`: see templates/device; `__fadd_rn` and the like, of floats that decide; `int` and `long long`.
+    """
+
+    op: str
+    args: tuple["Node", ...]
+    type: Type
+
+
+Node = Const | Name | Load | Call
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly below."""
+    match node:
+        case Load(_, indices):
+            return indices
+        case Call(_, args):
+            return args
+    return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, parents first."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def names(node: Node) -> frozenset[str]:
+    """Every name it reads, tensors apart."""
+    return frozenset(n.name for n in walk(node) if isinstance(n, Name))
+
+
+def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with `change` applied to each child."""
+    match node:
+        case Load(_, indices):
+            return replace(node, indices=tuple(map(change, indices)))
+        case Call(_, args):
+            return replace(node, args=tuple(map(change, args)))
+    return node

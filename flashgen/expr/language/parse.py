@@ -1,0 +1,293 @@
+"""Expression text to typed nodes: Python's `ast`, a whitelist, and nothing evaluated."""
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from flashgen.dtypes import float32, float32_fault
+from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.expr.language.fold import FALSE, TRUE, as_float, fold, join
+from flashgen.expr.language.located import Located
+from flashgen.expr.language.masks import MASKS
+from flashgen.expr.language.nodes import FUNCTIONS, INDEX_NAMES, Call, Const, Load, Name, Node, Type, names, walk
+from flashgen.expr.language.scope import (
+    ALLOWED,
+    ARITY,
+    EXAMPLES,
+    HINTS,
+    MAX_DEPTH,
+    MAX_EXACT,
+    MAX_INT,
+    MAX_NODES,
+    OF_ALL_KEYS,
+    OPERATORS,
+    OWN_S,
+    PARENTHESES,
+    TITLES,
+    WORDS,
+    Scope,
+)
+from flashgen.expr.language.text import show
+from flashgen.expr.prove.integers import Integers, of_language
+from flashgen.expr.prove.signs import NOTHING, Requirement, Signs
+
+
+def parse(text: str, scope: Scope, position: Position) -> Node:
+    """The typed form of an expression; `position` is where its text begins.
+
+    >>> parse("kv_idx < n", Scope(params={"n": "int"}), Position("<mask>", 1, 1, "kv_idx < n"))
+    Call(op='<', args=(Name(name='kv_idx', type='int'), Name(name='n', type='int')), type='bool')
+
+    Raises SpecError, at the column of the mistake.
+    """
+    return Parser(scope, text, position).read()
+
+
+class Parser(Located):
+    """Reads one text. `requires` collects what the params must satisfy."""
+
+    def __init__(self, scope: Scope, text: str, position: Position, bound: Mapping[str, Node | str] | None = None):
+        super().__init__(text, position)
+        self.scope = scope
+        self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
+        self.depth = self.size = 0
+        self.requires: list[Requirement] = []
+        self.integers = Integers(of_language)
+
+    def read(self, type: Type | None = None) -> Node:
+        """The node; of `type` if one is given, with an integer taken as a float."""
+        tree = self.tree()
+        node = self.node(tree)
+        if type is None or node.type == type:
+            return node
+        if type == "float" and node.type == "int":
+            return Call("float", (node,), "float")
+        raise self.error(tree, f"expected {WORDS[type]}, this is {WORDS[node.type]}", f"write {EXAMPLES[type]}")
+
+    def node(self, tree: ast.expr) -> Node:
+        self.depth += 1
+        self.grow(1, tree)
+        if self.depth > MAX_DEPTH:
+            raise self.error(tree, "nested too deeply", f"allowed: {MAX_DEPTH} levels")
+        match tree:
+            case ast.Constant(value):
+                node = self.constant(tree, value)
+            case ast.Name(name):
+                node = self.name(tree, name)
+            case ast.Subscript(ast.Name(name), index):
+                node = self.load(tree, name, index)
+            case ast.Call(ast.Name(name), args, keywords):
+                if stray := [*keywords, *(a for a in args if isinstance(a, ast.Starred))]:
+                    raise self.error(stray[0], f"arguments of {name} are given by position", f"write {usage(name)}")
+                node = self.call(tree, name, args)
+            case ast.Call() | ast.Subscript():
+                raise self.error(tree, f"only a name can be {'called' if isinstance(tree, ast.Call) else 'indexed'}", ALLOWED)
+            case ast.UnaryOp(op, operand):
+                node = self.unary(tree, op, operand)
+            case ast.BinOp(left, op, right):
+                node = self.binary(tree, op, left, right)
+            case ast.Compare(left, ops, others):
+                node = self.compare(tree, ops, [left, *others])
+            case _:
+                raise self.foreign(tree, type(tree))
+        self.depth -= 1
+        if node.type == "int" and not self.bound and not self.integers.within(node, (-MAX_EXACT, MAX_EXACT)):
+            hint = "bound its parts, as in min(max(x, -1000), 1000), or multiply by a number with a point first: 1.0 * x"
+            raise self.error(tree, "an integer that may pass 64 bits: params and int32 tensors hold any 32-bit numbers", hint)
+        return node
+
+    def foreign(self, at: ast.expr | int, kind: type) -> SpecError:
+        return self.error(at, f"{TITLES.get(kind, kind.__name__.lower())} is not part of the language", HINTS.get(kind, ALLOWED))
+
+    def grow(self, count: int, tree: ast.expr) -> None:
+        self.size += count
+        if self.size > MAX_NODES:
+            raise self.error(tree, f"more than {MAX_NODES} operations", "simplify it, or read a tensor")
+
+    def constant(self, tree: ast.expr, value: object) -> Node:
+        if isinstance(value, bool):
+            return Const(value, "bool")
+        if isinstance(value, int):
+            if value > MAX_INT:
+                raise self.error(
+                    tree, "an integer that does not fit", f"allowed: up to {MAX_INT}, as indices are 32-bit; or write it with a point"
+                )
+            return Const(value, "int")
+        if isinstance(value, float):
+            if fault := float32_fault(value):
+                raise self.error(tree, "a number that float32 does not hold", fault)
+            return Const(float32(value), "float")
+        raise self.error(tree, f"a constant of type {type(value).__name__} is not part of the language", "allowed: numbers, True, False")
+
+    def name(self, tree: ast.expr, name: str) -> Node:
+        bound = self.bound.get(name)
+        if isinstance(bound, Node):
+            return bound
+        if found := self.scope.params.get(name) or self.scope.names.get(name):
+            return Name(name, found)
+        if name in self.scope.tensors:
+            rank = len(self.scope.tensors[name][1])
+            raise self.error(tree, f"{name} is a tensor", f"index it: {name}[{', '.join('ijklmnop'[:rank])}], {rank} in all")
+        if name in ARITY:
+            raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
+        if self.scope.masks and name in MASKS:
+            return self.named(tree, name, [])
+        raise self.error(tree, f"unknown name {name!r}", "only score reads s" if name == "s" else did_you_mean(name, self.scope.known))
+
+    def load(self, tree: ast.expr, name: str, index: ast.expr) -> Node:
+        bound = self.bound.get(name)
+        name = bound if isinstance(bound, str) else name
+        if name not in self.scope.tensors:
+            known = ", ".join(self.scope.tensors) or "none declared"
+            raise self.error(tree, f"{name!r} is not a tensor", OWN_S if name == "s" else f"tensors: {known}")
+        type, shape = self.scope.tensors[name]
+        indices = index.elts if isinstance(index, ast.Tuple) else [index]
+        if len(indices) != len(shape):
+            raise self.error(index, f"{name} takes {len(shape)} indices, got {len(indices)}", f"it is declared with {len(shape)} axes")
+        return Load(name, tuple(self.place(i, name, extent) for i, extent in zip(indices, shape, strict=True)), type)
+
+    def place(self, tree: ast.expr, name: str, extent: str | int) -> Node:
+        """An index of a tensor along an axis."""
+        node = self.typed(tree, "int", f"an index of {name}")
+        match fold(node), extent:
+            case Const(value), int(n) if not 0 <= value < n:
+                raise self.error(tree, f"{name} has {n} entries along this axis, and none at {value}", f"write 0 to {n - 1}")
+        return node
+
+    def call(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
+        if self.scope.masks and name in MASKS:
+            return self.named(tree, name, args)
+        if name not in ARITY:
+            if name in self.scope.tensors:
+                raise self.error(tree, f"{name} is a tensor", "index it with brackets")
+            if name in self.scope.names or name in self.scope.params:
+                raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(ARITY)}")
+            known = [*ARITY, *(MASKS if self.scope.masks else ())]
+            raise self.error(tree, f"unknown function {name!r}", OWN_S if name in OF_ALL_KEYS else did_you_mean(name, known, 0.7))
+        if len(args) != ARITY[name]:
+            raise self.error(tree, f"{name} takes {ARITY[name]} arguments, got {len(args)}", f"write {usage(name)}")
+        if name == "where":
+            condition = self.typed(args[0], "bool", "the first argument of where")
+            then, other = self.node(args[1]), self.node(args[2])
+            if (then.type == "bool") != (other.type == "bool"):
+                raise self.error(
+                    args[2], f"where chooses between {WORDS[then.type]} and {WORDS[other.type]}", "both must be numbers, or both conditions"
+                )
+            then, other = join(then, other)
+            return Call("where", (condition, then, other), then.type)
+        if name == "bit":
+            return Call("bit", tuple(self.typed(x, "int", "an argument of bit") for x in args), "bool")
+        if name in FUNCTIONS:
+            return Call(name, (as_float(self.number(args[0])),), "float")
+        numbers = join(*map(self.number, args))
+        return Call(name, numbers, numbers[0].type)
+
+    def unary(self, tree: ast.expr, op: ast.unaryop, operand: ast.expr) -> Node:
+        if isinstance(op, ast.Not):
+            raise self.foreign(tree, ast.Not)
+        if isinstance(op, ast.Invert):
+            return Call("~", (self.condition(operand, "~"),), "bool")
+        node = self.number(operand)
+        if isinstance(op, ast.UAdd):
+            return node
+        return Const(-node.value, node.type) if isinstance(node, Const) else Call("neg", (node,), node.type)
+
+    def binary(self, tree: ast.expr, op: ast.operator, left: ast.expr, right: ast.expr) -> Node:
+        symbol = OPERATORS.get(type(op))
+        if symbol is None:
+            raise self.foreign(tree, type(op))
+        if symbol in "&|":
+            return Call(symbol, (self.condition(left, symbol), self.condition(right, symbol)), "bool")
+        args = join(self.number(left), self.number(right))
+        if symbol == "/":
+            return Call("/", (as_float(args[0]), as_float(args[1])), "float")
+        if symbol in ("//", "%"):
+            if args[0].type == "float":
+                raise self.error(tree, f"{symbol} takes integers", "write floor(a / b)" if symbol == "//" else "write a - b * floor(a / b)")
+            self.positive(right, args[1], f"the right side of {symbol}")
+        return Call(symbol, args, args[0].type)
+
+    def positive(self, tree: ast.expr, node: Node, what: str) -> None:
+        """What divides must be positive: by proof, or as a requirement on the params."""
+        if self.only_params(node):
+            self.require(tree, Call(">", (node, Const(0, "int")), "bool"), f"{what} must be positive")
+            return
+        lengths = dict.fromkeys(("q_len", "kv_len"), NOTHING)
+        params = {name: frozenset([name]) for name in self.scope.params}
+        proof = Signs(lengths | params, frozenset(INDEX_NAMES)).positive(node)
+        if proof is None:
+            raise self.error(tree, f"{what} must be positive, and this may not be", f"write max(1, {show(node)})")
+        for name in sorted(proof):
+            self.require(tree, Call(">", (Name(name, "int"), Const(0, "int")), "bool"), f"{what} must be positive")
+
+    def require(self, tree: ast.expr, condition: Node, message: str) -> None:
+        condition = fold(condition)
+        if condition == FALSE:
+            raise self.error(tree, message, f"got {self.source(tree)}")
+        if condition != TRUE:
+            self.requires.append(Requirement(show(condition), condition, message))
+
+    def only_params(self, node: Node) -> bool:
+        return names(node) <= self.scope.params.keys() and not any(isinstance(n, Load) for n in walk(node))
+
+    def compare(self, tree: ast.expr, ops: Sequence[ast.cmpop], operands: Sequence[ast.expr]) -> Node:
+        for op in ops:
+            if type(op) not in OPERATORS:
+                raise self.foreign(tree, type(op))
+        args = [self.number(operand) for operand in operands]
+        steps = [Call(OPERATORS[type(op)], join(a, b), "bool") for op, a, b in zip(ops, args, args[1:], strict=False)]
+        result = steps[0]
+        for step in steps[1:]:
+            result = Call("&", (result, step), "bool")
+        return result
+
+    def named(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
+        mask = MASKS[name]
+        if len(args) != len(mask.parameters):
+            raise self.error(tree, f"{name} takes {len(mask.parameters)} arguments, got {len(args)}", f"write {usage(name)}")
+        bound: dict[str, Node | str] = {}
+        for parameter, arg in zip(mask.parameters, args, strict=True):
+            bound[parameter] = self.tensor(arg, name) if mask.kind == "tensor" else self.argument(arg, name, parameter)
+        node = Parser(Scope(self.scope.params, self.scope.tensors), mask.text, self.position, bound).read()
+        self.grow(sum(1 for _ in walk(node)), tree)
+        return node
+
+    def argument(self, tree: ast.expr, mask: str, parameter: str) -> Node:
+        node, least = self.typed(tree, "int", f"{parameter} of {mask}"), MASKS[mask].least
+        if least == 1:
+            self.positive(tree, node, f"{parameter} of {mask}")
+        elif least == -1 and self.only_params(node):
+            limit = f"{parameter} of {mask} must be a number of keys, or -1 for no limit"
+            self.require(tree, Call(">=", (node, Const(-1, "int")), "bool"), limit)
+        return node
+
+    def tensor(self, tree: ast.expr, user: str) -> str:
+        type, shape = self.scope.tensors.get(tree.id, ("", ())) if isinstance(tree, ast.Name) else ("", ())
+        if not isinstance(tree, ast.Name) or type != "int" or len(shape) != 2:
+            raise self.error(tree, f"{user} takes the name of an int32 tensor of shape [b, kv_len]", "declare it under tensors")
+        return tree.id
+
+    def typed(self, tree: ast.expr, type: Type, what: str) -> Node:
+        node = self.node(tree)
+        if node.type != type:
+            hint = "divide integers with //; a param is an integer if its default is" if node.type == "float" else f"write {EXAMPLES[type]}"
+            raise self.error(tree, f"{what} is {WORDS[type]}, this is {WORDS[node.type]}", hint)
+        return node
+
+    def condition(self, tree: ast.expr, symbol: str) -> Node:
+        node = self.node(tree)
+        if node.type != "bool":
+            raise self.error(tree, f"{symbol} joins conditions, this is {WORDS[node.type]}", PARENTHESES)
+        return node
+
+    def number(self, tree: ast.expr) -> Node:
+        node = self.node(tree)
+        if node.type == "bool":
+            raise self.error(tree, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
+        return node
+
+
+def usage(name: str) -> str:
+    """How a function or a named mask is written."""
+    if name in MASKS:
+        return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
+    return f"{name}({', '.join(('condition', 'a', 'b') if name == 'where' else 'ab'[: ARITY[name]])})"

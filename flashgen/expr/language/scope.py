@@ -1,0 +1,90 @@
+"""What an expression may be made of, and what to say of the rest."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flashgen.expr.language.masks import MASKS
+from flashgen.expr.language.nodes import FUNCTIONS, INDEX_NAMES, Type
+
+MAX_TEXT, MAX_DEPTH, MAX_NODES = 4000, 60, 1000
+MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
+MAX_EXACT = 2**63 - 2**33  # of what is computed from them: 64 bits, with room for the positions that a named mask adds
+
+INDICES: Mapping[str, Type] = dict.fromkeys(INDEX_NAMES, "int")
+ARITY = {**dict.fromkeys(FUNCTIONS, 1), "abs": 1, "min": 2, "max": 2, "where": 3, "bit": 2}
+OPERATORS: Mapping[type, str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+WORDS: Mapping[Type, str] = {"int": "an integer", "float": "a number", "bool": "a condition"}
+EXAMPLES: Mapping[Type, str] = {
+    "int": "where(condition, 1, 0)",
+    "float": "where(condition, 1.0, 0.0)",
+    "bool": "a comparison, as in kv_idx <= q_idx",
+}
+ALLOWED = "allowed: names, numbers, tensor[i, j], + - * / // %, comparisons, & | ~, and the functions " + ", ".join(ARITY)
+PARENTHESES = (
+    "& | ~ bind tighter than comparisons: put each comparison in parentheses, as in (a < b) & (c < d); "
+    "of integers x & 31 is x % 32, and bit(x, i) is one bit"
+)
+OWN_S = "a score sees only its own s, and nothing of other keys'"
+OF_ALL_KEYS = ("softmax", "entmax", "sparsemax", "sum", "mean", "cumsum", "cumprod", "sort", "topk", "argmax", "norm")
+TITLES: Mapping[type, str] = {  # of what Python has and the language has not
+    ast.Attribute: "attribute access",
+    ast.JoinedStr: "an f-string",
+    ast.Lambda: "a lambda",
+    ast.NamedExpr: "an assignment",
+    ast.BoolOp: "`and` or `or`",
+    ast.Not: "`not`",
+    ast.IfExp: "`if`",
+    ast.Pow: "**",
+    ast.BitXor: "^",
+    ast.Starred: "*",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.MatMult: "@",
+    ast.In: "`in`",
+    ast.NotIn: "`not in`",
+    ast.Is: "`is`",
+    ast.IsNot: "`is not`",
+    ast.GeneratorExp: "a comprehension",
+    ast.ListComp: "a comprehension",
+    ast.SetComp: "a comprehension",
+    ast.DictComp: "a comprehension",
+}
+HINTS: Mapping[type, str] = {
+    ast.BoolOp: "write & for `and`, | for `or`, and put each comparison in parentheses",
+    ast.Not: "write ~(condition)",
+    ast.IfExp: "write where(condition, then, else)",
+    ast.Pow: "write x * x, exp2(x) or sqrt(x)",
+    ast.BitXor: "write (a & ~b) | (~a & b)",
+    ast.RShift: "write bit(x, i), or x // 2",
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What an expression may read: params and other names with their types, tensors with type and shape, named masks."""
+
+    params: Mapping[str, Type] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[Type, tuple[str | int, ...]]] = field(default_factory=dict)
+    names: Mapping[str, Type] = field(default_factory=lambda: INDICES)
+    masks: bool = True
+
+    @property
+    def known(self) -> list[str]:
+        """Every word it understands."""
+        return [*self.names, *self.params, *self.tensors, *(MASKS if self.masks else ()), *ARITY]

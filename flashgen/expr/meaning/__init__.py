@@ -1,0 +1,1 @@
+"""What expressions mean: with NumPy, and in the float64 reference."""

@@ -1,0 +1,127 @@
+"""What an expression is worth, by the rules of the language alone: the reference judges kernels by it, and shares none of their helpers.
+
+Integers are exact. Floats are float64 within the range of float32: what passes it is infinite. Where a float decides, as the argument of
+`floor` or an operand of a comparison, each operation is rounded to float32; but not what depends on s, nor what comes out of an
+exponential, a logarithm, tanh or sigmoid, which no two machines round alike.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.language.nodes import COMPARISONS, Call, Const, Load, Name, Node, walk
+
+Array = NDArray[Any]
+
+LARGEST = float(np.finfo(np.float32).max)
+OVERFLOW = LARGEST + 2.0**103  # from here on the nearest float32 is infinite
+TRANSCENDENTAL = ("exp", "exp2", "log", "tanh", "sigmoid")
+EXACT = ("b", "h", "hk", "q_idx", "kv_idx")  # an index that is one of these needs an axis of its extent, or of 1
+
+_NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "/": lambda x, y: x / y,
+    "//": lambda x, y: x // y,  # towards minus infinity; y > 0
+    "%": lambda x, y: x - x // y * y,
+    "neg": lambda x: -x,
+    "abs": np.abs,
+    "min": np.minimum,  # NaN if one is
+    "max": np.maximum,
+    "where": np.where,
+    "floor": np.floor,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+_CONDITIONS: Mapping[str, Callable[..., Any]] = {
+    "<": lambda x, y: x < y,
+    "<=": lambda x, y: x <= y,
+    ">": lambda x, y: x > y,
+    ">=": lambda x, y: x >= y,
+    "==": lambda x, y: x == y,
+    "!=": lambda x, y: x != y,
+    "&": np.logical_and,
+    "|": np.logical_or,
+    "~": np.logical_not,
+    "where": np.where,
+    "bit": lambda x, i: (i >= 0) & (i < 32) & (x // 2 ** np.clip(i, 0, 31) % 2 == 1),
+}
+
+
+def meaning(node: Node, values: Mapping[str, Any]) -> Array:
+    """The value of an expression where its names and tensors have `values`, which broadcast: int64, float64 or bool.
+
+    >>> meaning(Call("*", (Name("x", "float"), Const(0.1, "float")), "float"), {"x": 3}).tolist()
+    0.30000000447034836
+
+    An index outside a tensor is clamped to it; one that is b, h, hk, q_idx or kv_idx itself reads an axis of 1 as if it were repeated.
+    Raises OverflowError for an integer that 64 bits do not hold, IndexError for an axis that such an index leaves.
+    """
+    with np.errstate(all="ignore"):
+        return _value(node, values, False)
+
+
+def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
+    match node:
+        case Const(value, type):
+            return _typed(value, type)
+        case Name("s"):
+            return np.asarray(values["s"], np.float64)
+        case Name(name, type):
+            return _typed(values[name], type)
+        case Load(tensor, indices, type):
+            array = np.asarray(values[tensor])
+            at = (_inside(i, size, values) for i, size in zip(indices, array.shape, strict=True))
+            return _typed(array[tuple(at)], type)
+        case Call("float", (x,)):
+            number = _value(x, values, False)
+            return number.astype(np.float32).astype(np.float64) if decides else number.astype(np.float64)
+        case Call(op, args, type):
+            parts = [_value(x, values, decides or op == "floor" or op in COMPARISONS) for x in args]
+            if type == "bool":
+                return np.asarray(_CONDITIONS[op](*parts))
+            return _integer(op, parts) if type == "int" else _float(op, parts, decides and not approximate(node))
+    raise AssertionError(node)
+
+
+def _typed(value: Any, type: str) -> Array:
+    """A number of a text, of a call or of a tensor: floats are those of float32."""
+    if type == "float":
+        return np.asarray(value, np.float32).astype(np.float64)
+    return np.asarray(value).astype(np.bool_ if type == "bool" else np.int64)
+
+
+def _inside(index: Node, size: int, values: Mapping[str, Any]) -> Array:
+    i = _value(index, values, False)
+    if isinstance(index, Name) and index.name in EXACT and size > 1 and i.size and i.max() >= size:
+        raise IndexError(f"{index.name} reaches {i.max()} on an axis of {size}")
+    return np.minimum(np.maximum(i, 0), size - 1)
+
+
+def _integer(op: str, parts: list[Array]) -> Array:
+    if op in ("+", "-", "*") and np.any(np.abs(_NUMBERS[op](*(x.astype(np.float64) for x in parts))) >= 2.0**63):
+        raise OverflowError(f"a result of {op} passes 64 bits")
+    return np.asarray(_NUMBERS[op](*parts), np.int64)
+
+
+def _float(op: str, parts: list[Array], rounded: bool) -> Array:
+    """In float64, then taken to float32: + - * / and sqrt rounded twice are rounded right, as 53 bits are more than twice 24."""
+    x = np.asarray(_NUMBERS[op](*parts))
+    return x.astype(np.float32).astype(np.float64) if rounded else in_range(x)
+
+
+def in_range(x: Array) -> Array:
+    """float64 as it is, but infinite where float32 is."""
+    return np.where(np.abs(x) < OVERFLOW, x, np.where(np.isnan(x), x, np.copysign(np.inf, x)))
+
+
+def approximate(node: Node) -> bool:
+    """Whether its value is only nearly the same on every machine."""
+    return any(n == Name("s", "float") or (isinstance(n, Call) and n.op in TRANSCENDENTAL) for n in walk(node))

@@ -1,0 +1,128 @@
+"""Attention as its definition says, in float64: of a kernel it shares the parser, and nothing that computes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.language.lower import Expressions, read
+from flashgen.expr.meaning.definition import in_range, meaning
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+Array = NDArray[Any]
+ELEMENTS = 1 << 21  # of a chunk of scores
+
+
+def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tuple[Array, Array]:
+    """Outputs o, of the layout of q, and lse [B, Hq, Sq], natural logarithm; both float64.
+
+    >>> from flashgen.spec import Spec
+    >>> q = k = v = np.ones((1, 3, 1, 8), np.float32)
+    >>> o, lse = reference(Spec(head_dim=8, dtype="float32", mask="causal"), q, k, v)
+    >>> o.shape, (np.exp(lse - 8**0.5)).round(9).tolist()
+    ((1, 3, 1, 8), [[[1.0, 2.0, 3.0]]])
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv]; with layout bhsd, axes 1 and 2 swapped. `values`: the params that
+    differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf (or the sink).
+    What a row does not see never matters; an infinite or undefined score that it sees does, as in the formula.
+    """
+    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
+    for rows in rows_of(spec, q, k, v, values):
+        seen = rows.score, rows.seen, rows.v
+        o[rows.at], lse[rows.at] = attend(*seen, rows.sink) if spec.softmax.normalized else weigh(*seen)
+    return bhsd(o, spec.layout), lse
+
+
+def row_maximum(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
+    """The greatest score that each row sees, [B, Hq, Sq] float64; -inf without any. NaN counts as none. Arguments as of `reference`."""
+    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    top = np.zeros(q.shape[:-1])
+    for rows in rows_of(spec, q, k, v, values):
+        top[rows.at] = np.fmax.reduce(np.where(rows.seen, rows.score, -np.inf), axis=-1, initial=-np.inf)
+    return top
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Some query rows of a head: what they read, and what each makes of each key, [rows, keys]."""
+
+    at: tuple[int, int, slice]  # batch, query head, rows
+    q: Array
+    k: Array
+    v: Array  # float64, the last of all keys of the head
+    scale: float
+    known: Mapping[str, Any]  # what expressions read
+    score: Array
+    seen: Array
+    sink: float
+
+
+def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> Iterator[Rows]:
+    """All query rows, some at a time. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
+    parsed = read(spec)
+    (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
+    given = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": q_len, "kv_len": kv_len}
+    scale = float(meaning(parsed.scale, given))
+    together = max(1, ELEMENTS // max(1, kv_len))
+    for b, h, begin in np.ndindex(batch, heads, -(-q_len // together)):
+        hk = h // (heads // kv_heads)
+        part = slice(begin * together, min((begin + 1) * together, q_len))
+        known = given | {"b": b, "h": h, "hk": hk, "q_idx": np.arange(part.start, part.stop)[:, None], "kv_idx": np.arange(kv_len)[None, :]}
+        one = [x.astype(np.float64) for x in (q[b, h, part], k[b, hk], v[b, hk])]
+        known["s"] = products(one[0], one[1], scale)
+        score, seen = scores(parsed, known)
+        sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
+        yield Rows(at=(b, h, part), q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
+
+
+def products(q: Array, k: Array, scale: float) -> Array:
+    """s: of each row of q and each of k, [rows, keys]."""
+    with np.errstate(all="ignore"):
+        return in_range(in_range(q @ k.T) * scale)
+
+
+def scores(parsed: Expressions, known: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Of each row and key, [rows, keys], the score and whether the mask lets it be seen. `known` has s."""
+    shape = known["s"].shape
+    if not shape[1]:  # no key, and tensors may have none either
+        return np.zeros(shape), np.zeros(shape, np.bool_)
+    score, seen = (np.broadcast_to(meaning(part, known), shape) for part in (parsed.score, parsed.mask))
+    return score, seen
+
+
+@np.errstate(all="ignore")
+def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Array]:
+    """Softmax over the keys seen and the sink, times v: o [rows, Dv], lse [rows]."""
+    x = np.where(seen, score, -np.inf)
+    top = x.max(-1, keepdims=True, initial=sink)
+    empty = top == -np.inf
+    base = np.where(empty, 0.0, top)
+    p = np.where(seen & ~empty, np.exp(x - base), 0.0)
+    total = p.sum(-1, keepdims=True) + np.exp(sink - base)
+    lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
+    p = p / np.where(empty, 1.0, total)
+    return _product(p, seen & ~empty, v), lse
+
+
+@np.errstate(all="ignore")
+def weigh(score: Array, seen: Array, v: Array) -> tuple[Array, Array]:
+    """The scores of the keys seen, times v: o [rows, Dv]; the log of what it is divided by, 0 [rows]."""
+    return _product(np.where(seen, score, 0.0), seen, v), np.zeros(len(score))
+
+
+def _product(p: Array, seen: Array, v: Array) -> Array:
+    finite = np.isfinite(v)
+    o = p @ np.where(finite, v, 0.0)
+    for key in np.flatnonzero(~finite.all(-1)):  # an unseen vector never matters, whatever it holds
+        o += np.where(seen[:, [key]] & ~finite[key], p[:, [key]] * v[key], 0.0)
+    return o
+
+
+def bhsd(x: Array, layout: str) -> Array:
+    """An array of a layout as [B, H, S, D]; one of [B, H, S, D] in the layout."""
+    return x if layout == "bhsd" else x.swapaxes(1, 2)

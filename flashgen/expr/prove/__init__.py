@@ -1,0 +1,1 @@
+"""What is provable of expressions: where integers lie, signs, roundings."""

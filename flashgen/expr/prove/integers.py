@@ -1,0 +1,128 @@
+"""Where integers lie, for any call: whether 32 bits hold them, or 64."""
+
+from collections.abc import Callable, Iterable
+from itertools import product
+
+from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
+from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, largest, named, number, param, select, smallest
+from flashgen.expr.prove.intervals import Facts, Interval
+
+MAX_TEXT = 300  # characters of a form; a longer one is known by its interval alone
+MAX_BLOCK_N = 1024  # columns of a key tile
+INT = (-INT32 - 1, INT32)
+LONG = (-INT64 - 1, INT64)
+KERNEL = {"batch": "b", "head": "h", "kv_head": "hk", "p.q_len": "q_len", "p.kv_len": "kv_len"}
+
+
+def of_language(name: str) -> str:
+    """What linear forms call a name of the language."""
+    return name if name in INDEX_NAMES else param(name)
+
+
+def of_kernel(name: str) -> str:
+    """What linear forms call a name of a kernel."""
+    return KERNEL.get(name, name)
+
+
+def divisors(*nodes: Node) -> tuple[str, ...]:
+    """The params that something is divided by as they are: a call with one that is not positive is refused."""
+    found = [node.args[1] for root in nodes for node in walk(root) if isinstance(node, Call) and node.op in ("//", "%")]
+    return tuple(dict.fromkeys(n.name for n in found if isinstance(n, Name) and n.name not in INDEX_NAMES))
+
+
+class Integers:
+    """Intervals of integer nodes, of the queries and keys that exist; params and what tensors hold are any 32-bit numbers.
+
+    >>> q, k, n = (Name(x, "int") for x in ("q_idx", "kv_idx", "n"))
+    >>> ints = Integers(of_language)
+    >>> ints.extent(Call("-", (q, k), "int")), ints.small(Call("-", (k, n), "int"))
+    ((-1073741823, 1073741823), False)
+    """
+
+    def __init__(self, names: Callable[[str], str], positive: Iterable[str] = ()):
+        """`positive`: params that are."""
+        self.names = names
+        self.facts = Facts(1, 1, map(param, positive))
+        last = MAX_LENGTH - 1
+        self.facts.known |= {"q_idx": (0, last), "kv_idx": (0, last), "kv_begin": (0, last), "column": (0, MAX_BLOCK_N - 1)}
+        self.facts.known |= dict.fromkeys(("rows after", "keys after"), (0, last))
+        key = named("kv_idx")
+        rows = {"q_len": named("q_idx") + 1 + named("rows after")}
+        keys = {"kv_len": key + 1 + named("keys after"), "kv_begin": key - named("column")}
+        self.facts.untangled = [rows, keys, rows | keys]
+        self.forms: dict[Node, Int] = {}
+        self.extents: dict[Node, Interval] = {}
+
+    def extent(self, node: Node) -> Interval:
+        """An interval that holds the integer."""
+        if node not in self.extents:
+            self.extents[node] = self.facts.extent(self.form(node))
+        return self.extents[node]
+
+    def within(self, node: Node, limits: Interval) -> bool:
+        """Whether the integer lies there."""
+        low, high = self.extent(node)
+        return limits[0] <= low and high <= limits[1]
+
+    def fits(self, node: Node) -> bool:
+        """Whether 32 bits hold the integer."""
+        return self.within(node, INT)
+
+    def small(self, node: Node) -> bool:
+        """Whether 32 bits hold every integer that it is computed from, and it."""
+        return self._all(node, INT)
+
+    def hold(self, node: Node) -> bool:
+        """Whether 64 bits do."""
+        return self._all(node, LONG)
+
+    def form(self, node: Node) -> Int:
+        """The integer as a linear form, as far as one is short."""
+        if node not in self.forms:
+            found = self._form(node)
+            self.forms[node] = found if len(found.text) <= MAX_TEXT else self._unknown(self.facts.extent(found))
+        return self.forms[node]
+
+    def _all(self, node: Node, limits: Interval) -> bool:
+        return (node.type != "int" or self.within(node, limits)) and all(self._all(child, limits) for child in children(node))
+
+    def _form(self, node: Node) -> Int:
+        match node:
+            case Const(value):
+                return number(int(value))
+            case Name(name):
+                return named(self.names(name))
+            case Call("where", (_, then, other)):
+                return select(self._unknown(INT), self.form(then), self.form(other))
+            case Call(op, args) if op in _OPERATIONS:
+                found = _OPERATIONS[op](*map(self.form, args))
+                return self._product(found, *args) if op == "*" else found
+        return self._unknown(INT)
+
+    def _product(self, found: Int, a: Node, b: Node) -> Int:
+        """The form of a product, unless its factors tell more: those of a square do."""
+        corners = [x * y for x, y in product(self.extent(a), self.extent(b))]
+        low, high = self.facts.extent(found)
+        within = max(min(corners), low), min(max(corners), high)
+        return found if within == (low, high) else self._unknown(within)
+
+    def _unknown(self, interval: Interval) -> Int:
+        name = f"#{len(self.facts.known)}"
+        self.facts.known[name] = interval
+        return named(name)
+
+
+_OPERATIONS: dict[str, Callable[..., Int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": lambda a: largest(a, -a, number(0)),
+    "min": smallest,
+    "max": largest,
+    "//": lambda a, n: a // n,
+    "quotient": lambda a, n: a // n,
+    "%": lambda a, n: a % n,
+    "remainder": lambda a, n: a % n,
+    "wrapped": lambda a, n: a % n,
+}

@@ -1,0 +1,1 @@
+"""Which key tiles a query tile loads."""

@@ -1,0 +1,126 @@
+"""Comparisons of what tensors hold at a row with what they hold at a key, as those of documents: ranges from extents over tiles.
+
+What a tensor holds is not known when the ranges of a query tile are computed, but the least and the greatest value over a tile are soon
+found: kernels that run before the attention find them, and from them the keys that a query tile may see and those that it must see.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param
+from flashgen.expr.prove.intervals import Facts
+from flashgen.expr.tiles.cuda import Printer, number
+from flashgen.expr.tiles.spans import Span, Strip
+
+Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
+FIELDS = ("x", "y", "z", "w")  # of an int4: begin and end of what may be seen, begin and end of what must be
+_PAIRS_AT_ONCE = 1 << 24  # of a tile of rows and a tile of keys, to bound memory
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """key `op` row. `key` does not depend on the row, `row` not on the key."""
+
+    name: str  # of its int4 in emitted text
+    op: Literal["<=", "==", "!="]
+    key: Int
+    row: Int
+
+    def strip(self, facts: Facts) -> Strip:
+        """Its keys, by the names of what the kernels before the attention find."""
+        facts.known |= {f"{self.name}.{field}": (0, MAX_LENGTH) for field in FIELDS}
+        begin, end, full_begin, full_end = (named(f"{self.name}.{field}") for field in FIELDS)
+        return Strip(Span(begin, end), Span(full_begin, full_end))
+
+    @property
+    def text(self) -> str:
+        """As in the spec, more or less."""
+        return f"{self.key} {self.op} {self.row}".replace(param(""), "")
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Of batch and heads, those that it differs along."""
+        read = self.key.names | self.row.names
+        return (*(["batch"] if "b" in read else []), *(["heads"] if read & {"h", "hk"} else []))
+
+    def evaluate(self, q_len: int, kv_len: int, block_m: int, block_n: int, values: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+        """What the kernels find, by name: [q_tiles]. `values` as `number` takes them."""
+        (low, high), (least, most) = (
+            _extents(number(side, {**values, name: np.arange(length)}), length, block)
+            for side, name, length, block in ((self.row, "q_idx", q_len, block_m), (self.key, "kv_idx", kv_len, block_n))
+        )
+        found = np.empty((len(FIELDS), len(low)), np.int64)
+        together = max(1, _PAIRS_AT_ONCE // max(1, len(least)))
+        for top in range(0, len(low), together):
+            rows = slice(top, top + together)
+            may, must = self._compare(low[rows, None], high[rows, None], least, most)
+            found[:, rows] = (*_first_and_last(may), *_first_run(must))
+        return {f"{self.name}.{field}": np.minimum(x * block_n, kv_len) for field, x in zip(FIELDS, found, strict=True)}
+
+    def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
+        """Of tiles of rows and tiles of keys whose values lie between these: whether some pair may hold, and whether all must."""
+        match self.op:
+            case "<=":
+                return least <= high, most <= low
+            case "==":
+                return (least <= high) & (low <= most), (least == most) & (low == high) & (least == low)
+        return (least < most) | (low < high) | (least != low), (most < low) | (high < least)  # !=
+
+
+def _extents(x: Any, length: int, block: int) -> Bounds:
+    """The least and the greatest over each tile."""
+    x = np.broadcast_to(np.asarray(x, np.int64), (length,))
+    starts = np.arange(0, length, block)
+    if not length:
+        return x, x
+    return np.minimum.reduceat(x, starts), np.maximum.reduceat(x, starts)
+
+
+def _first_and_last(flags: NDArray[np.bool_]) -> Bounds:
+    """Begin and end of what holds every flag of a row; 0 and 0 where there is none."""
+    some, count = flags.any(1), flags.shape[1]
+    if not count:
+        return np.zeros(len(flags), np.int64), np.zeros(len(flags), np.int64)
+    return np.where(some, flags.argmax(1), 0), np.where(some, count - flags[:, ::-1].argmax(1), 0)
+
+
+def _first_run(flags: NDArray[np.bool_]) -> Bounds:
+    """Begin and end of the first flags of a row that follow each other."""
+    begin, _ = _first_and_last(flags)
+    gaps = ~flags & (np.arange(flags.shape[1]) > begin[:, None])
+    end = np.where(gaps.any(1), gaps.argmax(1), flags.shape[1]) if flags.shape[1] else begin
+    return begin, np.where(flags.any(1), end, 0)
+
+
+@dataclass(frozen=True)
+class PairingText:
+    """A pairing as CUDA text."""
+
+    name: str
+    key: str  # in scope: p, batch, head, kv_head, kv_idx
+    row: str  # q_idx
+    may: str  # of a tile: key (longlong2, the least and the greatest), low, high of the rows
+    must: str
+    axes: tuple[str, ...]
+    meaning: str
+
+    @property
+    def place(self) -> str:
+        """Which batch and head a piece of memory is for, before the tile."""
+        return {"": "0", "batch": "batch", "heads": "head", "batchheads": "(batch * p.heads + head)"}["".join(self.axes)]
+
+
+TESTS = {
+    "<=": ("key.x <= high", "key.y <= low"),
+    "==": ("key.x <= high && low <= key.y", "key.x == key.y && low == high && key.x == low"),
+    "!=": ("key.x < key.y || low < high || key.x != low", "key.y < low || high < key.x"),
+}
+
+
+def text(pairings: Sequence[Pairing], printer: Printer) -> tuple[PairingText, ...]:
+    """The pairings as CUDA text."""
+    return tuple(PairingText(x.name, printer.sum(x.key)[0], printer.sum(x.row)[0], *TESTS[x.op], x.axes, x.text) for x in pairings)

@@ -1,0 +1,244 @@
+"""A mask solved for kv_idx: which keys the rows of a query tile may and must see.
+
+Negation is pushed down to the comparisons; `&` intersects strips pairwise, `|` puts them side by side. A comparison is solved by undoing
+the operators around kv_idx; what is left, a function of the row, gives way to its least and greatest value over the tile. What has no rule
+may hold everywhere and must hold nowhere, so the rest of a conjunction still limits it.
+"""
+
+from functools import reduce
+from typing import Literal
+
+from flashgen.expr.language.deciding import approximate
+from flashgen.expr.language.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.text import show
+from flashgen.expr.prove.affine import Atom, Int, named, of, param, select, substitute
+from flashgen.expr.prove.intervals import KV_LEN, Q_BEGIN, Q_LAST, ZERO
+from flashgen.expr.tiles.extents import Pairing
+from flashgen.expr.tiles.spans import ALL, MAX_TEXT, NONE, Combiner, Span, Strip
+
+MAX_PAIRINGS = 2  # two small kernels each before the attention
+MAX_CASES = 200  # comparisons solved, those that where, min and max split included
+ROW, KEY = "q_idx", "kv_idx"
+OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+class NoRuleError(Exception):
+    """Why a comparison gives no range."""
+
+
+class Solver:
+    """Solves conditions, into the strips of a Combiner; gathers in `flags`, if given, those that get a name for want of a rule."""
+
+    def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None):
+        self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
+        self.cases = 0
+        self.pairings: list[Pairing] = []
+
+    def strips(self, node: Node, want: bool = True) -> list[Strip]:
+        """Where `node` is `want`."""
+        match node:
+            case Const(value):
+                return [Strip(ALL, ALL)] if value == want else []
+            case Call("~", (x,)):
+                return self.strips(x, not want)
+            case Call("&" | "|" as op, args):
+                found = [self.strips(arg, want) for arg in args]
+                return self.combiner.every(found) if (op == "&") == want else self.combiner.some(found)
+            case Call("where", (test, x, y)):
+                return self.choice(test, self.strips(x, want), self.strips(y, want))
+        try:
+            if isinstance(node, Call) and node.op in COMPARISONS:
+                return self.compare(node.op if want else OPPOSITE[node.op], *node.args)
+            bit = self.number(node)
+            return self.at_most_zero(1 - bit if want else bit)
+        except NoRuleError as error:
+            if (flag := self.flagged(node)) is not None:
+                span = self.guard(1 - flag if want else flag)
+                return self.combiner.condense([Strip(span, span)])
+            self.combiner.lose(f"{show(node)}: {error}")
+            return [Strip(ALL, NONE)]
+
+    # Comparisons
+
+    def compare(self, op: str, x: Node, y: Node) -> list[Strip]:
+        if x.type == "float":
+            raise NoRuleError("it compares floats")
+        whole = Call(op, (x, y), "bool")
+        if pick := next((node for node in walk(whole) if isinstance(node, Call) and node.op == "where"), None):
+            test, *picked = pick.args
+            yes, no = (self.compare(op, *(_replace(arg, pick, value) for arg in whole.args)) for value in picked)
+            return self.choice(test, yes, no)
+        d = self.number(x) - self.number(y)
+        if op in ("==", "!=") and _read(d, ROW, KEY):
+            return [self.pair("==" if op == "==" else "!=", d)]
+        limits = {"<=": [d], "<": [d + 1], ">=": [-d], ">": [1 - d], "==": [d, -d], "!=": [d + 1, 1 - d]}[op]
+        found = [self.at_most_zero(limit) for limit in limits]
+        return self.combiner.some(found) if op == "!=" else self.combiner.every(found)
+
+    def number(self, node: Node) -> Int:
+        match node:
+            case Const(value):
+                return Int(int(value))
+            case Name(name):
+                return named(name if name in INDEX_NAMES else param(name))
+            case Load(tensor, indices):
+                read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
+                if not read.names.isdisjoint((ROW, KEY)):
+                    return read
+                taken = sum(name.startswith("read_") for name in self.facts.meanings)
+                return self.facts.let(f"read_{taken}_{tensor}", read)
+            case Call(op, args):
+                return self.bounded(self.operation(op, [self.number(arg) for arg in args]))
+
+    def operation(self, op: str, args: list[Int]) -> Int:
+        match op, args:
+            case "+", [x, y]:
+                return x + y
+            case "-", [x, y]:
+                return x - y
+            case "*", [x, y]:
+                return x * y
+            case "neg", [x]:
+                return -x
+            case "abs", [x]:
+                return self.facts.largest(x, -x)
+            case "min", _:
+                return self.facts.smallest(*args)
+            case "max", _:
+                return self.facts.largest(*args)
+            case "//" | "%", [x, n]:
+                if self.facts.extent(n)[0] < 1 or not n.names.isdisjoint((ROW, KEY)):
+                    raise NoRuleError(f"the divisor {n} is neither a positive number nor a parameter")
+                return x // n if op == "//" else x % n
+        raise NoRuleError(f"{op} is not solved for kv_idx")
+
+    def bounded(self, x: Int) -> Int:
+        if len(x.text) > MAX_TEXT:
+            raise NoRuleError("a bound is too long")
+        if not self.facts.fits(x):
+            raise NoRuleError("a bound may pass 64 bits")
+        return x
+
+    def at_most_zero(self, d: Int) -> list[Strip]:
+        """Where d <= 0."""
+        self.cases += 1
+        if self.cases > MAX_CASES:
+            raise NoRuleError("there are too many cases")
+        self.bounded(d)
+        if _read(d, ROW, KEY):
+            return [self.pair("<=", d)]
+        inside = [(atom, c) for atom, c in d.terms if KEY in atom.names]
+        if not inside:
+            low, high = self.over_rows(d)
+            return self.combiner.condense([Strip(self.guard(low), self.guard(high))])
+        if len(inside) > 1:
+            raise NoRuleError("kv_idx stands in several terms that do not combine")
+        ((atom, c),) = inside
+        return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
+
+    def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
+        """Where d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
+        d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
+        key, row = Int(0), Int(-d.const)
+        for atom, c in d.terms:
+            if atom.names >= {ROW, KEY}:
+                raise NoRuleError(f"{atom} depends on rows and on keys, so extents over tiles do not tell what is seen")
+            key, row = (key + of(atom) * c, row) if KEY in atom.names else (key, row - of(atom) * c)
+        found = next((p for p in self.pairings if (p.op, p.key, p.row) == (op, key, row)), None)
+        if found is None:
+            if len(self.pairings) == MAX_PAIRINGS:
+                raise NoRuleError(f"{MAX_PAIRINGS} other comparisons of what tensors hold are found out before the attention already")
+            found = Pairing(f"seen_{len(self.pairings)}", op, key, row)
+            self.pairings.append(found)
+        return found.strip(self.facts)
+
+    def solve(self, atom: Atom, sign: int, x: Int) -> list[Strip]:
+        """Where sign * atom <= x; kv_idx stands in the atom, and x is free of it or becomes so as operators around kv_idx are undone."""
+        match atom.op:
+            case "name":
+                low, high = self.over_rows(x)
+                spans = [self.combiner.both(ALL, Span(ZERO, x + 1) if sign > 0 else Span(-x, KV_LEN)) for x in (high, low)]
+                return self.combiner.condense([Strip(*spans)])
+            case "//":
+                inner, n = atom.args
+                return self.at_most_zero(inner - x * n - n + 1 if sign > 0 else -inner - x * n)
+            case "%":
+                self.combiner.lose(f"{atom} repeats along the keys")
+                low, high = self.over_rows(x)
+                least, greatest = (ZERO, atom.args[1] - 1) if sign > 0 else (1 - atom.args[1], ZERO)
+                return self.combiner.condense([Strip(self.guard(least - high), self.guard(greatest - low))])
+            case "min" | "max":
+                found = [self.at_most_zero(sign * arg - x) for arg in atom.args]
+                return self.combiner.some(found) if (atom.op == "min") == (sign > 0) else self.combiner.every(found)
+        inner, factor = self.split(atom, KEY)
+        if self.facts.extent(factor)[0] < 1 or not factor.names.isdisjoint((ROW, KEY)):
+            raise NoRuleError(f"the factor {factor} of kv_idx has no known sign")
+        return self.at_most_zero(sign * inner - x // factor)
+
+    def split(self, product_: Atom, name: str) -> tuple[Int, Int]:
+        """Of a product, the factor that reads `name`, and the others."""
+        inside = [factor for factor in product_.args if name in factor.names]
+        if len(inside) > 1:
+            raise NoRuleError(f"{product_} is not linear in {name}")
+        return inside[0], reduce(Int.__mul__, (factor for factor in product_.args if factor != inside[0]), Int(1))
+
+    def guard(self, d: Int) -> Span:
+        """All keys if d <= 0, else none."""
+        if self.facts.nonnegative(-d):
+            return ALL
+        return NONE if self.facts.nonnegative(d - 1) else Span(ZERO, select(d, KV_LEN, ZERO))
+
+    def choice(self, test: Node, yes: list[Strip], no: list[Strip]) -> list[Strip]:
+        left, right = (self.combiner.every([self.strips(test, want), then]) for want, then in ((True, yes), (False, no)))
+        return self.combiner.some([left, right])
+
+    def flagged(self, node: Node) -> Int | None:
+        """A condition without a rule as 0 or 1, if flags are allowed and it is the same at every place."""
+        if self.flags is None or approximate(node) or not names(node).isdisjoint((ROW, KEY)):
+            return None
+        name = self.flags.setdefault(node, f"flag_{len(self.flags)}")
+        self.facts.known[name] = (0, 1)
+        return named(name)
+
+    # Rows
+
+    def over_rows(self, x: Int) -> tuple[Int, Int]:
+        """Bounds of x over the rows of the tile: exact where the terms move together, as in an affine form."""
+        low = high = Int(x.const)
+        for atom, c in x.terms:
+            a, b = self.atom_over_rows(atom)
+            low, high = (low + c * a, high + c * b) if c > 0 else (low + c * b, high + c * a)
+        self.bounded(low - 1)
+        self.bounded(high + 1)
+        return low, high
+
+    def atom_over_rows(self, atom: Atom) -> tuple[Int, Int]:
+        if ROW not in atom.names:
+            return of(atom), of(atom)
+        match atom.op:
+            case "name":
+                return Q_BEGIN, Q_LAST
+            case "//":
+                low, high = self.over_rows(atom.args[0])
+                return low // atom.args[1], high // atom.args[1]
+            case "%":
+                return ZERO, atom.args[1] - 1
+            case "min" | "max":
+                fold = self.facts.smallest if atom.op == "min" else self.facts.largest
+                lows, highs = zip(*map(self.over_rows, atom.args), strict=True)
+                return fold(*lows), fold(*highs)
+        inner, factor = self.split(atom, ROW)
+        low, high = (bound * factor for bound in self.over_rows(inner))
+        if self.facts.nonnegative(factor):
+            return low, high
+        return (high, low) if self.facts.nonnegative(-factor) else (self.facts.smallest(low, high), self.facts.largest(low, high))
+
+
+def _read(d: Int, *indices: str) -> bool:
+    """Whether a tensor is read at one of these."""
+    reads = [atom for atom, _ in d.terms if "[" in atom.text]
+    return any(not atom.names.isdisjoint(indices) for atom in reads)
+
+
+def _replace(node: Node, old: Node, new: Node) -> Node:
+    return new if node == old else rebuild(node, lambda child: _replace(child, old, new))
