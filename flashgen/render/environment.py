@@ -6,6 +6,7 @@ from pathlib import Path
 import jinja2
 
 COMMENT_COLUMN = 41  # characters before it
+RULER_WIDTH = 121
 
 
 @cache
@@ -23,6 +24,15 @@ def aligned(code: str, comment: str) -> str:
     '  int BLOCK_M;                           // of a tile'
     """
     return f"{code}{' ' * max(3, COMMENT_COLUMN - len(code))}// {comment}" if comment else code
+
+
+def ruler(title: str) -> str:
+    """The line above a section of emitted text.
+
+    >>> ruler("plan")[-8:]
+    '--- plan'
+    """
+    return f"// {'-' * (RULER_WIDTH - len('//  ') - len(title))} {title}"
 
 
 @cache
@@ -45,4 +55,5 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters["aligned"] = aligned
+    env.filters["ruler"] = ruler
     return env

@@ -44,7 +44,7 @@ def render(plan: Plan) -> Source:
     env = environment()
     context = {"plan": plan, "holes": plan.holes, "keys": _keys(plan), "digest": plan.digest, "version": _version()}
     env.filters["description"] = describe
-    text = env.get_template(f"{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
+    text = env.get_template(f"kernels/{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
         text = text.replace(_place(kind), functions)
     return Source(plan.spec.name, _tidy(text), plan.arch.name, tuple(kernel.entry for kernel in plan.launch.kernels), OPTIONS)
