@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.cases import Case
-from flashgen.expr.language.lower import read
+from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.reference import attend, scores, weigh
 from flashgen.plan.split import split

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.expr import lower
-from flashgen.expr.language.lower import read
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.read import read
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.meaning.definition import meaning
 from flashgen.plan.params import Sizes

@@ -3,14 +3,15 @@
 from flashgen.expr.holes.hoist import Member
 from flashgen.expr.holes.holes import Holes, holes
 from flashgen.expr.holes.instructions import Instructions
+from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import fold
-from flashgen.expr.language.lower import Expressions, lower
-from flashgen.expr.language.parse import parse
+from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.scope import Scope
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.meaning.reference import reference
-from flashgen.expr.prove.signs import Requirement
+from flashgen.expr.prove.claims import parse
+from flashgen.expr.prove.lower import lower
 from flashgen.expr.tiles.ranges import KeyRanges, analyse
 
 __all__ = [

@@ -12,14 +12,15 @@ from flashgen.expr.holes.hoist import Hoist, Member
 from flashgen.expr.holes.instructions import Instructions
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.saturate import saturated
+from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
-from flashgen.expr.language.lower import Expressions
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.integers import Integers, divisors, of_kernel
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.rounding import Form, form
-from flashgen.expr.prove.signs import Requirement, Signs
+from flashgen.expr.prove.signs import Signs
 from flashgen.expr.tiles.conditions import visible
 
 if TYPE_CHECKING:

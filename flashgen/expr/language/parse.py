@@ -2,20 +2,22 @@
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
 
 from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import Position, SpecError, did_you_mean
-from flashgen.expr.language.fold import FALSE, TRUE, as_float, fold, join
+from flashgen.expr.language.claims import Claim
+from flashgen.expr.language.fold import as_float, fold, join
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
-from flashgen.expr.language.nodes import FUNCTIONS, INDEX_NAMES, Call, Const, Load, Name, Node, Type, names, walk
+from flashgen.expr.language.nodes import FUNCTIONS, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.scope import (
     ALLOWED,
     ARITY,
     EXAMPLES,
     HINTS,
     MAX_DEPTH,
-    MAX_EXACT,
     MAX_INT,
     MAX_NODES,
     OF_ALL_KEYS,
@@ -26,32 +28,17 @@ from flashgen.expr.language.scope import (
     WORDS,
     Scope,
 )
-from flashgen.expr.language.text import show
-from flashgen.expr.prove.integers import Integers, of_language
-from flashgen.expr.prove.signs import NOTHING, Requirement, Signs
-
-
-def parse(text: str, scope: Scope, position: Position) -> Node:
-    """The typed form of an expression; `position` is where its text begins.
-
-    >>> parse("kv_idx < n", Scope(params={"n": "int"}), Position("<mask>", 1, 1, "kv_idx < n"))
-    Call(op='<', args=(Name(name='kv_idx', type='int'), Name(name='n', type='int')), type='bool')
-
-    Raises SpecError, at the column of the mistake.
-    """
-    return Parser(scope, text, position).read()
 
 
 class Parser(Located):
-    """Reads one text. `requires` collects what the params must satisfy."""
+    """Reads one text. `claims` collects what is still to be proved of it."""
 
     def __init__(self, scope: Scope, text: str, position: Position, bound: Mapping[str, Node | str] | None = None):
         super().__init__(text, position)
         self.scope = scope
         self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
         self.depth = self.size = 0
-        self.requires: list[Requirement] = []
-        self.integers = Integers(of_language)
+        self.claims: list[Claim] = []
 
     def read(self, type: Type | None = None) -> Node:
         """The node; of `type` if one is given, with an integer taken as a float."""
@@ -90,9 +77,8 @@ class Parser(Located):
             case _:
                 raise self.foreign(tree, type(tree))
         self.depth -= 1
-        if node.type == "int" and not self.bound and not self.integers.within(node, (-MAX_EXACT, MAX_EXACT)):
-            hint = "bound its parts, as in min(max(x, -1000), 1000), or multiply by a number with a point first: 1.0 * x"
-            raise self.error(tree, "an integer that may pass 64 bits: params and int32 tensors hold any 32-bit numbers", hint)
+        if node.type == "int" and not self.bound:
+            self.claim("exact", tree, node)
         return node
 
     def foreign(self, at: ast.expr | int, kind: type) -> SpecError:
@@ -203,31 +189,11 @@ class Parser(Located):
         if symbol in ("//", "%"):
             if args[0].type == "float":
                 raise self.error(tree, f"{symbol} takes integers", "write floor(a / b)" if symbol == "//" else "write a - b * floor(a / b)")
-            self.positive(right, args[1], f"the right side of {symbol}")
+            self.claim("positive", right, args[1], f"the right side of {symbol}")
         return Call(symbol, args, args[0].type)
 
-    def positive(self, tree: ast.expr, node: Node, what: str) -> None:
-        """What divides must be positive: by proof, or as a requirement on the params."""
-        if self.only_params(node):
-            self.require(tree, Call(">", (node, Const(0, "int")), "bool"), f"{what} must be positive")
-            return
-        lengths = dict.fromkeys(("q_len", "kv_len"), NOTHING)
-        params = {name: frozenset([name]) for name in self.scope.params}
-        proof = Signs(lengths | params, frozenset(INDEX_NAMES)).positive(node)
-        if proof is None:
-            raise self.error(tree, f"{what} must be positive, and this may not be", f"write max(1, {show(node)})")
-        for name in sorted(proof):
-            self.require(tree, Call(">", (Name(name, "int"), Const(0, "int")), "bool"), f"{what} must be positive")
-
-    def require(self, tree: ast.expr, condition: Node, message: str) -> None:
-        condition = fold(condition)
-        if condition == FALSE:
-            raise self.error(tree, message, f"got {self.source(tree)}")
-        if condition != TRUE:
-            self.requires.append(Requirement(show(condition), condition, message))
-
-    def only_params(self, node: Node) -> bool:
-        return names(node) <= self.scope.params.keys() and not any(isinstance(n, Load) for n in walk(node))
+    def claim(self, kind: Literal["positive", "exact", "holds"], tree: ast.expr, node: Node, subject: str = "") -> None:
+        self.claims.append(Claim(kind, node, subject, self.source(tree), partial(self.error, tree)))
 
     def compare(self, tree: ast.expr, ops: Sequence[ast.cmpop], operands: Sequence[ast.expr]) -> Node:
         for op in ops:
@@ -254,10 +220,10 @@ class Parser(Located):
     def argument(self, tree: ast.expr, mask: str, parameter: str) -> Node:
         node, least = self.typed(tree, "int", f"{parameter} of {mask}"), MASKS[mask].least
         if least == 1:
-            self.positive(tree, node, f"{parameter} of {mask}")
-        elif least == -1 and self.only_params(node):
+            self.claim("positive", tree, node, f"{parameter} of {mask}")
+        elif least == -1:
             limit = f"{parameter} of {mask} must be a number of keys, or -1 for no limit"
-            self.require(tree, Call(">=", (node, Const(-1, "int")), "bool"), limit)
+            self.claim("holds", tree, Call(">=", (node, Const(-1, "int")), "bool"), limit)
         return node
 
     def tensor(self, tree: ast.expr, user: str) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.lower import read
 from flashgen.expr.language.nodes import Load, Name, Node, walk
+from flashgen.expr.language.read import read
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.language.lower import read
 from flashgen.expr.language.nodes import Call, Name, Node
+from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import TRANSCENDENTAL, approximate, meaning
 from flashgen.expr.meaning.reference import Rows, attend, bhsd, rows_of, weigh
 

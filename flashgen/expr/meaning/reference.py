@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.language.lower import Expressions, read
+from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.lower import Expressions
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, walk
+from flashgen.expr.language.read import Expressions
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -37,7 +37,7 @@ class Form:
 def form(expressions: Expressions, spec: "Spec", tanh: float) -> Form | None:
     """The form for a spec's score, where tanh in one instruction has this relative error; None if it has neither function.
 
-    >>> from flashgen.expr.language.lower import lower
+    >>> from flashgen.expr.prove.lower import lower
     >>> from flashgen.spec import Spec
     >>> capped = {"head_dim": 64, "score": "softcap * tanh(s / softcap)", "params": {"softcap": 50.0}}
     >>> [form(lower(spec), spec, 2.0**-11).short for spec in (Spec(dtype=dtype, **capped) for dtype in ("bfloat16", "float16"))]

@@ -9,15 +9,6 @@ NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """A condition on params that must hold at each call: as text, as a node over params, and what to tell who breaks it."""
-
-    text: str
-    node: Node
-    message: str
-
-
-@dataclass(frozen=True)
 class Signs:
     """Names known to be positive, each with the params that this rests on; names known to be at least 0.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
 from flashgen.expr import evaluate, holes, lower
-from flashgen.expr.language.lower import read
+from flashgen.expr.language.read import read
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.exact import exact

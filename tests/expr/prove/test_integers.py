@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flashgen.errors import Position, SpecError
 from flashgen.expr import analyse, holes, lower, parse
-from flashgen.expr.language.lower import read as written_as
 from flashgen.expr.language.nodes import walk
+from flashgen.expr.language.read import read as written_as
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.tiles.ranges import EMPTY, FULL

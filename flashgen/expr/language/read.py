@@ -4,14 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashgen.dtypes import float32_fault
 from flashgen.errors import SpecError
-from flashgen.expr.language.fold import fold
-from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, names, rebuild, walk
+from flashgen.expr.language.claims import Claim, Requirement
+from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope
-from flashgen.expr.meaning.evaluate import evaluate
-from flashgen.expr.prove.signs import Requirement
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -31,25 +28,13 @@ class Expressions:
     sink: Node | None = None
 
 
-def lower(spec: "Spec") -> Expressions:
-    """The expressions of a spec, constants folded, named masks replaced by what they stand for.
-
-    >>> from flashgen.spec import Spec
-    >>> from flashgen.expr.language.text import show
-    >>> show(lower(Spec(head_dim=64, dtype="bfloat16", mask="causal & window(127, 0)")).mask)
-    '(kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))'
-
-    Raises SpecError, at the column of the mistake.
-    """
-    parsed = read(spec)
-    sink = None if parsed.sink is None else fold(parsed.sink)
-    if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
-        raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
-    return Expressions(fold(parsed.score), fold(parsed.mask), parsed.scale, parsed.requires, sink)
-
-
 def read(spec: "Spec") -> Expressions:
     """The expressions of a spec as they are written."""
+    return written(spec)[0]
+
+
+def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, ...]], ...]]:
+    """The same, and what each text claims in its scope."""
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
     tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
     parts = {
@@ -61,10 +46,10 @@ def read(spec: "Spec") -> Expressions:
         uniform: dict[str, Type] = dict.fromkeys(UNIFORM_NAMES, "int")
         parts["sink"] = Parser(Scope(params, tensors, uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
-    requires = dict.fromkeys(r for part in parts.values() for r in part.requires)
     _check_read(spec, read.values())
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
-    return Expressions(read["score"], read["mask"], scale, tuple(requires), read.get("sink"))
+    claims = tuple((part.scope, tuple(part.claims)) for part in parts.values())
+    return Expressions(read["score"], read["mask"], scale, sink=read.get("sink")), claims
 
 
 def _with_head_dim(node: Node, d: int) -> Node:

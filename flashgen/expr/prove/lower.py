@@ -1,0 +1,32 @@
+"""A spec's expressions ready for a kernel: proved, and constants folded."""
+
+from typing import TYPE_CHECKING
+
+from flashgen.dtypes import float32_fault
+from flashgen.errors import SpecError
+from flashgen.expr.language.fold import fold
+from flashgen.expr.language.nodes import names
+from flashgen.expr.language.read import Expressions, written
+from flashgen.expr.meaning.evaluate import evaluate
+from flashgen.expr.prove.claims import prove
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+
+def lower(spec: "Spec") -> Expressions:
+    """The expressions of a spec, constants folded, named masks replaced by what they stand for.
+
+    >>> from flashgen.spec import Spec
+    >>> from flashgen.expr.language.text import show
+    >>> show(lower(Spec(head_dim=64, dtype="bfloat16", mask="causal & window(127, 0)")).mask)
+    '(kv_idx <= q_idx + kv_len - q_len) & ((kv_idx >= q_idx + kv_len - q_len - 127) & (kv_idx <= q_idx + kv_len - q_len))'
+
+    Raises SpecError, at the column of the mistake.
+    """
+    parsed, claims = written(spec)
+    requires = dict.fromkeys(requirement for scope, of_text in claims for requirement in prove(of_text, scope))
+    sink = None if parsed.sink is None else fold(parsed.sink)
+    if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
+        raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
+    return Expressions(fold(parsed.score), fold(parsed.mask), parsed.scale, tuple(requires), sink)
