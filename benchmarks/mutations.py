@@ -1,6 +1,6 @@
 """Plants faults in emitted kernels, mechanically, and shows what finds them on the CPU emulator.
 
-    python benchmarks/mutations.py --each 3             # the table of NOTES.md, some minutes
+    python benchmarks/mutations.py --each 3             # the table of docs/decisions/603, some minutes
     python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
 
 A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two

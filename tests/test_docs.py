@@ -1,0 +1,55 @@
+"""The pages under docs/ tell the truth: links lead somewhere, files that they name exist, and each decision stands in the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+DECISIONS = DOCS / "decisions"
+PAGES = sorted(DOCS.rglob("*.md"))
+DECIDED = sorted(DECISIONS.glob("[0-9]*.md"))
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
+FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)+\.(?:py|md|j2|cuh|hpp|cpp|yaml|toml|json|cu|sh)|[\w.-]+(?:/[\w.-]+)*/)`")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return FENCED.sub("", page.read_text())
+
+
+def named(page: Path) -> set[str]:
+    """The files and folders in code type that a page names by a path with a slash."""
+    return set(FILE.findall(prose(page)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_lead_somewhere(page):
+    relative = [link for link, _ in LINK.findall(prose(page)) if "://" not in link]
+    assert not [link for link in relative if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_files_exist(page):
+    """From the root, or from the package, as `expr/parse.py`."""
+    assert not [name for name in named(page) if not any((root / name).exists() for root in (ROOT, ROOT / "flashgen"))]
+
+
+def test_pages_name_files():
+    assert sum(bool(named(page)) for page in PAGES) > 10
+
+
+def test_the_index_has_every_decision_by_its_number_and_title():
+    rows = re.findall(r"^\| \[(\d+)\]\(([^)]+)\) \| (.+?) \| .*? \| .+? \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    pages = [(page.name[:3], page.name, page.read_text().splitlines()[0]) for page in DECIDED]
+    assert [(number, name, f"# {number}. {title}") for number, name, title in rows] == pages
+
+
+@pytest.mark.parametrize("page", DECIDED, ids=lambda page: page.name[:3])
+def test_a_decision_says_its_status_its_question_and_its_outcome(page):
+    lines = page.read_text().splitlines()
+    assert lines[2].startswith("Status: ")
+    assert "## Question" in lines
+    assert "## Decision" in lines
