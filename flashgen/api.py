@@ -1,4 +1,4 @@
-"""From a spec to a call on arrays."""
+"""Compiles a spec to something that is called on arrays."""
 
 import math
 import os
@@ -43,7 +43,7 @@ def compile(
 
 
 def _spec(given: Any) -> Spec:
-    """Of the forms that `compile` takes. Raises SpecError."""
+    """The spec of any form that `compile` takes. Raises SpecError."""
     match given:
         case Spec():
             return given
@@ -84,7 +84,7 @@ class Attention:
             self._gpu.kernel(self.arch)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What travels when it is pickled or copied: the spec, arch and backend as given. The rest is made anew, for the machine there."""
+        """The spec, arch and backend as given travel when it is pickled or copied. The rest is made anew, for the machine there."""
         return type(self), self._given
 
     @cached_property
@@ -96,7 +96,7 @@ class Attention:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """What was compiled so far, the first for the plan itself."""
+        """The kernels compiled so far, the first for the plan itself."""
         return tuple(self._gpu.kernels.values())
 
     def explain(self) -> str:

@@ -1,4 +1,4 @@
-"""GPU architectures, one row each: what a plan must fit and what its cost is made of.
+"""GPU architectures, one row each: the limits that a plan must fit, and the rates that its cost is made of.
 
 Rates are per multiprocessor and clock, dense, float32 accumulation; sources: CUDA programming guide, table of throughput; tuning guides.
 """

@@ -70,12 +70,12 @@ def _no_text(name: str, given: Any) -> CallError:
 
 @functools.lru_cache(1024)
 def _words(*texts: str | None) -> frozenset[str]:
-    """What expressions name."""
+    """The words that expressions name."""
     return frozenset(word for text in texts if text for word in re.findall(r"[A-Za-z_]\w*", text))
 
 
 def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str, "_Kind"], ...]:
-    """What each keyword declares. Raises CallError for one that no expression names."""
+    """The declaration of each keyword, by name. Raises CallError for one that no expression names."""
     for name in values:
         if name not in words or (name in EXPRESSION_WORDS and name in HABITS):
             raise unknown(name, [*sorted(words - EXPRESSION_WORDS - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
@@ -86,7 +86,7 @@ _Kind = tuple[int | float, str] | Like
 
 
 def _kind(name: str, value: Any) -> _Kind:
-    """What a keyword declares: a default of the value's type and sign, and that type; or what an array is like.
+    """The declaration that a keyword stands for: a default of the value's type and sign, and that type; or what the array is like.
 
     An array without axes is the number that it holds.
     """
@@ -108,7 +108,7 @@ def _for(
     outputs: tuple[str, ...],
     kinds: tuple[tuple[str, _Kind], ...],
 ) -> Attention:
-    """What attends on q, k, v and keywords like these. Raises CallError."""
+    """The attention for q, k, v and keywords like these. Raises CallError."""
     if layout not in ("bshd", "bhsd"):
         raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), ('bshd', 'bhsd'))} S are positions, H are heads")
     layouts = {like.name: like.layout for like in qkv}
@@ -147,7 +147,7 @@ def _dtype(name: str, layout: Layout) -> str:
 
 
 def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...]) -> tuple[str | int, ...]:
-    """The shape that a spec declares for such an array: of an axis that an index runs over, what it runs over."""
+    """The shape that a spec declares for such an array; an axis that an index runs over has the word of its extent."""
     words = {n: word for word, n in reversed(list(axes.items()))}
 
     def axis(n: int, found: tuple[Node, ...]) -> str | int:

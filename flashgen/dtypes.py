@@ -1,4 +1,4 @@
-"""Element types, one row each: what NumPy, CUDA and the tensor cores call them."""
+"""Element types, one row each, with their names in NumPy, in CUDA and on the tensor cores."""
 
 import ctypes
 import math
@@ -57,7 +57,7 @@ def float32(x: float) -> float:
 
 
 def float32_fault(x: float) -> str:
-    """Why float32 does not hold a number, rounded; empty if it does."""
+    """The reason why float32 does not hold a number, rounded; empty if it does."""
     rounded = float32(x)
     if not math.isfinite(rounded):
         return "expected a finite number of float32, at most 3.4e38"

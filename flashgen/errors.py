@@ -1,4 +1,4 @@
-"""What flashgen raises: a mistake in a spec, a plan that cannot be, text that does not compile, a backend that is missing."""
+"""The errors that flashgen raises: a mistake in a spec, a plan that cannot be, text that does not compile, a backend that is missing."""
 
 import difflib
 from collections.abc import Iterable
@@ -64,7 +64,7 @@ class CompileError(FlashgenError):
 
 
 class BackendError(FlashgenError):
-    """What runs kernels is missing or cannot serve the call: driver, NVRTC, headers, compiler."""
+    """Something that kernels need is missing or cannot serve the call: driver, NVRTC, headers, compiler."""
 
 
 def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:

@@ -91,7 +91,7 @@ def put(path: Path, text: str) -> None:
 
 
 def found(path: Path) -> bool:
-    """Whether an entry is there, which counts as a use of it."""
+    """True if an entry is there; asking counts as a use of it."""
     with contextlib.suppress(OSError):  # not there, nor can it be
         try:
             os.utime(path)
@@ -102,7 +102,7 @@ def found(path: Path) -> bool:
 
 
 def entries(kind: str) -> Iterator[Entry]:
-    """What lies in a folder of compiled things; nothing where it cannot be read."""
+    """The entries of a folder of compiled things; none if it cannot be read."""
     with contextlib.suppress(OSError):
         for path in (root() / kind).iterdir():
             with contextlib.suppress(OSError):  # removed meanwhile

@@ -23,7 +23,7 @@ CANDIDATES, ROUNDS = 8, 9
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is known of one class of lengths so far."""
+    """All that is known of one class of lengths so far."""
 
     length: int  # the class: what plans are made for
     planned: str  # the cost model's choice
@@ -43,17 +43,17 @@ class Tuning:
 
     @property
     def loss(self) -> float | None:
-        """How much slower than the choice the cost model's candidate is: 0.02 is 2 %; None where that was wrong."""
+        """The loss of the cost model's candidate against the choice: 0.02 is 2 %; None if that candidate was wrong."""
         return round(self.scores[self.planned] / self.scores[self.choice] - 1, 4) if self.planned in self.ms else None
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """The tuning as a file keeps it."""
         times = {name: {str(n): round(ms, 4) for n, ms in by_length.items()} for name, by_length in self.ms.items()}
         return {"choice": self.choice, "planned": self.planned, "loss": self.loss, "ms": times, "wrong": list(self.wrong)}
 
 
 def cases(spec: Spec, lengths: Sequence[int] = LENGTHS, batch: int | None = None, heads: int | None = None) -> dict[int, list[Case]]:
-    """What to measure, by class of lengths.
+    """The cases to measure, by class of lengths.
 
     >>> list(cases(Spec(head_dim=64, dtype="float16")))
     [512, 1024, 8192]
@@ -77,7 +77,7 @@ def tune(
 
 
 def best_of_each_tile(found: Iterable[str], most: int = CANDIDATES) -> list[str]:
-    """Of candidates in the cost model's order; those of one tile differ little.
+    """The best candidate of each tile, from candidates in the cost model's order; those of one tile differ little.
 
     >>> best_of_each_tile(["128x128, 4 stages", "128x128, 2 stages", "128x96, 2 stages"])
     ['128x128, 4 stages', '128x96, 2 stages']
@@ -113,7 +113,7 @@ def _tune(length: int, group: list[Case], arch: Arch, card: str, clock: Clock, x
 
 
 def _runs(group: Sequence[Case], kernels: Mapping[str, Gpu], xp: Any) -> tuple[dict[tuple[str, int], Run], tuple[str, ...]]:
-    """What to time, by candidate and length, and the candidates that are wrong somewhere."""
+    """The runs to time, by candidate and length, and the candidates that are wrong somewhere."""
     runs: dict[tuple[str, int], Run] = {}
     wrong: dict[str, None] = {}
     for one in group:

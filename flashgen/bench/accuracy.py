@@ -1,4 +1,4 @@
-"""Whether what is timed is right: some rows of its output against float64."""
+"""Checks what is timed: some rows of its output against float64."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """Some query rows of some heads, and what o is there."""
+    """Some query rows of some heads, with the o that float64 gives there."""
 
     case: Case
     rows: Array
@@ -29,7 +29,7 @@ class Sample:
     allowed: float  # twice the error of plain attention, products in float32, weights and o rounded to the dtype; or of fewer planes
 
     def error(self, o: Any) -> float:
-        """Of an output, laid out like q, in any library: relative, in the 2-norm."""
+        """The relative error of an output, in the 2-norm; it is laid out like q, in any library."""
         found = [numpy(_head(self.case, o, b, h)[self.rows]).astype(np.float64) for b, h in self.heads]
         return _relative(np.stack(found), self.exact)
 
@@ -78,7 +78,7 @@ def _weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, v
 
 
 def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What expressions read that is the same for every row and key."""
+    """The values that expressions read alike for every row and key, by name."""
     params = {p.name: p.default for p in case.spec.params}
     return {**params, **{t.name: numpy(arrays[t.name]) for t in case.spec.tensors}, "q_len": case.seqlen, "kv_len": case.seqlen}
 

@@ -1,4 +1,4 @@
-"""What is measured: specs at lengths, and fresh random arrays for them."""
+"""The cases that are measured: specs at lengths, and fresh random arrays for them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,17 +70,17 @@ class Case:
         return Sizes(self.batch, self.seqlen, self.seqlen, self.heads, self.heads // (self.spec.group or 1))
 
     def operations(self, visible: float) -> float:
-        """Of both products, over the visible share of all pairs of a query and a key."""
+        """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
         columns = self.spec.head_dim.qk + self.spec.head_dim.v
         return 2 * self.batch * self.heads * self.seqlen**2 * columns * visible
 
     @property
     def bytes(self) -> int:
-        """Of q, k, v and o."""
+        """The bytes of q, k, v and o together."""
         return sum(int(np.prod(shape)) for shape in (*self.shapes().values(), self.shapes()["q"])) * self.spec.element.bytes
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of q, k and v."""
+        """The shapes of q, k and v, by name."""
         n, d = self.sizes, self.spec.head_dim
         sizes = {"q": (n.heads, d.qk), "k": (n.kv_heads, d.qk), "v": (n.kv_heads, d.v)}
         if self.spec.layout == "bshd":
@@ -127,7 +127,7 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
 
 
 def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> Any:
-    """What a spec reads: floats normal, bools and bits (of q_words) either.
+    """A random array for a tensor of a spec: floats are normal, bools and bits (of q_words) are either.
 
     Integers over positions number documents of 1,111 tokens, other integers hold the number of keys; those that `random`, as
     numpy.random.RandomState, draws lie anywhere from 0 to the number of keys.
@@ -145,7 +145,7 @@ def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> An
 
 
 def rounded(x: Any, dtype: str) -> Any:
-    """To the nearest, ties to even; CuPy has no cast to bfloat16, so by the bits."""
+    """The array rounded to a dtype, to nearest, ties to even. CuPy has no cast to bfloat16, so it is done by the bits."""
     if dtype != "bfloat16":
         return x.astype(dtype)
     bits = x.astype("float32").view("uint32")

@@ -1,4 +1,4 @@
-"""Data that breaks kernels, for calls of any spec: what a call may hold and a normal distribution never draws."""
+"""Data that breaks kernels, for calls of any spec: a call may hold it, and a normal distribution never draws it."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -35,7 +35,7 @@ SHARES = (0.02, 0.3, 1.0)  # of the elements that are hostile
 
 
 def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
-    """The kinds that a call of these sizes can be hostile in: what the spec reads, and whether its mask hides keys by their place."""
+    """The kinds in which a call of these sizes can be hostile, by what its spec reads and which keys its mask hides."""
     values = draw(spec, sizes, (), np.random.RandomState(0))[3]
     met = {
         "integers": any(t.dtype == "int32" for t in spec.tensors) or any(p.type == "int" for p in spec.params),
@@ -86,14 +86,14 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
 
 
 def _varies(spec: Spec, tensor: str) -> bool:
-    """Whether every read of it is one of the key's, as that of a bias is."""
+    """True if every read of the tensor follows the key, as that of a bias does."""
     parsed = read(spec)
     reads = [n for part in (parsed.score, parsed.mask) for n in walk(part) if isinstance(n, Load) and n.tensor == tensor]
     return bool(reads) and all("kv_idx" in names(n) for n in reads)
 
 
 def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
-    """Integer params of any size that the spec allows, one in two as they are."""
+    """Integer params of any size that the spec allows; one in two keeps its default."""
     found = {p.name: p.default for p in spec.params}
     for p in spec.params:
         if p.type == "int" and random.randint(2):
@@ -123,7 +123,7 @@ def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
 
 
 def _between(keys: Array) -> Array:
-    """From the first to the last of them."""
+    """All keys from the first to the last of the given ones."""
     return np.logical_or.accumulate(keys) & np.logical_or.accumulate(keys[::-1])[::-1]
 
 
@@ -136,7 +136,7 @@ def _conjuncts(node: Node) -> Iterator[Node]:
 
 
 def _ranges(node: Node) -> bool:
-    """Whether it is of a range of keys whose ends follow the query: kv_idx <= q_idx + n, a side of a window, a chunk."""
+    """True if a condition is a range of keys whose ends follow the query: kv_idx <= q_idx + n, a side of a window, a chunk."""
     match node:
         case Call("|", (a, b)):
             return all(_ranges(x) or not names(x) & {"q_idx", "kv_idx"} for x in (a, b))

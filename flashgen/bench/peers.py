@@ -1,4 +1,4 @@
-"""Who else computes attention on this machine, and how each says a case. Nothing of theirs is imported before it is asked for."""
+"""The peers: other implementations of attention on this machine, and how each says a case. None is imported before it is asked for."""
 
 import functools
 import importlib
@@ -33,7 +33,7 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is timed, and what had to happen before besides compilation, as building a mask."""
+    """A run to be timed, and what had to happen before it besides compilation, as building a mask."""
 
     call: Call
     mask_ms: float = 0.0
@@ -51,7 +51,7 @@ class Implementation:
 
     @property
     def installed(self) -> bool:
-        """Whether its module is there."""
+        """True if its module can be imported."""
         try:
             return importlib.util.find_spec(self.module) is not None
         except ModuleNotFoundError:  # not even the package that it would be in
@@ -71,7 +71,7 @@ def to_torch(x: Any) -> Any:
 
 
 def prepare_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> Prepared:
-    """Ours, o alone."""
+    """Prepares flashgen's attention, with o as its one output."""
     attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"]})), arch)
     return Prepared(lambda q, k, v: attn(q, k, v, **tensors))
 
@@ -143,7 +143,7 @@ def _flex() -> Any:
 
 
 def prepare_flex(case: Case, tensors: Tensors) -> Prepared:
-    """FlexAttention."""
+    """Prepares FlexAttention, its block mask built before."""
     mask, score = flex_words(case, tensors)
     flex, torch = _flex(), _torch()
     begin = time.perf_counter()
@@ -194,7 +194,7 @@ def _flash(version: int, module: str) -> Callable[[Case, Tensors], Prepared]:
 
 
 def prepare_standard(case: Case, tensors: Tensors) -> Prepared:  # noqa: ARG001
-    """Each step an operation of CuPy."""
+    """Prepares standard attention, each step of it an operation of CuPy."""
     if case.variant not in ("full", "causal"):
         raise UnfitError("standard attention in CuPy is written for full and causal masks")
     if case.spec.dtype == "bfloat16":
@@ -217,7 +217,7 @@ PEERS = (
 
 
 def implementations(arch: Arch) -> list[Implementation]:
-    """flashgen, on the arrays that most peers take, on Hopper also with the kernel of all other architectures; and what is installed."""
+    """flashgen (on Hopper also with the kernel of all other architectures) and every peer that is installed."""
     peers = [peer for peer in PEERS if peer.installed]
     adopt = to_torch if any(peer.adopt is to_torch for peer in peers) else _same
     found = [Implementation(OURS, "flashgen", prepare_flashgen, adopt), *peers]
@@ -227,5 +227,5 @@ def implementations(arch: Arch) -> list[Implementation]:
 
 
 def is_peer(name: str) -> bool:
-    """Whether an implementation is one of the others."""
+    """True if an implementation is not flashgen's."""
     return name.partition(" ")[0] != OURS

@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the checkout that this file belongs to; nothing where it is installed, whatever repository lies around it."""
+    """The commit of the checkout that this file belongs to; empty if flashgen is installed, whatever repository lies around it."""
     here, name = str(Path(__file__).parent), Path(__file__).name
     return _output("git", "-C", here, "rev-parse", "HEAD")[:12] if _output("git", "-C", here, "ls-files", name) else ""
 
@@ -49,7 +49,7 @@ def _version(package: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; nothing where it fails or is not there."""
+    """The output of a command; empty if it fails or is not there."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
@@ -57,7 +57,7 @@ def _output(*command: str) -> str:
 
 
 def to_json(results: Results, suite: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """`found` and the rows, and apart from them what a call costs the host, microseconds, and who was not timed."""
+    """`found` and the rows as JSON; beside them the host time of a call in microseconds, and the cases that were not timed."""
     host: dict[str, float] = {}
     for one in results.measured:  # the least of all cases: after a few calls in a row the host's caches are cold
         host[one.implementation] = min(one.host_us, host.get(one.implementation, math.inf))

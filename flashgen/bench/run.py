@@ -34,7 +34,7 @@ class Measured:
         return self.case.operations(self.visible) / self.ms / 1e9
 
     def row(self, suite: str) -> dict[str, Any]:
-        """As in results files; `causal` tells that the mask says so, besides whatever else."""
+        """The row of a results file. `causal` is true if the mask is causal, whatever else it says."""
         case = self.case
         row = {
             "suite": suite,
@@ -64,7 +64,7 @@ class Skipped:
 
 @dataclass
 class Results:
-    """What was found so far, case by case."""
+    """All that was found so far, case by case."""
 
     measured: list[Measured] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Results:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A run that was checked, and what it cost before."""
+    """A run that was checked, with the time to compile it and to build its mask."""
 
     run: Run
     compile_s: float

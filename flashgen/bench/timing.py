@@ -1,4 +1,4 @@
-"""How runs are compared: in turns, each several times in a row between two readings of a clock, medians."""
+"""Compares runs: in turns, each several times in a row between two readings of a clock; medians count."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ _FEWEST_CALLS, _MOST_CALLS = 2, 64
 
 
 class Clock(Protocol):
-    """What reads the time of calls; `flashgen.runtime.clock.DeviceClock` on a GPU."""
+    """Reads the time of calls; `flashgen.runtime.clock.DeviceClock` does on a GPU."""
 
     def read(self, run: Run, calls: int) -> Reading: ...
 
@@ -50,11 +50,11 @@ def measure(
 
 
 def median(readings: list[Reading]) -> Timing:
-    """Of one run's readings."""
+    """The median of one run's readings."""
     return Timing(statistics.median(r.device_ms for r in readings), 1e3 * statistics.median(r.host_ms for r in readings))
 
 
 def _calls(clock: Clock, run: Run) -> int:
-    """In a row, after some that warm up."""
+    """The number of calls to time in a row, after some that warm up."""
     ms = min(clock.read(run, 2).device_ms for _ in range(2))
     return max(_FEWEST_CALLS, min(_MOST_CALLS, math.ceil(_READING_MS / max(ms, 1e-3))))

@@ -89,7 +89,7 @@ def relative(speed: dict[str, float]) -> str:
 
 
 def _reasons(results: Results) -> dict[str, list[str]]:
-    """Cases that were not timed, by who and why."""
+    """The cases that were not timed, by implementation and reason."""
     found: dict[str, list[str]] = {}
     for one in results.skipped:
         found.setdefault(f"{one.implementation}: {one.reason}", []).append(one.case)
@@ -97,5 +97,5 @@ def _reasons(results: Results) -> dict[str, list[str]]:
 
 
 def failed(results: Results) -> bool:
-    """Whether flashgen itself did not run somewhere, or a kernel of its was wrong."""
+    """True if flashgen itself did not run somewhere, or one of its kernels was wrong."""
     return any(one.implementation == OURS or (one.wrong and not is_peer(one.implementation)) for one in results.skipped)

@@ -35,7 +35,7 @@ class Built:
     tuned: bool  # its plan is what `flashgen tune` kept for this card, not the cost model's choice
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The kernel as `--json` prints it."""
         return {**vars(self), "cubin": str(self.cubin)}
 
 

@@ -1,4 +1,4 @@
-"""`flashgen cache`: what was compiled and is kept, how much of it, where."""
+"""`flashgen cache`: lists the compiled things that are kept, their size and their place."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ _HOLDS = {"kernels": "kernels by NVRTC", "emulate": "kernels for the CPU by the 
 
 @dataclass(frozen=True)
 class Held:
-    """What one folder of the cache holds."""
+    """The number of entries in one folder of the cache, and their size."""
 
     folder: str
     entries: int
@@ -26,7 +26,7 @@ def look() -> list[Held]:
 
 
 def to_json(held: list[Held]) -> dict[str, Any]:
-    """For `--json`."""
+    """The cache as `--json` prints it."""
     return {"limit": store.limit(), "folders": [vars(one) for one in held]}
 
 

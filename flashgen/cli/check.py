@@ -83,13 +83,13 @@ class Report:
         return all(outcome.passed for outcome in self.outcomes)
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The report as `--json` prints it."""
         shapes = [_finite(asdict(outcome)) | {"passed": outcome.passed} for outcome in self.outcomes]
         return {"spec": self.spec, "backend": self.backend, "passed": self.passed, "shapes": shapes}
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """None for what JSON cannot hold."""
+    """The number, or None for one that JSON cannot hold."""
     return {k: None if v == math.inf else v for k, v in values.items()}
 
 
@@ -117,7 +117,7 @@ def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
 
 
 def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
-    """The kernel where there is a GPU that has one, else the interpreter."""
+    """The name and the runner of what this machine has: the kernel if there is a GPU that has one, else the interpreter."""
     attention = None if device.missing() else Attention(_with_lse(spec), arch)
     if attention is None or attention.arch.name == "host":
         choice, target = Choice(spec), by_name(arch or "host")
@@ -141,7 +141,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 
 
 def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:
-    """Outputs full of NaN."""
+    """Fresh outputs, full of NaN."""
     batch, heads, q_len = (q.shape[0], q.shape[2], q.shape[1]) if spec.layout == "bshd" else q.shape[:3]
     return np.full((*q.shape[:-1], v.shape[-1]), np.nan, spec.out_element.numpy), np.full((batch, heads, q_len), np.nan, np.float32)
 

@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is in the modules beside this one."""
+"""The commands and their options. The modules beside this one do the work."""
 
 import json
 from enum import StrEnum
@@ -39,7 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard out
 
 
 class Stage(StrEnum):
-    """What `show` prints."""
+    """A form of a spec that `show` prints."""
 
     spec = "spec"
     expr = "expr"

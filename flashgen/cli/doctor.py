@@ -1,4 +1,4 @@
-"""`flashgen doctor`: what of flashgen works on this machine."""
+"""`flashgen doctor`: says which parts of flashgen work on this machine."""
 
 import os
 import platform
@@ -20,14 +20,14 @@ from flashgen.runtime import arrays, device, nvrtc
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. What is not there says what it is for and what to do."""
+    """One thing that was looked at. If it is missing, it says what it is for and what to do."""
 
     name: str
     works: bool
     detail: str
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The finding as `--json` prints it."""
         return vars(self)
 
 
@@ -89,7 +89,7 @@ def _cache() -> Finding:
 
 
 def table(findings: list[Finding]) -> None:
-    """A line each."""
+    """A table of the findings, a line each."""
     rows = lines("", "", "")
     rows.show_header = False
     for finding in findings:

@@ -1,4 +1,4 @@
-"""What the command line itself refuses."""
+"""The error of options that the command line itself refuses."""
 
 from flashgen.errors import FlashgenError
 

@@ -57,7 +57,7 @@ def _counted(chosen: Plan, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[
 
 
 def roofline(work: Work, arch: Arch) -> dict[str, Any]:
-    """What the architecture's common card needs at least, if memory and tensor cores reach their peaks and do not wait for each other."""
+    """The least time on the architecture's common card: memory and tensor cores reach their peaks and do not wait for each other."""
     peak = arch.mma_flops * arch.multiprocessors * arch.clock_ghz * 1e9
     return {
         "intensity": work.flops / work.bytes,  # FLOP a byte

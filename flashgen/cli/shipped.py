@@ -1,4 +1,4 @@
-"""A spec by path, or by name one that ships with flashgen."""
+"""Finds a spec by path, or by name one that ships with flashgen."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from flashgen.spec import Spec, load
 
 
 def spec_root() -> Path:
-    """Where the shipped specs lie: inside the installed package, or beside it in a checkout."""
+    """The folder of the shipped specs: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "_specs"
     return installed if installed.is_dir() else package.parent / "specs"

@@ -58,7 +58,7 @@ def _yaml(spec: Spec) -> str:
 
 
 def _expressions(spec: Spec, chosen: Plan) -> Iterator[str]:
-    """What was read, and what fills the holes of a skeleton."""
+    """The expressions as they were read, and the text that fills each hole of a skeleton."""
     read, holes = lower(spec), chosen.holes
     for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink)):
         if node is not None:

@@ -13,7 +13,7 @@ from flashgen.tune import tune as measure
 
 
 def tune(wanted: Mapping[int, Sequence[Case]]) -> tuple[list[Tuning], bool]:
-    """What was found, and whether all rounds were run; Ctrl-C ends it with what is kept. Raises BackendError, PlanError, CompileError."""
+    """The tunings found, and True if all rounds ran; Ctrl-C ends it with what is kept. Raises BackendError, PlanError, CompileError."""
     clock, card, errors = DeviceClock(), device.current(), Console(stderr=True)
     found: dict[int, Tuning] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""What a kernel has to do for given lengths: the tiles by class, FLOPs, bytes."""
+"""The work of a kernel for given lengths: the tiles by class, FLOPs, bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Work:
     cell: tuple[int, int] = field(compare=False, repr=False)  # tiles down and across that a cell stands for
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`, without the picture."""
+        """The work as `--json` prints it, without the picture."""
         return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k not in ("picture", "cell")}
 
 
@@ -68,7 +68,7 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
 
 @dataclass
 class _Grid:
-    """What is known of a grid of tiles after some of its rows."""
+    """A grid of tiles, counted up to some row of it."""
 
     cell: tuple[int, int]
     counts: list[int]  # of tiles, by class
@@ -119,7 +119,7 @@ def _pairs(plan: Plan, band: NDArray[np.int8], top: int, q_len: int, kv_len: int
 
 
 def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]:
-    """What `--param NAME=VALUE` says, over the defaults: b, h, hk and floats 0, integers kv_len, bits 1, bools true.
+    """The values of `--param NAME=VALUE`, over the defaults: b, h, hk and floats 0, integers kv_len, bits 1, bools true.
 
     Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
     """

@@ -44,7 +44,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def run_compiler(text: Path, *arguments: str) -> str:
-    """What the compiler prints, or a CompileError with its log that names the text."""
+    """The output of the compiler. Raises CompileError with its log, which names the text."""
     done = subprocess.run([*compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
@@ -54,13 +54,13 @@ def run_compiler(text: Path, *arguments: str) -> str:
 
 @functools.cache
 def macros() -> str:
-    """What the compiler predefines: it tells compilers and processors apart."""
+    """The macros that the compiler predefines: they tell compilers and processors apart."""
     return run_compiler(Path(os.devnull), *OPTIONS, "-dM", "-E", "-x", "c++", os.devnull)
 
 
 @functools.cache
 def identity() -> str:
-    """A digest of what else an output depends on: compiler, target processor, options, headers."""
+    """A digest of all else that an output depends on: compiler, target processor, options, headers."""
     headers = [path.read_text() for path in sorted(HOST.glob("*.?pp"))]
     return digest(*compiler(), macros(), *OPTIONS, *MACHINE_OPTIONS, *KERNEL_OPTIONS, *headers)
 
@@ -74,7 +74,7 @@ def twins() -> frozenset[str]:
 
 
 def folder() -> Path:
-    """Where outputs are kept: beside the compiled kernels, or in a folder of this process where that cannot be."""
+    """The folder that keeps outputs: beside the compiled kernels, or one of this process where that cannot be."""
     return usable(store.root() / "emulate")
 
 

@@ -1,4 +1,4 @@
-"""Arrays as a kernel meets them: where memory ends with them, and what the race checker knows of each."""
+"""Arrays as a kernel meets them: memory ends with them, and the race checker keeps a shadow of each."""
 
 import ctypes
 import functools
@@ -41,7 +41,7 @@ class Watched:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it spans."""
+        """The number of bytes that it spans."""
         begin, end = np.lib.array_utils.byte_bounds(self.array)
         return end - begin if self.array.size else 0
 

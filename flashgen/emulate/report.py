@@ -1,4 +1,4 @@
-"""What the machine found, told as a good compiler would: what happened, where in the kernel, and what to look at."""
+"""Tells what the machine found as a good compiler would: what happened, where in the kernel, and what to look at."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ WIDTH = 130  # of a line shown
 
 
 class EmulationFault(FlashgenError):  # noqa: N818
-    """What the emulator found while a kernel ran: a race, a deadlock, a broken rule.
+    """A fault that the emulator found while a kernel ran: a race, a deadlock, a broken rule.
 
     `what` is the finding, `line` the line of the kernel (0: unknown), `block` and `thread` who met it (thread -1: an asynchronous unit).
     """

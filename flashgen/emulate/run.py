@@ -1,4 +1,4 @@
-"""A plan's kernel on NumPy arrays: the record filled as the runtime fills it, the outputs watched."""
+"""Runs a plan's kernels on NumPy arrays: the record is filled as the runtime fills it, and the outputs are watched."""
 
 import functools
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Where a warp's ldmatrix and mma.sync may be done later than they are called: runs of them, at whose end its lanes meet once."""
+"""Finds runs of a warp's ldmatrix and mma.sync that may be done later than they are called; its lanes meet once, at the end of a run."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def with_runs(cuda: str) -> str:
 
 
 def for_products_alone(scope: str, name: str, fragment: str, loads: str, products: str) -> bool:
-    """Whether all that a scope does with registers, four a fragment, is to load them by ldmatrix and to multiply by them, as a or as b."""
+    """True if a scope only loads registers, four a fragment, by ldmatrix and multiplies by them, as a or as b."""
     rest = re.sub(rf"\bptx::(?:{loads})\({fragment}, ", "(", scope)
     rest = re.sub(rf"(\bptx::(?:{products})\([^;,]*), {fragment}(?=[,)])", r"\1", rest)
     rest = re.sub(rf"(\bptx::(?:{products})\([^;]*), {name}\[\d\], {name}\[\d\]\);", r"\1);", rest)
@@ -68,7 +68,7 @@ def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
 
 
 def run_around(code: str, at: int, call: re.Pattern[str]) -> tuple[int, int] | None:
-    """Where the largest run around a call begins and ends, if there is one."""
+    """The begin and the end of the largest run around a call, if there is one."""
     found = None
     for begin, end in blocks_around(code, at):
         inside = code[begin:end]

@@ -29,7 +29,7 @@ ROWS_CHECKED = 64  # queries of one head that are compared with float64
 
 @dataclass(frozen=True)
 class Shape:
-    """What is attended: q, k, v [batch, length, heads, head_dim]."""
+    """The size of an attention: q, k, v [batch, length, heads, head_dim]."""
 
     length: int
     head_dim: int
@@ -81,11 +81,11 @@ class Climb:
     absent: tuple[Absent, ...] = ()
 
     def of(self, length: int) -> dict[str, Measured]:
-        """By rung."""
+        """The measurements at a length, by rung."""
         return {row.rung: row for row in self.rows if row.length == length}
 
     def speedup(self, row: Measured) -> float | None:
-        """How many times as fast as standard attention in three kernels; None where that did not run at the length."""
+        """The speed of a rung over that of standard attention in three kernels; None if that did not run at the length."""
         standard = self.of(row.length).get("standard")
         return standard.milliseconds / row.milliseconds if standard else None
 
@@ -94,7 +94,7 @@ class Climb:
         return sorted({row.length for row in self.rows})
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json` and benchmarks/results."""
+        """The climb as `--json` and benchmarks/results have it."""
         lists = {"rows": [asdict(row) for row in self.rows], "absent": [asdict(one) for one in self.absent]}
         return {**self.machine, **asdict(self.shape), **lists}
 
@@ -164,7 +164,7 @@ def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured 
 
 
 def _error(shape: Shape, host: Sequence[NDArray[Any]], o: NDArray[Any]) -> float:
-    """Of the last rows of the last head."""
+    """The relative error of the last rows of the last head."""
     q, k, v = (x[-1:, :, -1:] for x in host)
     exact, _ = reference(Rung.spec(RUNGS[1], shape.head_dim, shape.dtype), q[:, -ROWS_CHECKED:], k, v)
     return float(np.abs(o[-1:, -ROWS_CHECKED:, -1:].astype(np.float64) - exact).max())

@@ -7,7 +7,7 @@ from flashgen.render import render
 
 
 def inner_loops(rung: Rung, arch: str | None, shape: Shape) -> str:
-    """Those that the rung names, in the order of the text for an architecture."""
+    """The functions that the rung names, in the order of the text for an architecture."""
     assert arch
     return "\n\n".join(functions(render(plan(rung.spec(shape.head_dim, shape.dtype), arch)).text, rung.loops))
 

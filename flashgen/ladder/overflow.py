@@ -1,4 +1,4 @@
-"""Why softmax has to be made safe: exp(12) is beyond float16."""
+"""Shows that softmax has to be made safe: exp(12) is beyond float16."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ class Overflow:
 
     @property
     def overflows(self) -> bool:
-        """Whether the naive result is not that of float16 arithmetic on what it should have been."""
+        """True if the naive result is not what float16 arithmetic makes of the right one."""
         return not abs(self.naive - self.exact) < CLOSE
 
 
@@ -43,7 +43,7 @@ def naive(scores: NDArray[Any], v: NDArray[Any]) -> float:
 
 
 def overflow() -> list[Overflow]:
-    """A line a score."""
+    """The overflow of attention by softmax's definition, a line a score."""
     return [_line(x) for x in SCORES]
 
 

@@ -43,7 +43,7 @@ def html(climb: Climb, picture: bytes) -> str:
 
 
 def _rung(rung: Rung, below: Rung | None, climb: Climb) -> dict[str, Any]:
-    """What the page shows of a rung."""
+    """The entries of a rung on the page, by name."""
     row = climb.of(climb.lengths[-1])[rung.name]
     shown = {
         "rung": rung,
@@ -68,7 +68,7 @@ def _derivation(derivation: Derivation) -> dict[str, Any]:
 
 
 def _slower(rung: Rung, below: Rung | None, climb: Climb) -> str:
-    """Where a rung is slower than the one below, at lengths for which that counts, and why."""
+    """The lengths at which a rung is slower than the one below, as far as they count, and the reason."""
     if below is None:
         return ""
     pairs = [(length, climb.of(length)) for length in climb.lengths if length >= LONG]

@@ -1,4 +1,4 @@
-"""The rungs, from the bottom up: what each does, which kernel it is, and why it may be slower than the one below."""
+"""The rungs, from the bottom up. Each says what it does, which kernel it is, and why it may be slower than the one below."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Rung:
         return Spec(name=self.name, head_dim=head_dim, dtype=dtype, schedule=self.schedule or "standard", **pins)
 
     def arch(self, device: Arch | None) -> str | None:
-        """What it is compiled for on a device (None: no device, so that of the text to read); None: the device has no such kernel."""
+        """The architecture to compile for on a device (None: no device, only a text to read); None if the device has no such kernel."""
         if device is None or device.name == _HOPPER:
             return _HOPPER if self.hopper else _PLAIN
         return device.name if self.elsewhere else None

@@ -1,4 +1,4 @@
-"""What a call is given, checked against the spec before anything runs."""
+"""Checks the arguments of a call against the spec before anything runs."""
 
 import operator
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def rows_first(layout: Layout, order: str) -> Layout:
 
 
 def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
+    """The shapes of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
     o = (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.v)
     by_row = (sizes.batch, sizes.heads, sizes.q_len)
     shapes = {"o": tuple(o[i] for i in _ORDER[spec.layout]), "lse": by_row, "max": by_row, "max_logit": (sizes.heads,)}
@@ -76,7 +76,7 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
 
 
 def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tuple[int, ...], sizes: Sizes) -> None:
-    """An axis that an index runs over has its extent, or 1; any other as the spec says."""
+    """Checks a tensor's shape: an axis that an index runs over has its extent, or 1; any other is as the spec says."""
     what, wanted = f"{tensor.name} has shape {_text(shape)}", sizes.shape(tensor)
     exact = [over(axis) for axis in read]
     if len(shape) == len(wanted):

@@ -1,4 +1,4 @@
-"""Arrays of other libraries: where they lie, and new ones of the same kind.
+"""Arrays of other libraries: finds where they lie, and makes new ones of the same kind.
 
 A family is a library; NumPy, CuPy and PyTorch are read directly, JAX and everything with DLPack or `__cuda_array_interface__` through CuPy
 or NumPy without a copy. A library is imported only when one of its arrays comes in.
@@ -19,12 +19,12 @@ _DLPACK_HOST = 1  # kDLCPU
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements."""
+    """The strides, in elements, of an array of this shape without gaps."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 class Layout(NamedTuple):
-    """What a prepared call depends on; the address may change from call to call."""
+    """All of an array that a prepared call depends on; its address may change from call to call."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # in elements
@@ -34,13 +34,13 @@ class Layout(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether elements lie in order without gaps; there may be none."""
+        """True if elements lie in order without gaps; there may be none."""
         expected = contiguous_strides(self.shape)
         return 0 in self.shape or all(n == 1 or have == want for n, have, want in zip(self.shape, self.strides, expected, strict=True))
 
     @property
     def row_alignment(self) -> int:
-        """Bytes, at most 16, whose multiples all rows along the last axis begin at; the size of an element where that axis has gaps."""
+        """The alignment of rows along the last axis, in bytes, at most 16; the size of an element if that axis has gaps."""
         size = by_name(self.dtype).bytes
         if self.shape[-1] > 1 and self.strides[-1] != 1:
             return size
@@ -51,7 +51,7 @@ Key = tuple[Any, ...]  # shape, strides, dtype as the library has them; device, 
 
 
 class Like(NamedTuple):
-    """Of an array what comes before its layout, quick to make and to compare."""
+    """The part of an array's layout that is read without touching the array, quick to make and to compare."""
 
     name: str
     family: "Family"
@@ -59,7 +59,7 @@ class Like(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Raises CallError."""
+        """The layout of the array. Raises CallError if a call cannot take it."""
         try:
             return self.family.layout(self.key)
         except CallError as error:
@@ -67,7 +67,7 @@ class Like(NamedTuple):
 
 
 class Family(Protocol):
-    """What flashgen asks of a library of arrays."""
+    """The questions that flashgen asks of a library of arrays."""
 
     def on_gpu(self, x: Any) -> bool: ...
     def locate(self, x: Any) -> tuple[int, Key]: ...
@@ -77,7 +77,7 @@ class Family(Protocol):
 
 
 class DeviceFamily(Family, Protocol):
-    """And of one whose arrays lie on a GPU."""
+    """A Family whose arrays lie on a GPU."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         """A new array on the GPU of another one."""
@@ -90,14 +90,14 @@ class DeviceFamily(Family, Protocol):
 
 
 def _layout_in_bytes(key: Key) -> Layout:
-    """As NumPy and CuPy have it."""
+    """The layout of a key with strides in bytes, as NumPy and CuPy have them."""
     shape, strides, dtype, device, offset = key
     return Layout(shape, _elements(strides, dtype.itemsize), _name(dtype), device, offset)
 
 
 @functools.lru_cache(1024)
 def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Of strides in bytes."""
+    """The strides in elements, for strides in bytes. Raises CallError if they are not whole elements."""
     if any(s % size for s in strides):
         raise CallError(f"strides of {strides} bytes are not whole elements of {size}: pass a contiguous copy")
     return tuple(s // size for s in strides)
@@ -105,7 +105,7 @@ def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 @functools.cache
 def _name(dtype: Any) -> str:
-    """Of NumPy or PyTorch."""
+    """The name of a dtype of NumPy or PyTorch."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -156,7 +156,7 @@ class CupyFamily:
         return x.data.ptr  # type: ignore[no-any-return]
 
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
-        """What a graph captures is the graph's: the pool would give it to others, though replays still write there."""
+        """A new array. What a graph captures is the graph's: the pool would give it to others, though replays still write there."""
         device = beside.data.device_id
         stream = self.stream(device)
         if not stream or not self.cupy.cuda.runtime.streamIsCapturing(stream):
@@ -240,7 +240,7 @@ def cupy_family() -> CupyFamily:
 
 
 class _Families(dict[type, Any]):
-    """By type of array: its Family, a DeviceFamily for arrays on a GPU; None for those that come and go through DLPack."""
+    """The Family of each type of array, a DeviceFamily for arrays on a GPU; None for those that come and go through DLPack."""
 
     def __missing__(self, kind: type) -> Family | None:
         found = self[kind] = _recognise(kind)
@@ -261,7 +261,7 @@ def _recognise(kind: type) -> Family | None:
 
 
 def liken(x: Any, name: str) -> Like:
-    """What an array is like. Raises CallError for one that a call cannot take, by its name."""
+    """The Like of an array. Raises CallError for one that a call cannot take, by its name."""
     family = FAMILIES[type(x)]
     try:
         return Like(name, family, family.locate(x)[1])

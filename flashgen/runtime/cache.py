@@ -79,5 +79,5 @@ def _warn_of(folder: Path, error: OSError) -> None:
 
 @functools.cache
 def _warn(text: str) -> None:
-    """Once a text."""
+    """Warns once for each text."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)

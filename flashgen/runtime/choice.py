@@ -1,4 +1,4 @@
-"""Which plan serves a call: one function of the architecture and the arrays' layouts, wherever the plan then runs."""
+"""Chooses the plan that serves a call, by the architecture and the arrays' layouts, wherever the plan then runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,12 +48,12 @@ class Choice:
         return self.plan(arch, aligned, length, card)
 
     def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Plan:
-        """The same for arrays."""
+        """The plan for these arrays. Raises PlanError, SpecError."""
         return self.serving(arch, {name: liken(x, name).layout for name, x in (("q", q), ("k", k), ("v", v))})
 
 
 def _faults(preferred: Plan, by_rows: Mapping[str, Layout]) -> list[str]:
-    """Why a plan does not serve arrays [B, S, H, D]. The interpreter's serves all."""
+    """The reasons why a plan does not serve arrays [B, S, H, D]. The interpreter's serves all."""
     if not preferred.launch.arguments:
         return []
     mapped = {argument.of for argument in preferred.launch.arguments if argument.kind == "tensor_map"}

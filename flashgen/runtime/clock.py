@@ -21,7 +21,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 500_000, 64_000_000  # nanoseconds
 
 
 class Reading(NamedTuple):
-    """What one of several calls in a row took, milliseconds."""
+    """The time of one of several calls in a row, in milliseconds."""
 
     device_ms: float
     host_ms: float  # until it was queued
@@ -38,7 +38,7 @@ class DeviceClock:
         self._wait_ns = _FIRST_WAIT
 
     def read(self, run: Callable[[], Any], calls: int) -> Reading:
-        """Of so many calls in a row. The GPU waits until all are queued, longer from then on where the host was slower.
+        """The time of so many calls in a row. The GPU waits until all are queued, longer from then on if the host was slower.
 
         A call that waits for the GPU itself is never queued early: its host time counts, as it does for its users.
         """
@@ -52,7 +52,7 @@ class DeviceClock:
             wait_ns *= 4
 
     def _once(self, run: Callable[[], Any], calls: int, wait_ns: int) -> tuple[Reading, bool]:
-        """And whether all calls were queued before the first began."""
+        """The time of the calls, and True if all were queued before the first began."""
         _wait_kernel()((1,), (1,), (np.int64(wait_ns),))
         self._start.record()
         begin = time.perf_counter()

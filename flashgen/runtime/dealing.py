@@ -1,4 +1,4 @@
-"""What kernels deal query tiles by: counters, one a stream, and which multiprocessors are near which half of the L2."""
+"""The memory that kernels deal query tiles by: counters, one a stream, and the half of the L2 near each multiprocessor."""
 
 import threading
 
@@ -14,7 +14,7 @@ _HALVES: dict[int, int] = {}  # addresses, by device
 
 
 class _OfThread(threading.local):
-    """The same for the streams that a thread has of its own."""
+    """The counters for the streams that a thread has of its own."""
 
     def __init__(self) -> None:
         self.counters: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and whether a kernel can run on one."""
+"""The GPUs of this machine, and the reason if no kernel can run on one."""
 
 import contextlib
 import functools
@@ -50,7 +50,7 @@ class Device:
 
 @functools.cache
 def missing() -> str | None:
-    """Why no kernel can run on this machine, or None."""
+    """The reason why no kernel can run on this machine, or None."""
     try:
         driver = _driver()
         count = check(*driver.cuDeviceGetCount())

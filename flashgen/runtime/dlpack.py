@@ -14,7 +14,7 @@ _NAME = b"dltensor"  # of a capsule
 
 
 class _Capsule:
-    """What a producer gave, for another consumer."""
+    """The capsule of a producer, for another consumer."""
 
     def __init__(self, capsule: Any):
         self.capsule = capsule

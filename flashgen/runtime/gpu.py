@@ -120,7 +120,7 @@ class Gpu:
         return out
 
     def _keep(self, kept: dict[tuple[Any, ...], V], key: tuple[Any, ...], value: V, most: int) -> None:
-        """The oldest makes room."""
+        """Keeps a prepared call; the oldest makes room."""
         with self._keeping:
             if len(kept) >= most:
                 del kept[next(iter(kept))]

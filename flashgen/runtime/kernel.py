@@ -54,7 +54,7 @@ class Kernel:
 
 
 class Write(NamedTuple):
-    """How an address comes into the record."""
+    """A writer of an address into the record."""
 
     at: int  # its place among the addresses, which have the order of the layouts, then what is BROUGHT
     into: Callable[[memoryview, int], None]
@@ -65,7 +65,7 @@ Change = tuple[Callable[..., None], int, Sequence[int]]  # what packs values int
 
 
 def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
-    """The record of Params with all but addresses filled in, and what writes those into it."""
+    """The record of Params with all but addresses filled in, and the writers of those."""
     dtype = record_dtype(plan.launch.arguments)
     record = np.zeros((), dtype)
     places, writes = [*layouts, *BROUGHT], []
@@ -88,7 +88,7 @@ def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | fl
 
 
 def stride_change(argument: Argument, offset: int, layout: Layout) -> Change:
-    """What puts the strides of an array into a record, at the offset of its member."""
+    """The change that puts the strides of an array into a record, at the offset of its member."""
     if argument.kind == "array":  # after the pointer
         return _strides_of(len(layout.strides)), offset + _POINTER.size, steps(layout.shape, layout.strides)
     batch, row, head, column = layout.strides
@@ -185,7 +185,7 @@ class Launch:
                     config.gridDimX = blocks
 
     def _captured(self, stream: int) -> bool:
-        """Whether a CUDA graph captures what goes into a stream; the default stream cannot be."""
+        """True if a CUDA graph captures a stream; the default stream cannot be captured."""
         return stream != 0 and int(check(*self._driver.cuStreamIsCapturing(stream))) != 0
 
     def _follow(self, stream: int) -> None:

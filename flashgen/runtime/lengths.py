@@ -37,7 +37,7 @@ def fresh(made: Mapping[str, Made], ordinal: int) -> dict[str, Layout]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What calls on arrays of the same layouts share."""
+    """The part of a call that calls on arrays of the same layouts share."""
 
     ordinal: int
     outputs: Mapping[str, Made]
@@ -48,7 +48,7 @@ class Prepared:
 
 
 class Axes:
-    """Which axes of the arrays of a call are lengths, by their names; all others are the same in calls that differ in lengths alone."""
+    """The axes of a call's arrays that are lengths, by name; all others are the same in calls that differ in lengths alone."""
 
     def __init__(self, spec: Spec, names: Sequence[str]):
         self.sequence = 1 if spec.layout == "bshd" else 2  # the axis of q and k
@@ -68,7 +68,7 @@ class Axes:
         self._others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
 
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
-        """Equal for calls that differ in lengths alone, and whose lengths are of one class; empty where an axis is missing."""
+        """A key, equal for calls that differ in lengths alone and whose lengths are of one class; empty if an axis is missing."""
         try:
             found = length_class(likes[1][0][self.sequence])
             return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self._others, likes, strict=True)]
@@ -149,7 +149,7 @@ class Pattern:
         return known
 
     def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Layout] | None:
-        """By argument, the layouts of arrays that are not as before; None where an axis is not as long as it has to be."""
+        """The layouts of arrays that are not as before, by argument; None if an axis is not as long as it has to be."""
         changed = {}
         for like, before, (name, axes, family) in zip(likes, self.likes, self._arrays, strict=True):
             for axis, which in axes:
@@ -184,6 +184,6 @@ def by_rows(layouts: Mapping[str, Layout], spec: Spec) -> dict[str, Layout]:
 
 @functools.lru_cache(1024)
 def _plain(strides: tuple[int, ...], dtype: str) -> bool:
-    """Whether every plan takes them, whatever the axes: the last one dense, and what tensor maps ask of the others."""
+    """True if every plan takes these strides, whatever the axes: the last one is dense, and the others are what tensor maps ask for."""
     size = by_name(dtype).bytes
     return strides[-1] == 1 and all(0 < s * size < tma.STRIDE_LIMIT and not s * size % tma.ALIGNMENT for s in strides[:-1])

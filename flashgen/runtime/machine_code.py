@@ -1,4 +1,4 @@
-"""What a kernel's loop is made of, read from its machine code: the instructions that `flashgen.plan.instructions` foretells."""
+"""Counts the instructions of a kernel's loop in its machine code; `flashgen.plan.instructions` foretells them."""
 
 import re
 
@@ -28,7 +28,7 @@ def loops(sass: str) -> list[list[str]]:
 
 
 def key_tile(sass: str, plan: Plan) -> Instructions:
-    """Of a thread, for a key tile: of the shortest loop that has both products, which tests no mask where there is one that does not.
+    """The instructions of a thread for a key tile: those of the shortest loop with both products, the one without a mask if there is one.
 
     >>> key_tile(disassemble(compile(render(chosen))), chosen)
 

@@ -1,4 +1,4 @@
-"""What calls take of the GPU's memory, as CuPy's pool counts it."""
+"""Measures the GPU memory that calls take, as CuPy's pool counts it."""
 
 from collections.abc import Callable
 from typing import Any

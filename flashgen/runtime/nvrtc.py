@@ -1,4 +1,4 @@
-"""Text to a cubin, for the exact architecture, by NVRTC; a kernel whose warpgroup products ptxas serialises does not pass."""
+"""Compiles text to a cubin by NVRTC, for the exact architecture; a kernel whose warpgroup products ptxas serialises does not pass."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Outputs that a caller gives, and whether they share elements: with themselves, with each other, with what is read."""
+"""Refuses outputs of a caller that share elements: with themselves, with each other, or with what is read."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ _MOST_WORK = 1 << 20  # candidates that are tried before two arrays count as sha
 
 
 class Apart(NamedTuple):
-    """What to look at in every call on arrays of these layouts, by name in the order of their addresses."""
+    """The pairs of arrays to look at in every call on arrays of these layouts, by name in the order of their addresses."""
 
     layouts: dict[str, Layout]
     reaches: tuple[tuple[int, int], ...]
@@ -22,7 +22,7 @@ class Apart(NamedTuple):
 
     @classmethod
     def of(cls, layouts: Mapping[str, Layout], written: Collection[str]) -> "Apart":
-        """Raises CallError for an array to be written to whose elements are not all its own."""
+        """The pairs for these layouts. Raises CallError for an array to be written to whose elements are not all its own."""
         for name in written:
             if folded(layouts[name]):
                 what = f"{name} has shape {list(layouts[name].shape)} and strides {list(layouts[name].strides)}"
@@ -32,7 +32,7 @@ class Apart(NamedTuple):
         return cls(dict(layouts), tuple(map(reach, layouts.values())) if pairs else (), tuple(pairs))
 
     def moved(self, layouts: Mapping[str, Layout]) -> "Apart":
-        """The same for arrays some of which have other layouts now."""
+        """The pairs for arrays some of which have other layouts now."""
         names = list(self.layouts)
         return Apart.of({**self.layouts, **layouts}, {names[i] for i, _ in self.pairs})
 
@@ -66,7 +66,7 @@ def reach(layout: Layout) -> tuple[int, int]:
 
 
 def folded(layout: Layout) -> bool:
-    """Whether two indices may be one element: where no axis steps over all that the axes of smaller strides span.
+    """True if two indices may be one element: no axis steps over all that the axes of smaller strides span.
 
     >>> folded(Layout((2, 3), (3, 1), "float32", None, 0)), folded(Layout((2, 3), (0, 1), "float32", None, 0))
     (False, True)
@@ -80,7 +80,7 @@ def folded(layout: Layout) -> bool:
 
 
 def meet(layout: Layout, address: int, other: Layout, at: int) -> bool:
-    """Whether arrays at these addresses have an element in common: those of q, k and v packed into one lie between each other."""
+    """True if arrays at these addresses have an element in common; those of q, k and v packed into one only lie between each other."""
     try:
         found = np.shares_memory(_stand_in(layout, address), _stand_in(other, at), max_work=_MOST_WORK)  # type: ignore[arg-type]  # any int
     except np.exceptions.TooHardError:

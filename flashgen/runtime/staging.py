@@ -27,7 +27,7 @@ class Piece(NamedTuple):
     kv_heads: slice
 
     def of(self, name: str, x: HostArray, spec: Spec, sizes: Sizes) -> HostArray:
-        """Its part of q, k, v, o, of an output by rows, [B, Hq, Sq], or by heads, [Hq]."""
+        """The piece's part of q, k, v, o, of an output by rows, [B, Hq, Sq], or by heads, [Hq]."""
         group = 1 if name in ("k", "v") else sizes.group
         heads = slice(self.kv_heads.start * group, self.kv_heads.stop * group)
         if x.ndim == 1:
@@ -92,7 +92,7 @@ def attend(
 
 @functools.cache
 def _streams(ordinal: int) -> tuple[Any, ...]:
-    """One a worker, kept: a kernel's counters belong to its stream."""
+    """The streams, one a worker. They are kept: a kernel's counters belong to its stream."""
     cupy = arrays.cupy()
     with cupy.cuda.Device(ordinal):
         return tuple(cupy.cuda.Stream(non_blocking=True) for _ in range(WORKERS))
@@ -108,7 +108,7 @@ def _send(x: HostArray, stream: Any) -> tuple[Any, HostArray]:
 
 
 def _pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
-    """From CuPy's pool, which takes it back when nothing refers to it."""
+    """Pinned memory from CuPy's pool, which takes it back when nothing refers to it."""
     count = int(np.prod(shape))
     memory = arrays.cupy().cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
     return np.frombuffer(memory, dtype, count).reshape(shape)

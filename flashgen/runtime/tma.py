@@ -1,4 +1,4 @@
-"""Tensor maps: how the tensor memory accelerator finds a box of rows in an array [B, S, H, D] of any strides."""
+"""Tensor maps, by which the tensor memory accelerator finds a box of rows in an array [B, S, H, D] of any strides."""
 
 import ctypes
 import functools
@@ -24,7 +24,7 @@ _PLACE = ctypes.c_void_p(_MEMORY.ctypes.data)
 
 
 def addressable(layout: Layout) -> str | None:
-    """Why the accelerator cannot address an array, or None.
+    """The reason why the accelerator cannot address an array, or None.
 
     >>> addressable(Layout((1, 8, 1, 64), (512, 64, 64, 1), "bfloat16", 0, offset=2))
     'the first element is 2 bytes off a multiple of 16'
@@ -43,7 +43,7 @@ def addressable(layout: Layout) -> str | None:
 
 
 class Map:
-    """Of an array, what moves boxes of (columns, rows), swizzled over the bytes of a box row: by address, 128 bytes.
+    """A map of an array that moves boxes of (columns, rows), swizzled over the bytes of a box row: 128 bytes for each address.
 
     Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped.
     """

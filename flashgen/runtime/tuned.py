@@ -1,4 +1,4 @@
-"""What `flashgen tune` found fastest: a file for each card, architecture, spec and class of lengths, beside the compiled kernels."""
+"""The candidates that `flashgen tune` found fastest: a file a card, architecture, spec and class of lengths, beside compiled kernels."""
 
 import errno
 import hashlib
@@ -67,5 +67,5 @@ def entry(spec: Spec, arch: Arch, length: int, card: str) -> Path:
 
 @cache
 def _warn(text: str) -> None:
-    """Once a text."""
+    """Warns once for each text."""
     warnings.warn(text, RuntimeWarning, stacklevel=2)

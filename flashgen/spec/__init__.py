@@ -1,4 +1,4 @@
-"""What to compute: the spec language, its reader and its JSON Schema."""
+"""The spec language, its reader and its JSON Schema: a spec says what to compute."""
 
 from typing import Any
 

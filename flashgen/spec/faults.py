@@ -1,4 +1,4 @@
-"""From pydantic's list of errors to one SpecError: the first of the text, in words that name the fix."""
+"""Turns pydantic's list of errors into one SpecError: the first of the text, in words that name the fix."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ from flashgen.spec.model import KEY, Path
 
 
 def refusal(message: str, hint: str = "", *, offset: int | None = None, within: Path = ()) -> PydanticCustomError:
-    """What a validator raises: the sentence after the key, what to do, and where below the key or in its text the fault is."""
+    """The error that a validator raises: the sentence after the key, what to do, and where below the key or in its text it is."""
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "offset": offset, "within": within})
 
 

@@ -23,7 +23,7 @@ def _is_int(given: object) -> TypeGuard[int]:
 
 
 def choice(*words: str | int, hint: Callable[[str, Iterable[str]], str] = did_you_mean) -> Callable[[object], object]:
-    """One of the words, of its type. `hint`: of a text that is none of them, and the words."""
+    """A check that a value is one of the words, of its type. `hint` makes one of a text that is none of them, and of the words."""
 
     def check(given: object) -> object:
         if any(given == word and type(given) is type(word) for word in words):
@@ -99,7 +99,7 @@ def _named(given: object, fault: Callable[[str], str]) -> str:
 
 
 def expression(given: object) -> str:
-    """One line. Grammar and names are flashgen.expr's business."""
+    """An expression as one line. flashgen.expr judges its grammar and names."""
     if not isinstance(given, str):
         raise expected("an expression as text", given)
     text = " ".join(given.split())
@@ -172,7 +172,7 @@ def rescale(given: object) -> object:
 
 
 def outputs(given: object) -> object:
-    """In the order of OUTPUTS."""
+    """The outputs in the order of OUTPUTS."""
     words = list(map(str, given)) if isinstance(given, list | tuple) else []
     if not set(words) <= OUTPUTS.keys() or "o" not in words or len(set(words)) < len(words):
         raise expected(f"o and any of {', '.join(word for word in OUTPUTS if word != 'o')}, as [o, lse]", given)

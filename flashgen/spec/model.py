@@ -64,7 +64,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is pinned of the rescale schedule; None: the planner chooses. `threshold` is in log2 units."""
+    """The pinned part of the rescale schedule; None: the planner chooses. `threshold` is in log2 units."""
 
     passes: int | None = None
     normalize: str | None = None
@@ -85,8 +85,8 @@ SCHEDULES = {
 
 @dataclass(frozen=True)
 class Softmax:
-    """How scores become weights: exp(score) over the sum of the row's, with one more term exp(sink) in the sum where there is one; or, not
-    normalized, the scores themselves."""
+    """The way from scores to weights: exp(score) over the sum of the row's, with one more term exp(sink) in the sum if there is a sink; or,
+    not normalized, the scores themselves."""
 
     normalized: bool = True
     sink: str | None = None
@@ -160,7 +160,7 @@ class Spec:
         return by_name(self.out_dtype or self.dtype)
 
     def position(self, path: str) -> Position:
-        """Where the value of a key is written: `mask`, `params.softcap`. Without a file, the value itself."""
+        """The position of a key's value: `mask`, `params.softcap`. Without a file, the value itself stands for it."""
         text: Any = self
         for name in path.split("."):
             text = getattr(text, name, None)
@@ -168,7 +168,7 @@ class Spec:
         return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
     def name_position(self, key: str, name: str) -> Position:
-        """Where a param or tensor is named: `name_position("params", "softcap")`."""
+        """The position of the name of a param or tensor: `name_position("params", "softcap")`."""
         return self.positions.get((key, name, KEY)) or Position(f"<{key}>", 1, 1, name)
 
     def to_json(self) -> dict[str, Any]:

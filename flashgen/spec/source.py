@@ -45,7 +45,7 @@ class Value(Position):
         return replace(self, **vars(self.source.at(self._index(offset))), offset=offset)
 
     def _index(self, offset: int) -> int:
-        """Where the character is in the source; beyond an escape sequence, where that is."""
+        """The index of a character in the source; beyond an escape sequence, that of the sequence."""
         text, (at, end) = self.source.text, self.span
         if text[at] in "|>":
             at = text.index("\n", at)

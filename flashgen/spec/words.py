@@ -32,12 +32,12 @@ CALL_WORDS = frozenset(_CALL.split())
 
 
 def argument(name: str) -> str:
-    """What a param or tensor is called wherever names of flashgen's own stand beside it, none of which begins so."""
+    """The name of a param or tensor wherever names of flashgen's own stand beside it, none of which begins so."""
     return f"arg_{name}"
 
 
 def name_fault(name: str) -> str:
-    """Why a spec cannot be called so; empty if it can."""
+    """The reason why a spec cannot have this name; empty if it can."""
     if name in CPP_WORDS:
         return "is a word of C++ or CUDA"
     return _identifier_fault(name) or ("ends with _, and files and structs add _ and the architecture" if name.endswith("_") else "")
@@ -52,7 +52,7 @@ def _identifier_fault(name: str) -> str:
 
 
 def value_name_fault(name: str) -> str:
-    """Why a param or tensor cannot be called so; empty if it can."""
+    """The reason why a param or tensor cannot have this name; empty if it can."""
     if name in EXPRESSION_WORDS:
         return "is a word of the expression language"
     if name in CALL_WORDS:
