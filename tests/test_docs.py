@@ -37,6 +37,12 @@ def test_files_exist(page):
     assert not [name for name in named(page) if not any((root / name).exists() for root in (ROOT, ROOT / "flashgen"))]
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_pictures_can_be_shown(page):
+    pictures = [page.parent / link for link, _ in LINK.findall(prose(page)) if link.endswith(".png")]
+    assert not [picture for picture in pictures if not picture.read_bytes().startswith(b"\x89PNG\r\n")]
+
+
 def test_pages_name_files():
     assert sum(bool(named(page)) for page in PAGES) > 10
 
