@@ -121,6 +121,7 @@ def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
 def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int | float]:
     """All params of a call, defaults filled in. Raises CallError for a value that the plan does not allow."""
     values = {p.name: given.get(p.name, p.default) for p in plan.spec.params}
+    softmax_scale(plan, values)
     for requirement in (*plan.expressions.requires, *plan.holes.requires):
         if not _holds(requirement, values):
             read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
@@ -128,7 +129,6 @@ def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int 
     for name in plan.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
-    softmax_scale(plan, values)
     return values
 
 

@@ -74,6 +74,7 @@ class Hoist:
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
+        self.factors: list[Node] = []  # uniform, of what s is part of
 
     def text(self, node: Node, hint: str, comment: str) -> str:
         """A uniform number as a constant or the name of a member."""
@@ -126,6 +127,8 @@ class Hoist:
                 return Call(op, (self._lift(x, at), divisor), "int")
             case Call("*" | "fma" as op, (factor, core, *rest), "float"):
                 slope = "inner" if "s" in names(core) else "slope"
+                if slope == "inner" and level(factor) <= UNIFORM:
+                    self.factors.append(factor)
                 lifted = (self._lift(factor, at, slope), self._lift(core, at), *(self._lift(r, at, "bias") for r in rest))
                 return Call(op, lifted, "float")
             case Call("+", (rest, core), "float"):

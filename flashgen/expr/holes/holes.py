@@ -8,6 +8,7 @@ from flashgen.dtypes import float32_text
 from flashgen.expr.holes.apart import take_apart
 from flashgen.expr.holes.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, SCALE, UNIFORM, Binder, S, level
 from flashgen.expr.holes.division import divide_rows
+from flashgen.expr.holes.factors import held
 from flashgen.expr.holes.hoist import Hoist, Member
 from flashgen.expr.holes.instructions import Instructions
 from flashgen.expr.holes.reach import Reach, reach
@@ -137,7 +138,8 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
         return divide_rows(binder(saturated(node)), binder.signs, integers)
 
     score = _score(bind(expressions.score), spec, binder.signs, apart)
-    outer = hoist.text(_log2(score.factor) if spec.softmax.normalized else ONE, "factor", "log2 units of one unit of the score")
+    factor = _log2(score.factor) if spec.softmax.normalized else ONE
+    outer = hoist.text(factor, "factor", "log2 units of one unit of the score")
     statements = None if score.rest == S else hoist.statements(score.rest)
     column_slope = None if score.column_slope is None else hoist.text(score.column_slope, "slope", "of the raw q.k, from column to column")
     row_bias = None if score.row_bias is None else hoist.text(score.row_bias, "bias", "what all its scores have besides")
@@ -147,7 +149,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
         sink = hoist.text(bind(expressions.sink), "sink", "one more term in the sum of a row")
     keep = hoist.statements(hoist.tidy(bind(visible(expressions.mask)), _varies))
     of_factor = (*map(_positive, sorted(score.proof)), *(large if SCALE.name in names(score.factor) else ()))
-    requires = {r.text: r for r in (*expressions.requires, *of_factor)}
+    requires = {r.text: r for r in (*expressions.requires, *of_factor, *held((factor, *hoist.factors), expressions.scale, spec))}
     reads = tuple(_read(hoist, address, name) for address, name in binder.reads.items())
     shared = [k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.name.startswith("end")]
     early = tuple(name for name in shared if _reads_member(keep, name))

@@ -1,7 +1,8 @@
 """tanh and sigmoid as one instruction, or as an exponential and a reciprocal: by a bound of what the error of the one does to the score.
 
 Allowed is what the dtype rounds a weight by, so that the two together are at most twice what standard
-attention of that dtype has. An error of the score is a relative error of its weight; where there is no softmax, the score is the weight.
+attention of that dtype has; or what the other form is off by, if that is more, as of a softcap that no score comes near.
+An error of the score is a relative error of its weight; where there is no softmax, the score is the weight.
 """
 
 import math
@@ -18,20 +19,24 @@ if TYPE_CHECKING:
 
 SCORES = 8.0  # s of standard normal q and k stays within this
 INF = math.inf
+EXPONENTIAL = 2.0**-24  # what tanh by an exponential and a reciprocal is off by, of 1 and not of itself
+
+Off = Callable[[float], float]  # an error of tanh, for arguments up to a size
 
 
 @dataclass(frozen=True)
 class Form:
-    """How tanh and sigmoid of a score are computed. `error`: of a weight, relative, if they are one instruction each."""
+    """How tanh and sigmoid of a score are computed; errors are of a weight, relative."""
 
     tanh: float  # its relative error as one instruction
-    error: float
+    error: float  # if they are one instruction each
+    long: float  # if they are an exponential and a reciprocal
     allowed: float
 
     @property
     def short(self) -> bool:
         """Whether they are one instruction."""
-        return self.error <= self.allowed
+        return self.error <= self.allowed or self.error < self.long
 
 
 def form(expressions: Expressions, spec: "Spec", tanh: float) -> Form | None:
@@ -45,9 +50,16 @@ def form(expressions: Expressions, spec: "Spec", tanh: float) -> Form | None:
     """
     if not any(isinstance(node, Call) and node.op in ("tanh", "sigmoid") for node in walk(expressions.score)):
         return None
-    found = bound(expressions.score, {p.name: float(p.default) for p in spec.params}, tanh)
-    least = 1.0 if spec.softmax.normalized else max(0.0, found.low, -found.high)
-    return Form(tanh, found.error / least if least else INF, spec.element.rounding)
+    params = {p.name: float(p.default) for p in spec.params}
+    short, long = (bound(expressions.score, params, off) for off in (relative(tanh), lambda _: EXPONENTIAL))
+    least = 1.0 if spec.softmax.normalized else max(0.0, short.low, -short.high)
+    error, other = (found.error / least if least else INF for found in (short, long))
+    return Form(tanh=tanh, error=error, long=other, allowed=spec.element.rounding)
+
+
+def relative(error: float) -> Off:
+    """The error of a tanh that is off by this part of itself."""
+    return lambda size: error * math.tanh(size)
 
 
 @dataclass(frozen=True)
@@ -63,8 +75,8 @@ class Bound:
         return max(-self.low, self.high)
 
 
-def bound(node: Node, params: Mapping[str, float], tanh: float) -> Bound:
-    """Of a number of the language: `params` as given, s within SCORES, tensors anywhere."""
+def bound(node: Node, params: Mapping[str, float], off: Off) -> Bound:
+    """The bound of a number of the language: `params` as given, s within SCORES, tensors anywhere."""
     match node:
         case Const(value):
             return Bound(value, value)
@@ -75,17 +87,17 @@ def bound(node: Node, params: Mapping[str, float], tanh: float) -> Bound:
         case Name(name) if name in INDEX_NAMES:
             return Bound(0.0)
         case Call("where", (condition, then, other)):
-            a, b = bound(then, params, tanh), bound(other, params, tanh)
+            a, b = bound(then, params, off), bound(other, params, off)
             told = not any(isinstance(n, Call) and n.op in ("tanh", "sigmoid") for n in walk(condition))
             return Bound(min(a.low, b.low), max(a.high, b.high), max(a.error, b.error) if told else INF)
         case Call("tanh", (x,)):
-            a = bound(x, params, tanh)
-            return Bound(math.tanh(a.low), math.tanh(a.high), a.error + tanh * math.tanh(a.size))
+            a = bound(x, params, off)
+            return Bound(math.tanh(a.low), math.tanh(a.high), a.error + off(a.size))
         case Call("sigmoid", (x,)):
-            a = bound(x, params, tanh)
-            return Bound(_sigmoid(a.low), _sigmoid(a.high), a.error / 4 + tanh / 2 * math.tanh(a.size / 2))
+            a = bound(x, params, off)
+            return Bound(_sigmoid(a.low), _sigmoid(a.high), a.error / 4 + off(a.size / 2) / 2)
         case Call(op, args) if op in _RULES:
-            return _RULES[op](*(bound(x, params, tanh) for x in args))
+            return _RULES[op](*(bound(x, params, off) for x in args))
     return Bound()
 
 

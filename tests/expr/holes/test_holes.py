@@ -43,7 +43,11 @@ def test_causal_softcap():
     ]
     assert lines(found.row) == ["int end = min(q_idx + offset, p.kv_len) - kv_begin;"]
     assert (found.score, found.keep) == (("return ptx::tanh(inner * s);",), ("return column < row.end;",))
-    assert [r.text for r in found.requires] == ["softcap > 0"]
+    assert [r.text for r in found.requires] == [
+        "softcap > 0",
+        "0 < abs(softcap * 1.442695) <= 3.4028235e+38",
+        "0 < abs(0.125 / softcap) <= 3.4028235e+38",
+    ]
     assert evaluate(found.requires[0].node, {"softcap": 50.0})
     assert not evaluate(found.requires[0].node, {"softcap": float("nan")})
     assert found.description_mask == "kv_idx <= q_idx + kv_len - q_len"
@@ -162,7 +166,8 @@ def test_what_moves_to_outer_is_positive():
     assert emitted(score="s / t", params={"t": 2}).score is None
     assert emitted(score="-s").score is not None
     assert emitted(scale="0-1").score is not None
-    assert [r.text for r in emitted(scale="t / 2", params={"t": 1.0}).requires] == ["t > 0", "t / 2.0 >= 7.888609e-31"]
+    scaled = [r.text for r in emitted(scale="t / 2", params={"t": 1.0}).requires]
+    assert scaled == ["t > 0", "t / 2.0 >= 7.888609e-31", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
     assert emitted(score="exp(e) * s / (1 + sqrt(kv_len))", params={"e": -3.0}).score is None
 
 

@@ -53,7 +53,7 @@ def smooth():
 @given(smooth(), st.sampled_from([2.0**-6, 2.0**-11]))
 def test_no_value_is_further_off_than_the_bound(text, tanh):
     node, s = read(text), np.linspace(-forms.SCORES, forms.SCORES, 201)
-    found = forms.bound(node, PARAMS, tanh)
+    found = forms.bound(node, PARAMS, forms.relative(tanh))
     with np.errstate(all="ignore"):
         exact, low, high = (np.broadcast_to(off(node, s, error), s.shape) for error in (0.0, -tanh, tanh))
     slack = 1e-9 * (1 + np.abs(exact))
@@ -75,6 +75,8 @@ NONE = {"score": "sigmoid(s - log(kv_len))", "softmax": "none"}
         ("bfloat16", 2.0**-11, CAPPED | {"score": "2 * softcap * tanh(s / softcap)"}, False),
         ("float16", 2.0**-11, CAPPED, False),
         ("float16", 2.0**-11, CAPPED | {"params": {"softcap": 0.5}}, True),
+        ("float16", 2.0**-11, CAPPED | {"params": {"softcap": 1e4}}, False),
+        ("float16", 2.0**-11, CAPPED | {"params": {"softcap": 1e6}}, True),  # next to which an exponential loses s
         ("float16", 2.0**-16, CAPPED, True),
         ("bfloat16", 2.0**-16, NONE, False),  # a small weight is all error
         ("bfloat16", 2.0**-16, {"score": "where(tanh(s) > 0.5, s, 0.0)"}, False),  # next to a step

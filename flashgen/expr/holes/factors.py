@@ -1,0 +1,73 @@
+"""Uniform factors of q.k, which a kernel makes one of where the text may multiply in steps: float32 has to hold their product."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flashgen.errors import SpecError
+from flashgen.expr.holes.bind import SCALE
+from flashgen.expr.language.claims import Requirement
+from flashgen.expr.language.fold import call, fold
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.text import show
+from flashgen.expr.meaning.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+MOST = Const(float(np.finfo(np.float32).max), "float")
+MESSAGE = "the score multiplies q.k by what float32 does not hold"
+
+
+def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Requirement]:
+    """The conditions under which float32 holds bound factors: finite, and not 0, where what is multiplied is.
+
+    Raises SpecError for a factor of constants that breaks it. A factor of what only the kernel knows has none.
+
+    >>> from flashgen.spec import Spec
+    >>> spec = Spec(head_dim=16, dtype="float16", score="tanh(s / cap)", params={"cap": 50.0})
+    >>> factor = Call("/", (SCALE, Name("p.arg_cap", "float")), "float")
+    >>> [rule.text for rule in held([factor], Const(0.25, "float"), spec)]
+    ['0 < abs(0.25 / cap) <= 3.4028235e+38']
+    """
+    params = {p.name for p in spec.params}
+    for bound in factors:
+        factor = fold(_of_language(bound, scale))
+        if any(isinstance(node, Load) for node in walk(factor)) or not names(factor) <= params:
+            continue
+        condition, text = _holds(factor), f"0 < abs({show(factor)}) <= {show(MOST)}"
+        if names(factor):
+            yield Requirement(text, condition, MESSAGE)
+        elif not evaluate(condition, {}):
+            raise SpecError(f"{MESSAGE}, {show(factor)}", spec.position("score"), f"write numbers for which {text}")
+
+
+def _of_language(node: Node, scale: Node) -> Node:
+    match node:
+        case Name(SCALE.name):
+            return scale
+        case Name(name, type):
+            return Name(name.removeprefix("p.arg_"), type)
+    return rebuild(node, lambda child: _of_language(child, scale))
+
+
+def _holds(factor: Node) -> Node:
+    """Whether it is finite and not 0, or something in it is not: a comparison takes numbers of float32."""
+    return call("|", _ordinary(factor), call("~", reduce(partial(call, "&"), map(_ordinary, _multiplied(factor)))))
+
+
+def _ordinary(node: Node) -> Node:
+    size = call("abs", node)
+    return call("&", call(">", size, Const(0.0, "float")), call("<=", size, MOST))
+
+
+def _multiplied(node: Node) -> Iterator[Node]:
+    """What products and quotients are of."""
+    match node:
+        case Call("*" | "/" | "neg", args):
+            for x in args:
+                yield from _multiplied(x)
+        case _:
+            yield node
