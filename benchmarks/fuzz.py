@@ -28,8 +28,9 @@ from flashgen.arch import by_name  # noqa: E402
 from flashgen.bench import hostile  # noqa: E402
 from flashgen.emulate import emulate  # noqa: E402
 from flashgen.errors import PlanError, SpecError  # noqa: E402
-from flashgen.plan import Plan, interpret  # noqa: E402
-from flashgen.plan.params import Sizes  # noqa: E402
+from flashgen.interpret import interpret  # noqa: E402
+from flashgen.plan import Program  # noqa: E402
+from flashgen.plan.geometry import Sizes  # noqa: E402
 from flashgen.render import Source, render  # noqa: E402
 from flashgen.runtime.choice import Choice  # noqa: E402
 from flashgen.spec import Spec  # noqa: E402
@@ -95,9 +96,9 @@ class Kernels:
 
     def __init__(self, spec: Spec, machine: str):
         self.choice, self.arch = Choice(spec), by_name(machine)
-        self.made: dict[int, tuple[Plan, Source | None]] = {}
+        self.made: dict[int, tuple[Program, Source | None]] = {}
 
-    def serving(self, q: Array, k: Array, v: Array) -> Plan:
+    def serving(self, q: Array, k: Array, v: Array) -> Program:
         chosen = self.choice.serving_arrays(self.arch, q, k, v)
         if id(chosen) not in self.made:
             self.made[id(chosen)] = chosen, None if chosen.arch.name == "host" else render(chosen)
@@ -108,7 +109,7 @@ class Kernels:
         return interpret(chosen, q, k, v, values) if source is None else emulate(chosen, source, q, k, v, values)
 
 
-def family(chosen: Plan) -> str:
+def family(chosen: Program) -> str:
     return "interpreter" if chosen.arch.name == "host" else f"{chosen.skeleton}, {chosen.arch.name}"
 
 

@@ -7,7 +7,7 @@ Needs NVRTC and nvdisasm, no GPU.
 
 from flashgen.bench.cases import VARIANTS
 from flashgen.plan import plan
-from flashgen.plan.instructions import instructions
+from flashgen.plan.engines.instructions import instructions
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from flashgen.runtime.machine_code import key_tile
@@ -20,10 +20,10 @@ def row(variant: str, head_dim: int) -> str:
     """Of one kernel: special functions, multiplies and adds, each foretold and found, and all instructions."""
     chosen = plan(Spec(head_dim=head_dim, dtype="bfloat16", name=variant, **VARIANTS[variant]), "sm_90a")
     binary = nvrtc.compile(render(chosen))
-    per_element = 2 / chosen.tile.block_n
-    foretold = instructions(chosen.tile, chosen.pipeline, chosen.softmax, chosen.holes).times(per_element)
+    per_element = 2 / chosen.attention.tile.block_n
+    foretold = instructions(chosen.attention.tile, chosen.attention.pipeline, chosen.softmax, chosen.holes).times(per_element)
     found = key_tile(nvrtc.disassemble(binary), chosen).times(per_element)
-    cells = [variant, str(head_dim), chosen.tile.text]
+    cells = [variant, str(head_dim), chosen.attention.tile.text]
     cells += [f"{x:.2f}" for x in (foretold.special, found.special, foretold.multiply, found.multiply, found.floats + found.other)]
     return " | ".join(["", *cells, str(binary.spill_bytes), ""]).strip()
 

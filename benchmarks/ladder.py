@@ -54,7 +54,7 @@ def one_call_each(shape: Shape, lengths: list[int]) -> None:
                 continue
             attention = flashgen.compile(rung.spec(shape.head_dim, shape.dtype), arch)
             out = attention(q, k, v)
-            print("#call", rung.name, length, len(attention.plan.launch.kernels), flush=True)
+            print("#call", rung.name, length, len(attention.program.kernels), flush=True)
             cupy.cuda.profiler.start()
             attention(q, k, v, out=out)
             cupy.cuda.Device().synchronize()

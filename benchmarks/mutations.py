@@ -27,7 +27,7 @@ from ruamel.yaml import YAML
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import CompileError
 from flashgen.expr.meaning.reference import reference, row_maximum
-from flashgen.plan import Plan, plan
+from flashgen.plan import Program, plan
 from flashgen.render import Source, render
 from flashgen.spec import Spec
 
@@ -159,7 +159,7 @@ def chosen(text: str, each: int, first: int, planted: set[str]) -> list[Mutant]:
     ]
 
 
-def calls_of(a_plan: Plan) -> list[tuple]:
+def calls_of(a_plan: Program) -> list[tuple]:
     """Arguments of each shape, and what they should give."""
     rng, d = np.random.default_rng(0), a_plan.spec.head_dim
     calls = []
@@ -174,7 +174,7 @@ def calls_of(a_plan: Plan) -> list[tuple]:
     return calls
 
 
-def attempt(pipe: Connection, a_plan: Plan, source: Source, calls: list[tuple]) -> None:
+def attempt(pipe: Connection, a_plan: Program, source: Source, calls: list[tuple]) -> None:
     """Sends what is found under each seed, or why there is nothing to run."""
     for seed in range(SEEDS):
         try:
@@ -184,7 +184,7 @@ def attempt(pipe: Connection, a_plan: Plan, source: Source, calls: list[tuple]) 
             return
 
 
-def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
+def finding(a_plan: Program, source: Source, call: tuple, seed: int) -> str:
     q, k, v, values, o, numbers = call
     rounding = max(ROUNDING, a_plan.dtype.rounding)
     try:
@@ -197,7 +197,7 @@ def finding(a_plan: Plan, source: Source, call: tuple, seed: int) -> str:
     return "wrong values: " + ", ".join(f"{count} {name}" for name, count in wrong.items()) if any(wrong.values()) else ""
 
 
-def outcome(a_plan: Plan, source: Source, calls: list[tuple]) -> tuple[int, str] | None:
+def outcome(a_plan: Program, source: Source, calls: list[tuple]) -> tuple[int, str] | None:
     """How many seeds see it, and the first finding; None when the change does not compile. In a process of its own, as a fault may spin."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source, calls))

@@ -29,8 +29,8 @@ def key_tiles(one: Case) -> float:
     chosen = plan(one.spec, device.current().arch)
     values = {t.name: draw_tensor(t, one.sizes, np) for t in one.spec.tensors if t.dtype == "int32"}  # that masks read
     known = {**values, **{p.name: p.default for p in one.spec.params}, "b": 0, "h": 0, "hk": 0}
-    begin, end = chosen.computed.evaluate(LENGTH, LENGTH, known)
-    return float(np.maximum(end - begin, 0).sum(0).mean()) * chosen.tile.block_n
+    begin, end = chosen.attention.computed.evaluate(LENGTH, LENGTH, known)
+    return float(np.maximum(end - begin, 0).sum(0).mean()) * chosen.attention.tile.block_n
 
 
 def rows(results: Results, found: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def main() -> None:
         given = {"lens": lens} if "lens" in mask else {}
         tensors = {"lens": {"shape": ["b"], "dtype": "int32"}} if given else {}
         o = flashgen.attention(q, k, v, mask, **given)
-        ranges = plan(flashgen.Spec(dtype="float16", head_dim=64, mask=mask, tensors=tensors), "sm_90a").ranges
+        ranges = plan(flashgen.Spec(dtype="float16", head_dim=64, mask=mask, tensors=tensors), "sm_90a").attention.ranges
         print(f"\n{title}: {mask}, o[1, -1, 1, 0] = {o[1, -1, 1, 0]:+.3f}")
         print(*in_characters(ranges.classes(1100, 1100, {"b": 1, "h": 1, "hk": 1, **given})), sep="\n")
 

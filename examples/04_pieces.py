@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 import flashgen
-from flashgen.plan import merge_states
-from flashgen.plan.schedule import State
+from flashgen.theory.schedule import State, merge_states
 
 
 def state(o: np.ndarray, lse: np.ndarray) -> State:

@@ -22,7 +22,7 @@ def main() -> None:
         schedule = what if isinstance(what, dict) else name
         attention = flashgen.compile({"dtype": "float32", "head_dim": 64, "mask": "causal", "schedule": schedule}, backend="interpreter")
         results[name] = attention(q, k, v)
-        softmax, difference = attention.plan.softmax, abs(results[name] - results["standard"]).max()
+        softmax, difference = attention.program.softmax, abs(results[name] - results["standard"]).max()
         print(f"{name:16}  {softmax.passes} passes over k, differs by {difference:.1e} from the first  ({what})")
 
 

@@ -13,9 +13,10 @@ SPEC = Path(__file__).parent.parent / "specs" / "softcap.yaml"
 def main() -> None:
     spec = flashgen.load(SPEC)
     chosen = plan(spec, "sm_90a")
-    for field, reason in chosen.reasons:
+    for field, reason in chosen.decision.reasons:
         print(f"{field}: {reason}")
-    print(f"{len(chosen.rejected)} other candidates, the next best {chosen.rejected[0].candidate}: {chosen.rejected[0].reason}")
+    others = chosen.decision.rejected
+    print(f"{len(others)} other candidates, the next best {others[0].candidate}: {others[0].reason}")
     source = render(chosen)
     lines = source.text.splitlines()
     score = next(i for i, line in enumerate(lines) if " float score(" in line)

@@ -38,7 +38,7 @@ def main() -> None:
     strength = np.float32([0.0, 0.1, 0.5, 2.0])
     o = flashgen.compile(spec)(q, k, v, strength=strength)
     print(f"differs from NumPy by {abs(o - by_hand(q, k, v, strength)).max():.1e}")
-    for name, line in plan(flashgen.Spec(**spec.to_json() | {"dtype": "bfloat16"}), "sm_90a").reasons:
+    for name, line in plan(flashgen.Spec(**spec.to_json() | {"dtype": "bfloat16"}), "sm_90a").decision.reasons:
         print(f"{name}: {line}")
 
 

@@ -51,7 +51,7 @@ def main() -> None:
         attention = flashgen.compile({"dtype": "float16", "head_dim": 64, "schedule": rung.__name__})
         by_hand = rung(*(x[0, :, 0].astype(np.float32) for x in (q, k, v)))
         apart = abs(attention(q, k, v)[0, :, 0] - by_hand).max()
-        print(f"{rung.__name__:10}  {attention.plan.skeleton} agrees: {apart < 1e-3}")
+        print(f"{rung.__name__:10}  {attention.program.skeleton} agrees: {apart < 1e-3}")
 
 
 if __name__ == "__main__":

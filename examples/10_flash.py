@@ -53,7 +53,7 @@ def main() -> None:
     for rung, schedule in {flash_1: one | first, flash_2: one, flash_3: one}.items():
         attention = flashgen.compile({"dtype": "float16", "head_dim": 64, "schedule": schedule})
         apart = abs(attention(q, k, v)[0, :, 0] - rung(*(x[0, :, 0].astype(np.float32) for x in (q, k, v)))).max()
-        print(f"{rung.__name__}  {attention.plan.skeleton} agrees: {apart < 1e-3}")
+        print(f"{rung.__name__}  {attention.program.skeleton} agrees: {apart < 1e-3}")
 
 
 if __name__ == "__main__":

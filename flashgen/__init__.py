@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from flashgen.api import Attention, compile  # noqa: A004
     from flashgen.attend import attention
     from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
-    from flashgen.plan.derive import Derivation, derive
     from flashgen.spec import Spec, load, loads
+    from flashgen.theory.derive import Derivation, derive
 
 _HOMES = {
     "flashgen.api": ("Attention", "compile"),
     "flashgen.attend": ("attention",),
     "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
-    "flashgen.plan.derive": ("Derivation", "derive"),
+    "flashgen.theory.derive": ("Derivation", "derive"),
     "flashgen.spec": ("Spec", "load", "loads"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -11,14 +11,14 @@ import numpy as np
 from flashgen import arch as arches
 from flashgen.arch import Arch
 from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
-from flashgen.plan import interpret
-from flashgen.plan.params import Sizes
+from flashgen.interpret import interpret
+from flashgen.plan.geometry import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
 from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
 from flashgen.runtime.gpu import Gpu
-from flashgen.runtime.kernel import Kernel
+from flashgen.runtime.kernel import Executable
 from flashgen.runtime.overlap import Apart
 from flashgen.spec import Spec, load
 
@@ -79,7 +79,7 @@ class Attention:
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
-        self.plan = self._gpu.choice.plan(self.arch)
+        self.program = self._gpu.choice.plan(self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 
@@ -92,24 +92,24 @@ class Attention:
         """The CUDA text of the plan. Raises BackendError for the interpreter, which has none."""
         if self.arch.name == "host":
             raise BackendError("the interpreter runs the plan itself, there is no text: compile(spec, arch='sm_90a') has one")
-        return render(self.plan)
+        return render(self.program)
 
     @property
-    def kernels(self) -> tuple[Kernel, ...]:
+    def kernels(self) -> tuple[Executable, ...]:
         """The kernels compiled so far, the first for the plan itself."""
         return tuple(self._gpu.kernels.values())
 
     def explain(self) -> str:
         """The plan and its reasons, what was compiled, and why some calls did not run the plan's kernel."""
-        tile, pipe = self.plan.tile, self.plan.pipeline
-        runs = "" if self.arch.name == "host" else f"{pipe.warps} warps, {pipe.stages_text}, "
-        shape = f"tile {tile.text}, {runs}plan {self.plan.digest}"
-        lines = [f"{self.spec.name} on {self.arch.name}: {self.plan.skeleton}, {shape}"]
-        lines += [f"  {field}: {reason}" for field, reason in self.plan.reasons]
-        for kernel in self.kernels:
-            made, shared = kernel.binary, kernel.plan.smem.bytes
-            report = f"{made.registers} registers, {made.spill_bytes} bytes spilled, {shared} bytes of shared memory"
-            lines.append(f"  compiled: {kernel.plan.skeleton} for {kernel.source.arch} by {made.compiler}, {report}")
+        kernel = self.program.attention
+        runs = f"{kernel.workers.warps} warps, {kernel.pipeline.stages_text}, " if self.program.launched else ""
+        shape = f"tile {kernel.tile.text}, {runs}plan {self.program.digest}"
+        lines = [f"{self.spec.name} on {self.arch.name}: {self.program.skeleton}, {shape}"]
+        lines += [f"  {field}: {reason}" for field, reason in self.program.decision.reasons]
+        for made in self.kernels:
+            binary, shared = made.binary, made.program.attention.smem.bytes
+            report = f"{binary.registers} registers, {binary.spill_bytes} bytes spilled, {shared} bytes of shared memory"
+            lines.append(f"  compiled: {made.program.skeleton} for {made.source.arch} by {binary.compiler}, {report}")
         return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.choice.reasons)])
 
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
@@ -160,7 +160,7 @@ class Attention:
         layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
         sizes = check_arrays(spec, layouts)
         Apart.of(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
-        params = check_values(self.plan, given_params)
+        params = check_values(self.program, given_params)
         family: Family = FAMILIES[type(given[0])]
         shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}
         written = {name: _numpy(outputs[name]) if out else np.empty(shapes[name], dtypes.get(name, np.float32)) for name in spec.outputs}
@@ -182,7 +182,7 @@ class Attention:
                 outputs["max_logit"][...] = -math.inf  # of no row
             return
         if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
-            staging.attend(self._gpu, self.plan.expressions, sizes, inputs, outputs, params)
+            staging.attend(self._gpu, self.program.expressions, sizes, inputs, outputs, params)
             return
         chosen = self._gpu.choice.serving(self.arch, layouts)
         if self.backend == "emulate":

@@ -17,7 +17,7 @@ class Arch:
     """
 
     name: str
-    strategy: str  # module of flashgen.plan that plans for it
+    engines: tuple[str, ...]  # that multiply there, the fastest first: wgmma, mma_sync; numpy on the CPU
     shared_bytes: int  # a block may have
     multiprocessor_shared_bytes: int
     multiprocessors: int  # of the common card
@@ -33,15 +33,15 @@ class Arch:
 
 KIB = 1024
 _ROWS = (
-    Arch("sm_80", "sm80", 163 * KIB, 164 * KIB, 108, 1.41, 2048, 16, 40 << 20, 1555),
-    Arch("sm_86", "sm80", 99 * KIB, 100 * KIB, 82, 1.70, 512, 16, 6 << 20, 936, threads=1536),
-    Arch("sm_89", "sm80", 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
-    Arch("sm_90", "sm80", 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350, tanh=2.0**-16),
-    Arch("sm_90a", "sm90", 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350, tanh=2.0**-16),
-    Arch("sm_100", "sm80", 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
-    Arch("sm_100a", "sm80", 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
-    Arch("sm_120", "sm80", 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
-    Arch("host", "host", 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
+    Arch("sm_80", ("mma_sync",), 163 * KIB, 164 * KIB, 108, 1.41, 2048, 16, 40 << 20, 1555),
+    Arch("sm_86", ("mma_sync",), 99 * KIB, 100 * KIB, 82, 1.70, 512, 16, 6 << 20, 936, threads=1536),
+    Arch("sm_89", ("mma_sync",), 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
+    Arch("sm_90", ("mma_sync",), 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350, tanh=2.0**-16),
+    Arch("sm_90a", ("wgmma", "mma_sync"), 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350, tanh=2.0**-16),
+    Arch("sm_100", ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
+    Arch("sm_100a", ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
+    Arch("sm_120", ("mma_sync",), 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
+    Arch("host", ("numpy",), 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
 )
 ARCHES = {row.name: row for row in _ROWS}
 DEFAULT = "sm_90a"

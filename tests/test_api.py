@@ -181,7 +181,7 @@ def test_a_compiled_attention_travels(travel: Any, given: dict[str, Any]) -> Non
     q, k, v = qkv()
     attn = api.compile(Spec(head_dim=16, dtype="float32", mask="causal"), **given)
     again = travel(attn)
-    assert (again.spec, again.arch, again.backend, again.plan) == (attn.spec, attn.arch, attn.backend, attn.plan)
+    assert (again.spec, again.arch, again.backend, again.program) == (attn.spec, attn.arch, attn.backend, attn.program)
     if "sm_80" not in given.values():
         np.testing.assert_array_equal(again(q, k, v), attn(q, k, v))
 

@@ -71,8 +71,8 @@ def test_the_fastest_is_kept_and_used():
     assert found.wrong == (FakeGpu.WRONG,)
     assert found.loss == pytest.approx(2.0 / (2.0 - 0.1 * (len(NAMES) - 1)) - 1, abs=1e-3)
     chosen = tuned.planned(SPEC, ARCH, 512, CARD)
-    assert f"{chosen.tile.text}," in NAMES[-1]
-    assert "flashgen tune measured it" in dict(chosen.reasons)["tile"]
+    assert f"{chosen.attention.tile.text}," in NAMES[-1]
+    assert "flashgen tune measured it" in dict(chosen.decision.reasons)["tile"]
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -141,8 +141,8 @@ def test_candidates_are_legal_distinct_and_in_order():
             assert len(found) == len(set(found))
             assert plan(spec, arch).digest == plan(spec, arch, candidate=found[0]).digest
             last = plan(spec, arch, candidate=found[-1])
-            assert found[-1].startswith(last.tile.text)
-            assert {r.candidate for r in last.rejected} >= set(found[:-1])
+            assert found[-1].startswith(last.attention.tile.text)
+            assert {r.candidate for r in last.decision.rejected} >= set(found[:-1])
 
 
 def test_the_command_needs_a_gpu(monkeypatch, capsys):

@@ -11,7 +11,7 @@ from flashgen.bench.cases import Case
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.reference import attend, scores, weigh
-from flashgen.plan.split import split
+from flashgen.plan.operands.planes import planes
 
 _ROWS, _HEADS = 12, 3  # of a sample
 _SHARE_ROWS = 128  # by which the visible share is known
@@ -50,8 +50,8 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
             q, k, v = (x.astype(sums) for x in taken)
             p, seen = _weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(results).astype(np.float64))
-    planes = split(case.spec)
-    expected = max(_relative(np.stack(plain), np.stack(exact)), planes.error if planes else 0.0)
+    split = planes(case.spec)
+    expected = max(_relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
     return Sample(case, rows, heads, np.stack(exact), 2 * expected)
 
 

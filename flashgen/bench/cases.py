@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashgen.dtypes import by_name
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
 

@@ -12,7 +12,7 @@ from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, w
 from flashgen.expr.language.read import read
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.meaning.definition import meaning
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
 

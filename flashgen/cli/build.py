@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from flashgen.arch import by_name
 from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
-from flashgen.plan import Plan, plan
+from flashgen.plan import Program, plan
 from flashgen.render import Source, render
 from flashgen.render.header import header
 from flashgen.runtime import device, nvrtc
@@ -60,10 +60,10 @@ def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
     return built
 
 
-def kernel_plan(spec: Spec, arch: str) -> Plan:
+def kernel_plan(spec: Spec, arch: str) -> Program:
     """The plan that a call runs here: as tuned for this card, else the cost model's. Raises CommandError for the interpreter, PlanError."""
     chosen = planned(spec, by_name(arch))
-    if not chosen.launch.arguments:
+    if not chosen.arguments:
         raise CommandError(f"{arch} is the interpreter, which runs the plan itself: there is no kernel. Give another --arch, as sm_90a")
     return chosen
 
@@ -86,7 +86,7 @@ def _check_owner(spec: Spec, folder: Path) -> None:
         raise CommandError(f"{folder} holds the kernel of {there}, another spec: give this one another name:, or another --out")
 
 
-def _write(spec: Spec, chosen: Plan, source: Source, binary: Binary, folder: Path) -> Built:
+def _write(spec: Spec, chosen: Program, source: Source, binary: Binary, folder: Path) -> Built:
     files = {
         "kernel.cu": source.text.encode(),
         "kernel.cubin": binary.cubin,
@@ -99,7 +99,7 @@ def _write(spec: Spec, chosen: Plan, source: Source, binary: Binary, folder: Pat
             (folder / name).write_bytes(content)
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
-    shared = max(kernel.shared_bytes for kernel in chosen.launch.kernels) + binary.shared_bytes
+    shared = max(kernel.smem.bytes for kernel in chosen.kernels) + binary.shared_bytes
     tuned = chosen.digest != plan(chosen.spec, chosen.arch).digest
     report = binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3)
     return Built(chosen.arch.name, folder / "kernel.cubin", *report, tuned)

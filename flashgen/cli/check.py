@@ -18,8 +18,9 @@ from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
 from flashgen.emulate.run import emulate as run_emulated
 from flashgen.expr.meaning.bounds import apart, bounds
-from flashgen.plan import interpret, plan
-from flashgen.plan.params import Sizes
+from flashgen.interpret import interpret
+from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.runtime import arrays, device
 from flashgen.runtime.choice import Choice
@@ -137,7 +138,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
         o, *rest = map(family.to_numpy, out)
         return o, rest[0] if rest else np.zeros(0, np.float32)
 
-    return f"{attention.plan.skeleton} for {attention.arch.name} on {device.current().name}", run
+    return f"{attention.program.skeleton} for {attention.arch.name} on {device.current().name}", run
 
 
 def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:

@@ -80,7 +80,7 @@ def explain(
     """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
     explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [])
     if png:
-        save(explanation.plan, explanation.work, png)
+        save(explanation.program, explanation.work, png)
     if as_json:
         _print_json(explanation.to_json())
     else:

@@ -11,9 +11,9 @@ from flashgen.arch import Arch, by_name
 from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
 from flashgen.cli.terminal import console, drawn, plain, table
 from flashgen.cli.work import Work, measure, read_values
-from flashgen.plan import Plan
-from flashgen.plan.model import Region
-from flashgen.plan.params import Sizes
+from flashgen.plan import Program
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.kernel import Region
 from flashgen.render.describe import describe
 from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
@@ -26,16 +26,16 @@ _BAR, _MARKS, _PLAIN_MARKS = 72, "█▓▒░·", "#%+-."  # of the memory map,
 class Explanation:
     """A plan and the work that it does for some lengths."""
 
-    plan: Plan
+    program: Program
     work: Work
     counted: tuple[tuple[str, str, int], ...]  # what the kernels do: what, formula, number
 
     def to_json(self) -> dict[str, Any]:
         """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline, counts."""
-        plan = self.plan.to_json() | {"digest": self.plan.digest}
+        program = self.program.to_json() | {"digest": self.program.digest}
         counts = {what: {"formula": formula, "number": number} for what, formula, number in self.counted}
-        work = {**self.work.to_json(), "roofline": roofline(self.work, self.plan.arch), "counts": counts}
-        return {"plan": plan, "rejected": plan.pop("rejected"), **work}
+        work = {**self.work.to_json(), "roofline": roofline(self.work, self.program.arch), "counts": counts}
+        return {"plan": program, "rejected": program.pop("rejected"), **work}
 
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
@@ -46,7 +46,7 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
     return Explanation(chosen, work, tuple(_counted(chosen, Sizes(1, q_len, kv_len, work.heads, 1), values)))
 
 
-def _counted(chosen: Plan, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     from flashgen.plan.counts import FORMULAS, counts  # sympy: as long to import as everything else
 
     found = counts(chosen)
@@ -69,14 +69,14 @@ def roofline(work: Work, arch: Arch) -> dict[str, Any]:
 
 def page(found: Explanation) -> None:
     """Prints everything, a section a question."""
-    out, chosen = console(), found.plan
+    out, chosen = console(), found.program
     out.print(Text(f"{chosen.spec.name} for {chosen.arch.name}: {chosen.skeleton}, plan {chosen.digest}", style="bold"))
-    _section("plan", describe(chosen) if chosen.launch.arguments else [("tile", f"{chosen.tile.text}, in NumPy")])
-    _section("why", chosen.reasons)
-    if chosen.cost:
-        _section("clocks of a key step", [(k, f"{v:.0f}") for k, v in chosen.cost if k != "total"])
+    _section("plan", describe(chosen) if chosen.arguments else [("tile", f"{chosen.attention.tile.text}, in NumPy")])
+    _section("why", chosen.decision.reasons)
+    if chosen.decision.cost:
+        _section("clocks of a key step", [(k, f"{v:.0f}") for k, v in chosen.decision.cost if k != "total"])
     _rejected(chosen)
-    if chosen.smem.regions:
+    if chosen.attention.smem.regions:
         _memory(chosen)
     _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {_heads(found.work)}", _work(found))
     if found.counted:
@@ -99,16 +99,16 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> None:
     out.print(grid)
 
 
-def _rejected(chosen: Plan) -> None:
-    shown = chosen.rejected[:_REJECTED_SHOWN]
-    more = len(chosen.rejected) - len(shown)
+def _rejected(chosen: Program) -> None:
+    shown = chosen.decision.rejected[:_REJECTED_SHOWN]
+    more = len(chosen.decision.rejected) - len(shown)
     rows = [(r.candidate, r.reason) for r in shown] + ([(f"and {more} more", "all in --json")] if more else [])
     _section("rejected", rows or [("nothing", "there was one candidate")])
 
 
-def _memory(chosen: Plan) -> None:
+def _memory(chosen: Program) -> None:
     """The map to scale; what lies in the place of something else, as o in that of q, is only listed."""
-    smem = chosen.smem
+    smem = chosen.attention.smem
     *marks, nothing = list(drawn(_MARKS, _PLAIN_MARKS))
     bar, rows = [nothing] * _BAR, []
     shown: list[Region] = []
@@ -126,7 +126,7 @@ def _memory(chosen: Plan) -> None:
 
 
 def _work(found: Explanation) -> list[tuple[str, str]]:
-    work, roof = found.work, roofline(found.work, found.plan.arch)
+    work, roof = found.work, roofline(found.work, found.program.arch)
     count = sum(work.tiles.values())
     shares = ", ".join(f"{n} {name} ({n / count:.1%})" for name, n in work.tiles.items())
     bound = "tensor cores" if roof["compute_seconds"] > roof["memory_seconds"] else "memory"

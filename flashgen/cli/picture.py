@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flashgen.cli.errors import CommandError
 from flashgen.cli.work import Work, coarser
 from flashgen.expr.tiles.ranges import EMPTY, FULL
-from flashgen.plan import Plan
+from flashgen.plan import Program
 
 SYMBOLS, PLAIN_SYMBOLS = "·▒█", ".+#"  # by class
 
@@ -23,7 +23,7 @@ def in_characters(classes: NDArray[np.int8], symbols: str = SYMBOLS, height: int
     return ["".join(symbols[kind] for kind in line) for line in coarser(classes, rows, columns)]
 
 
-def save(plan: Plan, work: Work, path: Path) -> None:
+def save(program: Program, work: Work, path: Path) -> None:
     """Saves the picture, in the format of the suffix (PNG, SVG, PDF); axes in keys and queries."""
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
@@ -33,12 +33,13 @@ def save(plan: Plan, work: Work, path: Path) -> None:
     figure = Figure(figsize=(7, 6.2), layout="constrained")
     axes = figure.subplots()
     (rows, columns), (down, across) = work.picture.shape, work.cell
-    extent = (0, columns * across * plan.tile.block_n, rows * down * plan.tile.block_m, 0)
+    tile = program.attention.tile
+    extent = (0, columns * across * tile.block_n, rows * down * tile.block_m, 0)
     axes.imshow(
         work.picture, cmap=ListedColormap(list(colors.values())), vmin=EMPTY, vmax=FULL, extent=extent, interpolation="none", aspect="auto"
     )
     axes.set(xlim=(0, work.kv_len), ylim=(work.q_len, 0), xlabel="key", ylabel="query")
-    axes.set_title(f"{plan.spec.name} on {plan.arch.name}: tiles of {plan.tile.block_m} queries x {plan.tile.block_n} keys", fontsize=11)
+    axes.set_title(f"{program.spec.name} on {program.arch.name}: tiles of {tile.block_m} queries x {tile.block_n} keys", fontsize=11)
     figure.legend(handles=[Patch(color=c, label=label) for label, c in colors.items()], loc="outside lower center", ncols=3, frameon=False)
     try:
         figure.savefig(path, dpi=150)

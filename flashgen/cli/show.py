@@ -13,7 +13,7 @@ from flashgen.arch import by_name
 from flashgen.cli.build import kernel_plan
 from flashgen.expr import lower
 from flashgen.expr import show as as_text
-from flashgen.plan import Plan
+from flashgen.plan import Program
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from flashgen.runtime.tuned import planned
@@ -57,7 +57,7 @@ def _yaml(spec: Spec) -> str:
     return out.getvalue()
 
 
-def _expressions(spec: Spec, chosen: Plan) -> Iterator[str]:
+def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     """The expressions as they were read, and the text that fills each hole of a skeleton."""
     read, holes = lower(spec), chosen.holes
     for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink)):
@@ -71,7 +71,7 @@ def _expressions(spec: Spec, chosen: Plan) -> Iterator[str]:
     yield f"// outer: {holes.outer}"
     yield "\n// whether row and column see each other"
     yield from holes.keep
-    keys = chosen.ranges.cuda()
+    keys = chosen.attention.ranges.cuda()
     yield "\n// key tiles of a query tile"
     yield from keys.lines
     yield from (f"[{begin}, {end}){' masked' if masked else ''}" for begin, end, masked in keys.loops)

@@ -11,8 +11,8 @@ from flashgen.cli.errors import CommandError
 from flashgen.errors import did_you_mean
 from flashgen.expr import evaluate
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
-from flashgen.plan import Plan
-from flashgen.plan.params import Sizes
+from flashgen.plan import Program
+from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 
 _ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
@@ -42,15 +42,15 @@ class Work:
         return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k not in ("picture", "cell")}
 
 
-def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> Work:
+def measure(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> Work:
     """The work of a plan; `values` holds what the mask may read besides indices: b, h, hk, params, tensors."""
-    spec, tile = plan.spec, plan.tile
+    spec, tile = program.spec, program.attention.tile
     heads, columns = spec.group or 1, spec.head_dim.qk + spec.head_dim.v
-    found = _look(plan, q_len, kv_len, values)
+    found = _look(program, q_len, kv_len, values)
     loaded = found.counts[PARTIAL] + found.counts[FULL]
-    computed = sum(int(np.count_nonzero(band)) for band in plan.computed.bands(q_len, kv_len, values, _ROWS_AT_ONCE))
-    computed *= plan.computed.block_m * tile.block_n
-    by_row = heads * q_len * (spec.head_dim.v * plan.out_dtype.bytes + 4 * len(plan.row_outputs))
+    computed = sum(int(np.count_nonzero(band)) for band in program.attention.computed.bands(q_len, kv_len, values, _ROWS_AT_ONCE))
+    computed *= program.attention.computed.block_m * tile.block_n
+    by_row = heads * q_len * (spec.head_dim.v * program.out_dtype.bytes + 4 * len(program.row_outputs))
     return Work(
         q_len=q_len,
         kv_len=kv_len,
@@ -59,8 +59,8 @@ def measure(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> W
         visible=found.pairs / (q_len * kv_len),
         flops=2 * heads * found.pairs * columns,
         executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_splits,
-        bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * plan.dtype.bytes + by_row,
-        loaded_bytes=heads * loaded * tile.block_n * columns * plan.dtype.bytes,
+        bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * program.dtype.bytes + by_row,
+        loaded_bytes=heads * loaded * tile.block_n * columns * program.dtype.bytes,
         picture=np.concatenate(found.picture),
         cell=found.cell,
     )
@@ -76,19 +76,19 @@ class _Grid:
     picture: list[NDArray[np.int8]] = field(default_factory=list)  # rows of cells
 
 
-def _look(plan: Plan, q_len: int, kv_len: int, values: Mapping[str, Any]) -> _Grid:
+def _look(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> _Grid:
     """Goes over the tiles, a band of rows at a time. Raises CommandError where too many are partial to look into each."""
-    m, n = plan.tile.block_m, plan.tile.block_n
+    m, n = program.attention.tile.block_m, program.attention.tile.block_n
     down, across = (-(-length // (block * _PICTURE)) for length, block in ((q_len, m), (kv_len, n)))
     grid, rows = _Grid((down, across), [0, 0, 0]), -(-_ROWS_AT_ONCE // down) * down
-    for i, band in enumerate(plan.ranges.bands(q_len, kv_len, values, rows)):
+    for i, band in enumerate(program.attention.ranges.bands(q_len, kv_len, values, rows)):
         grid.counts = [count + int(np.count_nonzero(band == kind)) for kind, count in enumerate(grid.counts)]
         if grid.counts[PARTIAL] * m * n > _MOST_ELEMENTS:
             raise CommandError(
                 f"{q_len} queries and {kv_len} keys: the mask cuts so many tiles that it would be evaluated at more than {_MOST_ELEMENTS} "
                 "pairs of a query and a key to count those that see each other. Give a shorter --q-len or --kv-len"
             )
-        grid.pairs += _pairs(plan, band, i * rows, q_len, kv_len, values)
+        grid.pairs += _pairs(program, band, i * rows, q_len, kv_len, values)
         grid.picture.append(coarser(band, down, across))
     return grid
 
@@ -102,9 +102,9 @@ def coarser(classes: NDArray[np.int8], down: int, across: int) -> NDArray[np.int
     return np.where(low == high, low, np.int8(PARTIAL))
 
 
-def _pairs(plan: Plan, band: NDArray[np.int8], top: int, q_len: int, kv_len: int, values: Mapping[str, Any]) -> int:
+def _pairs(program: Program, band: NDArray[np.int8], top: int, q_len: int, kv_len: int, values: Mapping[str, Any]) -> int:
     """Pairs of a query and a key that it sees, in tiles from row `top` on: all of a full tile, of a partial one as the mask says."""
-    m, n = plan.tile.block_m, plan.tile.block_n
+    m, n = program.attention.tile.block_m, program.attention.tile.block_n
     first_rows = (top + np.arange(len(band))) * m
     pairs = int(((np.minimum(first_rows + m, q_len) - first_rows) * (band == FULL).sum(1)).sum()) * n
     rows, columns = np.divmod(np.flatnonzero(band == PARTIAL), max(1, band.shape[1]))
@@ -113,7 +113,7 @@ def _pairs(plan: Plan, band: NDArray[np.int8], top: int, q_len: int, kv_len: int
         q_idx = first_rows[rows[first : first + together], None, None] + np.arange(m)[:, None]
         kv_idx = columns[first : first + together, None, None] * n + np.arange(n)
         known = {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len}
-        seen = evaluate(plan.expressions.mask, known) & (q_idx < q_len) & (kv_idx < kv_len)
+        seen = evaluate(program.expressions.mask, known) & (q_idx < q_len) & (kv_idx < kv_len)
         pairs += int(seen.sum())
     return pairs
 

@@ -1,6 +1,6 @@
 """Runs the emitted CUDA on the CPU: all its threads, barriers and asynchronous copies, under a race checker.
 
->>> o = emulate(plan, render(plan), q, k, v, seed=3)["o"]
+>>> o = emulate(program, render(program), q, k, v, seed=3)["o"]
 
 The seam is the asm statement: each becomes a call of that instruction's twin in `host/ptx.hpp`. Pointers and arrays get types of their own
 (`types.py`), which tell of loads and stores and test every index; nothing else of the text changes. A thread is a fiber, TMA and tensor

@@ -15,7 +15,7 @@ from flashgen.emulate.translate import translate
 from flashgen.errors import BackendError
 
 if TYPE_CHECKING:
-    from flashgen.plan.model import Region
+    from flashgen.plan.kernel import Region
 
 ONE_AT_A_TIME = threading.Lock()  # the machine's state is global to a library
 

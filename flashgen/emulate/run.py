@@ -13,9 +13,9 @@ from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.memory import Watched, fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
-from flashgen.plan.memory_map import memory_map
-from flashgen.plan.model import Argument, Plan
-from flashgen.plan.params import Sizes, grid, record_dtype, scalars, shape, steps
+from flashgen.plan.geometry import Sizes, block_count, shape
+from flashgen.plan.params import record_dtype, scalars, steps
+from flashgen.plan.program import Argument, Program
 from flashgen.render import Source
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ POISON: dict[int, Any] = {
 
 
 def emulate(
-    plan: Plan,
+    program: Program,
     source: Source,
     q: Array,
     k: Array,
@@ -41,36 +41,36 @@ def emulate(
 ) -> dict[str, Array]:
     """Runs the emitted kernels on the CPU: the outputs of the spec, o [B, Sq, Hq, Dv], the others float32, natural log.
 
-    >>> emulate(plan, render(plan), q, k, v, {"softcap": 30.0}, seed=7)["o"]
+    >>> emulate(program, render(program), q, k, v, {"softcap": 30.0}, seed=7)["o"]
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
     spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
     races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
-    rows_first = (0, 1, 2, 3) if plan.spec.layout == "bshd" else (0, 2, 1, 3)
+    rows_first = (0, 1, 2, 3) if program.spec.layout == "bshd" else (0, 2, 1, 3)
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
-    o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), plan.out_dtype.numpy)
+    o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     shapes = {"lse": (batch, heads, q_len), "max": (batch, heads, q_len), "max_logit": (heads,)}
-    others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in plan.spec.outputs if name != "o"}
+    others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in program.spec.outputs if name != "o"}
     outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
     if not o.size:
         if "max_logit" in outputs:
             outputs["max_logit"][...] = -np.inf  # of no row
         return outputs
-    params = {p.name: values.get(p.name, p.default) for p in plan.spec.params}
-    tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in plan.spec.tensors}
+    params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
+    tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.tensors}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
     counter, halves = np.zeros(3, np.int32), np.arange(256, dtype=np.int32) % 2
-    scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in plan.launch.scratch}
-    record = fill(plan, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(plan, sizes, params))
+    scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
+    record = fill(program, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(program, sizes, params))
     inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if kv_len else {"q": rows["q"]})
     watched = {name: Watched(x, "read") for name, x in inputs.items()} | {"counter": Watched(counter), "halves": Watched(halves, "read")}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
-    launch(plan, source, sizes, record, watched, seed, checks, blocks)
+    launch(program, source, sizes, record, watched, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
         judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
@@ -79,14 +79,14 @@ def emulate(
 
 
 def launch(
-    plan: Plan, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
+    program: Program, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
 ) -> None:
     """Runs the kernels one after another."""
-    for number, part in enumerate(plan.launch.kernels, 1):
-        if not (size := grid(part, sizes, blocks)):
+    for number, part in enumerate(program.kernels, 1):
+        if not (size := block_count(part, sizes, blocks)):
             continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
-        kernel.launch(size, part.threads, part.shared_bytes, record, seed, checks, memory_map(plan, part), watched, number)
+        kernel.launch(size, part.grid.threads, part.smem.bytes, record, seed, checks, part.smem.regions, watched, number)
 
 
 @functools.lru_cache(64)
@@ -95,10 +95,10 @@ def compiled(text: str, entry: str, name: str) -> HostKernel:
     return HostKernel(text, entry, name)
 
 
-def fill(plan: Plan, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:
+def fill(program: Program, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:
     """The kernel's Params. `arrays`: q, k, v, o as [B, S, H, D], the others as they are; `known`: scalars by what they are `of`."""
-    record = np.zeros((), record_dtype(plan.launch.arguments))
-    for argument in plan.launch.arguments:
+    record = np.zeros((), record_dtype(program.arguments))
+    for argument in program.arguments:
         record[argument.name] = known[argument.of] if argument.kind == "scalar" else member(argument, arrays[argument.of])
     return record
 

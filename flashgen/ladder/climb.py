@@ -16,10 +16,11 @@ from flashgen.bench import measure as timed
 from flashgen.bench.results import environment
 from flashgen.bench.standard import standard
 from flashgen.expr import reference
+from flashgen.interpret import interpret
 from flashgen.ladder.rungs import RUNGS, Rung
-from flashgen.plan import interpret, plan
+from flashgen.plan import plan
 from flashgen.plan.counts import counts
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arrays, device, measure
 
 Run = Callable[[], Any]
@@ -132,7 +133,7 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Abs
         else:
             attention = Attention(rung.spec(shape.head_dim, shape.dtype), arch)
             runs[rung.name] = partial(attention, q, k, v, out=o)
-            found = counts(attention.plan).at(attention.plan, shape.sizes)
+            found = counts(attention.program).at(attention.program, shape.sizes)
         try:
             memory, result = measure.memory(runs[rung.name])
         except MemoryError:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.interpret import interpret
 from flashgen.ladder.rungs import RUNGS, Rung
-from flashgen.plan import interpret, plan
+from flashgen.plan import plan
 from flashgen.spec import Spec
 
 SCORES = (8.0, 11.0, 11.5, 12.0)  # of the second key; the first key has 0, the third one less

@@ -11,8 +11,8 @@ from flashgen.ladder.picture import png
 from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import plan
 from flashgen.plan.counts import FORMULAS, WORDS, counts
-from flashgen.plan.derive import Derivation, derive, mathml
 from flashgen.render.page import page
+from flashgen.theory.derive import Derivation, derive, mathml
 
 SLOWER = 1.03  # times the rung below, beyond which the page says why
 LONG = 2048  # queries and keys from which on it does

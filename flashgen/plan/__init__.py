@@ -1,8 +1,6 @@
-"""From a spec to a Plan: search for tiles and pipelines, schedules, and a NumPy interpreter of every plan."""
+"""From a spec to a Program: a search for tiles and pipelines among the candidates of whichever strategy serves."""
 
-from flashgen.plan.interpret import interpret
-from flashgen.plan.model import Plan
-from flashgen.plan.schedule import merge_states
+from flashgen.plan.program import Program
 from flashgen.plan.search import candidates, plan
 
-__all__ = ["Plan", "candidates", "interpret", "merge_states", "plan"]
+__all__ = ["Program", "candidates", "plan"]

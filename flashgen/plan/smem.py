@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flashgen.plan.model import Region, SmemPlan
+from flashgen.plan.kernel import Region, SmemPlan
 
 Piece = tuple[str, str, int, int, int]  # name, symbol, bytes of one, count, alignment
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from flashgen.dtypes import float32_text
-from flashgen.plan.model import Argument, Extent, KernelPlan, Plan
+from flashgen.plan.kernel import Extent, Kernel
+from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
-from flashgen.render.source import Source
+from flashgen.render.source import Source, view
 
 _SCALARS = {
     "q_len": "queries of a sequence, Sq",
@@ -25,25 +26,25 @@ class Member:
     meaning: str
 
 
-def header(plan: Plan, source: Source) -> str:
+def header(program: Program, source: Source) -> str:
     """kernel.h: constants of the launch, and the struct that the kernel takes by value, member by member.
 
     >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
-    >>> header(plan, render(plan)).splitlines()[-1]
+    >>> header(program, render(program)).splitlines()[-1]
     '#endif'
     """
-    members = [_member(plan, argument) for argument in plan.launch.arguments]
-    banner, arrays = source.text.partition("\n")[0], dict(describe(plan))["arrays"]
+    members = [_member(program, argument) for argument in program.arguments]
+    banner, arrays = source.text.partition("\n")[0], dict(describe(program))["arrays"]
     template = environment().get_template("kernel.h.j2")
-    grids = [_grid(kernel) for kernel in plan.launch.kernels]
-    return template.render(plan=plan, source=source, banner=banner, arrays=arrays, grids=grids, members=members)
+    grids = [_grid(kernel) for kernel in program.kernels]
+    return template.render(plan=view(program), source=source, banner=banner, arrays=arrays, grids=grids, members=members)
 
 
-def _grid(kernel: KernelPlan) -> str:
-    pieces = " * ".join(map(_extent, kernel.blocks))
-    if not kernel.resident:
+def _grid(kernel: Kernel) -> str:
+    pieces = " * ".join(map(_extent, kernel.grid.blocks))
+    if not kernel.grid.resident:
         return f"{pieces} blocks"
-    return f"the lesser of {pieces} and {kernel.resident} x the multiprocessors of the device"
+    return f"the lesser of {pieces} and {kernel.grid.resident} x the multiprocessors of the device"
 
 
 def _extent(size: Extent) -> str:
@@ -53,36 +54,37 @@ def _extent(size: Extent) -> str:
     return str(size)
 
 
-def _member(plan: Plan, argument: Argument) -> Member:
+def _member(program: Program, argument: Argument) -> Member:
     match argument.kind:
         case "tensor_map":
             columns, rows = argument.box
-            swizzle = f"CU_TENSOR_MAP_SWIZZLE_{columns * plan.dtype.bytes}B"
+            swizzle = f"CU_TENSOR_MAP_SWIZZLE_{columns * program.dtype.bytes}B"
             text = f"CUtensorMap {argument.name}"
             return Member(
                 text, f"of {argument.of}: dimensions column, row, head, batch; box {columns}, {rows}, 1, 1; {swizzle}; zero outside"
             )
         case "pointer":
-            return Member(f"CUdeviceptr {argument.name}", _pointer(plan, argument))
+            return Member(f"CUdeviceptr {argument.name}", _pointer(program, argument))
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
         case "array":
-            tensor = next(t for t in plan.spec.tensors if t.argument == argument.of)
+            tensor = next(t for t in program.spec.tensors if t.argument == argument.of)
             text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
             return Member(text, f"{tensor.name}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
         case "scalar":
-            return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(plan, argument))
+            return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(program, argument))
 
 
-def _pointer(plan: Plan, argument: Argument) -> str:
+def _pointer(program: Program, argument: Argument) -> str:
     """What it points to; of memory that kernels hand to each other, how much the host gives."""
-    own = [f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in plan.launch.scratch if s.name == argument.of]
+    own = [f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in program.scratch if s.name == argument.of]
     told = [*own, argument.comment] if argument.comment else own
     return ": ".join(told) or f"the first element of {argument.of}"
 
 
-def _scalar(plan: Plan, argument: Argument) -> str:
+def _scalar(program: Program, argument: Argument) -> str:
+    spec = program.spec
     if argument.of == "softmax_scale":
-        return f"factor of q.k: {plan.spec.scale or f'1/sqrt({plan.spec.head_dim.qk})'}"
-    defaults = {p.argument: f"{p.name}, {p.default if p.type == 'int' else float32_text(p.default)} by default" for p in plan.spec.params}
+        return f"factor of q.k: {spec.scale or f'1/sqrt({spec.head_dim.qk})'}"
+    defaults = {p.argument: f"{p.name}, {p.default if p.type == 'int' else float32_text(p.default)} by default" for p in spec.params}
     return (_SCALARS | defaults)[argument.of]

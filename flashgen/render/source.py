@@ -1,13 +1,14 @@
-"""A Plan becomes a Source: one self-contained CUDA file, always the same text for the same plan."""
+"""A Program becomes a Source: one self-contained CUDA file, always the same text for the same plan."""
 
 import hashlib
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
 
 from flashgen.expr.tiles.cuda import RangeText
-from flashgen.plan.model import Plan
+from flashgen.plan.program import Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.snippets import KINDS, used
@@ -34,7 +35,7 @@ class Source:
 OPTIONS = ("--std=c++17", "--fmad=true", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 
 
-def render(plan: Plan) -> Source:
+def render(program: Program) -> Source:
     """The CUDA of a plan.
 
     >>> source = render(plan(load("specs/causal.yaml"), "sm_90a"))
@@ -42,17 +43,46 @@ def render(plan: Plan) -> Source:
     ('forward',)
     """
     env = environment()
-    context = {"plan": plan, "holes": plan.holes, "keys": _keys(plan), "digest": plan.digest, "version": _version()}
+    context = {"plan": view(program), "holes": program.holes, "keys": _keys(program), "digest": program.digest, "version": _version()}
     env.filters["description"] = describe
-    text = env.get_template(f"kernels/{plan.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
+    text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
         text = text.replace(_place(kind), functions)
-    return Source(plan.spec.name, _tidy(text), plan.arch.name, tuple(kernel.entry for kernel in plan.launch.kernels), OPTIONS)
+    return Source(program.spec.name, _tidy(text), program.arch.name, tuple(kernel.entry for kernel in program.kernels), OPTIONS)
 
 
-def _keys(plan: Plan) -> RangeText:
+def view(program: Program) -> SimpleNamespace:
+    """The names by which templates know a program and its attention."""
+    kernel = program.attention
+    regions = tuple(region for one in program.attentions for region in one.smem.regions)
+    pipeline = SimpleNamespace(**(vars(kernel.workers) | vars(kernel.pipeline) | vars(kernel.dealing)))
+    launch = SimpleNamespace(dealt=kernel.dealing.counter, longest_first=kernel.dealing.longest_first)
+    launch.kernels = [SimpleNamespace(entry=one.entry, **(vars(one.grid) | {"shared_bytes": one.smem.bytes})) for one in program.kernels]
+    launch.arguments, launch.scratch = program.arguments, program.scratch
+    found = SimpleNamespace(tile=kernel.tile, pipeline=pipeline, smem=SimpleNamespace(regions=regions), launch=launch)
+    found.ranges, found.computed = kernel.ranges, kernel.computed
+    found.split = program.planes and SimpleNamespace(planes=program.planes.count, products=program.planes.products)
+    for name in (
+        "spec",
+        "arch",
+        "dtype",
+        "out_dtype",
+        "softmax",
+        "row_outputs",
+        "holes",
+        "skeleton",
+        "digest",
+        "attention",
+        "attentions",
+        "planes",
+    ):
+        setattr(found, name, getattr(program, name))
+    return found
+
+
+def _keys(program: Program) -> RangeText:
     """The ranges of keys; a mask that hides every key has one, empty."""
-    keys = plan.ranges.cuda()
+    keys = program.attention.ranges.cuda()
     return keys if keys.loops else replace(keys, loops=(("0", "0", False),))
 
 

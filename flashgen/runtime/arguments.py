@@ -12,8 +12,9 @@ from flashgen.expr import Requirement, evaluate
 from flashgen.expr.language.nodes import Node, names
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
-from flashgen.plan.model import Plan
-from flashgen.plan.params import Sizes, softmax_scale
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.params import softmax_scale
+from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
@@ -118,15 +119,15 @@ def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
     return {p.name: _number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given}
 
 
-def check_values(plan: Plan, given: Mapping[str, int | float]) -> dict[str, int | float]:
+def check_values(program: Program, given: Mapping[str, int | float]) -> dict[str, int | float]:
     """All params of a call, defaults filled in. Raises CallError for a value that the plan does not allow."""
-    values = {p.name: given.get(p.name, p.default) for p in plan.spec.params}
-    softmax_scale(plan, values)
-    for requirement in (*plan.expressions.requires, *plan.holes.requires):
+    values = {p.name: given.get(p.name, p.default) for p in program.spec.params}
+    softmax_scale(program, values)
+    for requirement in (*program.expressions.requires, *program.holes.requires):
         if not _holds(requirement, values):
             read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
             raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
-    for name in plan.ranges.requires:
+    for name in program.attention.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
     return values

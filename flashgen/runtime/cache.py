@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from flashgen import store
-from flashgen.plan.model import Plan
+from flashgen.plan.program import Program
 from flashgen.render import Source
 from flashgen.runtime import nvrtc
 from flashgen.runtime.nvrtc import Binary
@@ -21,7 +21,7 @@ def entry(source: Source) -> Path:
     return store.root() / "kernels" / f"{source.name}-{source.arch}-{key}"
 
 
-def binary(plan: Plan, source: Source) -> Binary:
+def binary(program: Program, source: Source) -> Binary:
     """The compiled source, from disk where it has been compiled before.
 
     A disk that cannot be read or written, or that other users may write to, costs the cache, not the call: it warns once and compiles.
@@ -32,7 +32,7 @@ def binary(plan: Plan, source: Source) -> Binary:
     if found is None:
         store.make_room()
         found = nvrtc.compile(source)
-        _store(folder, plan, source, found)
+        _store(folder, program, source, found)
     return found
 
 
@@ -55,7 +55,7 @@ def _load(folder: Path) -> Binary | None:
     return None
 
 
-def _store(folder: Path, plan: Plan, source: Source, made: Binary) -> None:
+def _store(folder: Path, program: Program, source: Source, made: Binary) -> None:
     aside = store.aside(folder)
     report = {k: v for k, v in dataclasses.asdict(made).items() if k != "cubin"}
     try:
@@ -64,7 +64,7 @@ def _store(folder: Path, plan: Plan, source: Source, made: Binary) -> None:
         aside.mkdir()
         (aside / "kernel.cu").write_text(source.text)
         (aside / "kernel.cubin").write_bytes(made.cubin)
-        (aside / "plan.json").write_text(json.dumps(plan.to_json(), indent=1))
+        (aside / "plan.json").write_text(json.dumps(program.to_json(), indent=1))
         (aside / "report.json").write_text(json.dumps({**report, "sha256": hashlib.sha256(made.cubin).hexdigest()}, indent=1))
         aside.rename(folder)
     except OSError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 from flashgen.arch import Arch
 from flashgen.plan import plan
-from flashgen.plan.model import Plan
+from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import rows_first
@@ -20,9 +20,9 @@ class Choice:
     def __init__(self, spec: Spec, candidate: str | None = None):
         self.spec, self.reasons = spec, dict[str, None]()
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by what `plan` is asked for
+        self._plans: dict[tuple[Any, ...], Program] = {}  # by what `plan` is asked for
 
-    def plan(self, arch: Arch, copy_bytes: int = 0, length: int = LENGTHS[-1], card: str | None = None) -> Plan:
+    def plan(self, arch: Arch, copy_bytes: int = 0, length: int = LENGTHS[-1], card: str | None = None) -> Program:
         """The plan for rows aligned to `copy_bytes` (0: as the architecture likes them best), fast for a class of lengths on a card, by
         default the current one. Raises PlanError, SpecError."""
         asked = arch.name, copy_bytes, length, card
@@ -34,7 +34,7 @@ class Choice:
                 self._plans[asked] = planned(self.spec, arch, length, card)
         return self._plans[asked]
 
-    def serving(self, arch: Arch, layouts: Mapping[str, Layout], card: str | None = None) -> Plan:
+    def serving(self, arch: Arch, layouts: Mapping[str, Layout], card: str | None = None) -> Program:
         """The plan for arrays of these layouts: q, k, v, and o where the caller gives one. Raises PlanError, SpecError."""
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
@@ -47,20 +47,20 @@ class Choice:
         self.reasons[f"{'; '.join(faults)}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
         return self.plan(arch, aligned, length, card)
 
-    def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Plan:
+    def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Program:
         """The plan for these arrays. Raises PlanError, SpecError."""
         return self.serving(arch, {name: liken(x, name).layout for name, x in (("q", q), ("k", k), ("v", v))})
 
 
-def _faults(preferred: Plan, by_rows: Mapping[str, Layout]) -> list[str]:
+def _faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     """The reasons why a plan does not serve arrays [B, S, H, D]. The interpreter's serves all."""
-    if not preferred.launch.arguments:
+    if not preferred.arguments:
         return []
-    mapped = {argument.of for argument in preferred.launch.arguments if argument.kind == "tensor_map"}
+    mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
     faults = []
     for name, layout in by_rows.items():
         if name in mapped:
             faults += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
-        elif layout.row_alignment < (least := preferred.pipeline.copy_bytes):
+        elif layout.row_alignment < (least := preferred.attention.pipeline.copy_bytes):
             faults.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
     return faults

@@ -11,8 +11,8 @@ from flashgen.arch import Arch
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
-from flashgen.plan.model import Plan
-from flashgen.plan.params import shape as shape_of
+from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.runtime import cache
@@ -20,7 +20,7 @@ from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout, liken
 from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
-from flashgen.runtime.kernel import Kernel
+from flashgen.runtime.kernel import Executable
 from flashgen.runtime.lengths import Axes, Pattern, Prepared, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
@@ -32,16 +32,16 @@ V = TypeVar("V")
 
 
 @functools.lru_cache(256)
-def _kernel(chosen: Plan) -> Kernel:
+def _kernel(chosen: Program) -> Executable:
     source = render(chosen)
-    return Kernel(chosen, source, cache.binary(chosen, source))
+    return Executable(chosen, source, cache.binary(chosen, source))
 
 
 class Gpu:
     """The kernels of a spec, made as calls need them."""
 
     def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
-        self.spec, self.kernels, self.choice = spec, dict[str, Kernel](), Choice(spec, candidate)
+        self.spec, self.kernels, self.choice = spec, dict[str, Executable](), Choice(spec, candidate)
         self._arch = arch  # None: that of the arrays' device
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._patterns: dict[tuple[Any, ...], tuple[Pattern, ...]] = {}
@@ -50,11 +50,11 @@ class Gpu:
         self._axes, self._axes_out = Axes(spec, names), Axes(spec, (*names, *spec.outputs))
         self._keeping = threading.Lock()
 
-    def kernel(self, arch: Arch, keys: int = LENGTHS[-1]) -> Kernel:
+    def kernel(self, arch: Arch, keys: int = LENGTHS[-1]) -> Executable:
         """The kernel for arrays as the architecture likes them best, fast for so many keys on the current card."""
         return self._compiled(self.choice.plan(arch, 0, length_class(keys)))
 
-    def _compiled(self, chosen: Plan) -> Kernel:
+    def _compiled(self, chosen: Program) -> Executable:
         if chosen.digest not in self.kernels:
             self.kernels[chosen.digest] = _kernel(chosen)
         return self.kernels[chosen.digest]
@@ -149,14 +149,14 @@ class Gpu:
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
-        scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.plan.launch.scratch}
+        scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.program.scratch}
         arguments = {t.name: t.argument for t in spec.tensors}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch, ordinal)
         prepared = Prepared(ordinal, outputs, scratch, kernel.prepare(launched, values, sizes), apart, not sizes.kv_len)
-        if likes is None or not sizes.kv_len or kernel.plan is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
+        if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
             return prepared, None
         own = replace(prepared, launch=kernel.prepare(launched, values, sizes))
-        return prepared, Pattern(axes, params, likes, [FAMILIES[type(x)] for x in given + out], kernel.plan, sizes, own)
+        return prepared, Pattern(axes, params, likes, [FAMILIES[type(x)] for x in given + out], kernel.program, sizes, own)
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

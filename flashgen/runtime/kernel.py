@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashgen.errors import BackendError
-from flashgen.plan.model import Argument, KernelPlan, Plan
-from flashgen.plan.params import Sizes, grid, record_dtype, scalars, steps
+from flashgen.plan.geometry import Sizes, block_count
+from flashgen.plan.kernel import Kernel
+from flashgen.plan.params import record_dtype, scalars, steps
+from flashgen.plan.program import Argument, Program
 from flashgen.render import Source
 from flashgen.runtime import dealing, tma
 from flashgen.runtime.arguments import rows_first
@@ -25,10 +27,10 @@ BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Executable:
     """A plan, its text, and its cubin; loaded when first launched on a device."""
 
-    plan: Plan
+    program: Program
     source: Source
     binary: Binary
     _loaded: dict[int, tuple[Any, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -47,10 +49,10 @@ class Kernel:
         ordinal = layouts["q"].device
         assert ordinal is not None
         target = device(ordinal)
-        by_rows = {name: rows_first(layout, self.plan.spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
-        record, addresses = fill(self.plan, by_rows, scalars(self.plan, sizes, values))
-        grids = [grid(kernel, sizes, target.multiprocessors) for kernel in self.plan.launch.kernels]
-        return Launch(self.on(target), target, record, addresses, grids, self.plan)
+        by_rows = {name: rows_first(layout, self.program.spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
+        record, addresses = fill(self.program, by_rows, scalars(self.program, sizes, values))
+        grids = [block_count(kernel, sizes, target.multiprocessors) for kernel in self.program.kernels]
+        return Launch(self.on(target), target, record, addresses, grids, self.program)
 
 
 class Write(NamedTuple):
@@ -64,12 +66,12 @@ class Write(NamedTuple):
 Change = tuple[Callable[..., None], int, Sequence[int]]  # what packs values into a record, where, and the values
 
 
-def fill(plan: Plan, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
+def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
     """The record of Params with all but addresses filled in, and the writers of those."""
-    dtype = record_dtype(plan.launch.arguments)
+    dtype = record_dtype(program.arguments)
     record = np.zeros((), dtype)
     places, writes = [*layouts, *BROUGHT], []
-    for argument in plan.launch.arguments:
+    for argument in program.arguments:
         assert dtype.fields is not None
         offset = dtype.fields[argument.name][1]
         if argument.kind == "scalar":
@@ -126,14 +128,14 @@ class Launch:
         record: np.ndarray[Any, Any],
         writes: Sequence[Write],
         grids: Sequence[int],
-        plan: Plan,
+        program: Program,
     ):
         from cuda.bindings import driver
 
         self._target, self._context, self.writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
-        self._halves = dealing.halves(target) if plan.pipeline.halves else 0
+        self._halves = dealing.halves(target) if program.attention.dealing.halves else 0
         self._nothing = (-1,) * (1 + max(write.at for write in writes))
         self._written: tuple[int, ...] = self._nothing  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
@@ -144,14 +146,14 @@ class Launch:
         self._arguments = np.array([aligned.ctypes.data], np.uint64)
         self._arguments_at = int(self._arguments.ctypes.data)
         self._kernels = []
-        for function, kernel, blocks in zip(functions, plan.launch.kernels, grids, strict=True):
+        for function, kernel, blocks in zip(functions, program.kernels, grids, strict=True):
             if not blocks:  # as of pairs of a query and a key, where there is no key
                 continue
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-            config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-            config.sharedMemBytes = kernel.shared_bytes
-            config.attrs = [_early()] if kernel.early else []
+            config.blockDimX, config.blockDimY, config.blockDimZ = kernel.grid.threads, 1, 1
+            config.sharedMemBytes = kernel.smem.bytes
+            config.attrs = [_early()] if kernel.grid.early else []
             config.numAttrs = len(config.attrs)
             self._kernels.append((config, function))
 
@@ -222,24 +224,24 @@ def _early() -> Any:
     return attribute
 
 
-def _load(kernel: Kernel, target: Device) -> tuple[Any, ...]:
+def _load(executable: Executable, target: Device) -> tuple[Any, ...]:
     from cuda.bindings import driver
 
     with target.active():
-        status, module = driver.cuModuleLoadData(kernel.binary.cubin)
+        status, module = driver.cuModuleLoadData(executable.binary.cubin)
         if int(status):
-            raise BackendError(f"{target.name} ({target.arch.name}) does not load a cubin for {kernel.source.arch}: {status.name}")
-        return tuple(_function(kernel, part, module, target) for part in kernel.plan.launch.kernels)
+            raise BackendError(f"{target.name} ({target.arch.name}) does not load a cubin for {executable.source.arch}: {status.name}")
+        return tuple(_function(executable, part, module, target) for part in executable.program.kernels)
 
 
-def _function(kernel: Kernel, part: KernelPlan, module: Any, target: Device) -> Any:
+def _function(executable: Executable, part: Kernel, module: Any, target: Device) -> Any:
     from cuda.bindings import driver
 
     function = check(*driver.cuModuleGetFunction(module, part.entry.encode()))
     limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (status,) = driver.cuFuncSetAttribute(function, limit, part.shared_bytes)
+    (status,) = driver.cuFuncSetAttribute(function, limit, part.smem.bytes)
     if int(status):
-        wanted = part.shared_bytes + kernel.binary.shared_bytes
-        what = f"{part.entry} of {kernel.source.name} takes {wanted} bytes of shared memory"
+        wanted = part.smem.bytes + executable.binary.shared_bytes
+        what = f"{part.entry} of {executable.source.name} takes {wanted} bytes of shared memory"
         raise BackendError(f"{what}, more than {target.name} gives a block ({status.name})")
     return function

@@ -11,9 +11,10 @@ from typing import Any
 from flashgen.dtypes import by_name
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
-from flashgen.plan.model import Argument, Plan
-from flashgen.plan.params import Sizes, grid, of_sizes, record_dtype
-from flashgen.plan.params import shape as shape_of
+from flashgen.plan.geometry import Sizes, block_count
+from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.params import of_sizes, record_dtype
+from flashgen.plan.program import Argument, Program
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
@@ -92,19 +93,19 @@ class Pattern:
         params: Mapping[str, int | float],
         likes: Sequence[Key],
         families: Sequence[Family],
-        plan: Plan,
+        program: Program,
         sizes: Sizes,
         prepared: Prepared,
     ):
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes = axes
-        self._plan, self._sizes, self._prepared = plan, sizes, prepared
-        dtype, arguments = record_dtype(plan.launch.arguments), plan.launch.arguments
+        self._program, self._sizes, self._prepared = program, sizes, prepared
+        dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
-        sized = of_sizes(plan, sizes)
+        sized = of_sizes(program, sizes)
         self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in sized]
-        blocks = [size for kernel in plan.launch.kernels for size in kernel.blocks if not isinstance(size, int)]
+        blocks = [size for kernel in program.kernels for size in kernel.grid.blocks if not isinstance(size, int)]
         self._blocks_follow_keys = any("kv_len" in size for size in blocks)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
         for argument in arguments:
@@ -116,7 +117,7 @@ class Pattern:
         for argument, write in zip(addressed, prepared.launch.writes, strict=True):
             if write.map:
                 self._maps.setdefault(argument.of, []).append((write.map, write.at))
-        given = {t.name: t.argument for t in plan.spec.tensors}
+        given = {t.name: t.argument for t in program.spec.tensors}
         self._arguments = [given.get(name, name) for name in axes.names]
         self._tensors = frozenset(given.values())
         self._arrays = tuple(zip(self._arguments, axes.lengths, families, strict=True))
@@ -132,11 +133,11 @@ class Pattern:
             return None
         sizes = Sizes(self._sizes.batch, q_len, kv_len, self._sizes.heads, self._sizes.kv_heads)
         if q_len != self._sizes.q_len:
-            shapes = output_shapes(self._plan.spec, sizes)
+            shapes = output_shapes(self._program.spec, sizes)
             outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
-            known, changed = replace(known, outputs=outputs), by_rows(fresh(outputs, known.ordinal), self._plan.spec) | changed
+            known, changed = replace(known, outputs=outputs), by_rows(fresh(outputs, known.ordinal), self._program.spec) | changed
         if known.scratch:
-            scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._plan.launch.scratch}
+            scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._program.scratch}
             known, changed = replace(known, scratch=scratch), changed | fresh(scratch, known.ordinal)
         for name, layout in changed.items():
             if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
@@ -157,15 +158,15 @@ class Pattern:
                     return None
             if like != before:
                 layout = family.layout(like)
-                changed[name] = rows_first(layout, self._plan.spec.layout) if name in ROLES else layout
+                changed[name] = rows_first(layout, self._program.spec.layout) if name in ROLES else layout
         return changed
 
     def _adapt(self, sizes: Sizes, changed: Mapping[str, Layout]) -> None:
-        launch, values, grids = self._prepared.launch, of_sizes(self._plan, sizes), None
+        launch, values, grids = self._prepared.launch, of_sizes(self._program, sizes), None
         assert launch
         if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
             multiprocessors = device(self._prepared.ordinal).multiprocessors
-            grids = [grid(kernel, sizes, multiprocessors) for kernel in self._plan.launch.kernels]
+            grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
         changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
         moved = []
         for name, layout in changed.items():

@@ -1,9 +1,9 @@
-"""Counts the instructions of a kernel's loop in its machine code; `flashgen.plan.instructions` foretells them."""
+"""Counts the instructions of a kernel's loop in its machine code; `flashgen.plan.engines.instructions` foretells them."""
 
 import re
 
 from flashgen.expr import Instructions
-from flashgen.plan import Plan
+from flashgen.plan import Program
 
 _LABEL = re.compile(r"\s*(\.L_x_\w+):")
 _OPERATION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\w+).*?;")
@@ -27,14 +27,14 @@ def loops(sass: str) -> list[list[str]]:
     return sorted((operations[begin:end] for begin, end in found), key=len)
 
 
-def key_tile(sass: str, plan: Plan) -> Instructions:
+def key_tile(sass: str, program: Program) -> Instructions:
     """The instructions of a thread for a key tile: those of the shortest loop with both products, the one without a mask if there is one.
 
     >>> key_tile(disassemble(compile(render(chosen))), chosen)
 
     `other` counts both ways of a branch.
     """
-    products = plan.tile.qk_columns // 16 + plan.tile.block_n // 16
+    products = program.attention.tile.qk_columns // 16 + program.attention.tile.block_n // 16
     body = next(body for body in loops(sass) if body.count("HGMMA") == products)
     special, multiply = body.count("MUFU"), sum(map(body.count, _MULTIPLIES))
     return Instructions(special, multiply, len(body) - special - multiply)

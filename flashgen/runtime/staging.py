@@ -9,7 +9,7 @@ import numpy as np
 
 from flashgen.expr import Expressions
 from flashgen.expr.language.nodes import names
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arrays
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec

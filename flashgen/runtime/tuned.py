@@ -13,7 +13,7 @@ from typing import Any
 from flashgen import store
 from flashgen.arch import Arch
 from flashgen.errors import BackendError
-from flashgen.plan import Plan, candidates, plan
+from flashgen.plan import Program, candidates, plan
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import device
 from flashgen.spec import Spec
@@ -26,7 +26,7 @@ def length_class(keys: int) -> int:
     return LENGTHS[min(bisect_left(LENGTHS, keys), len(LENGTHS) - 1)]
 
 
-def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Plan:
+def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Program:
     """The plan for a card, by default the current one: as tuned there, else the cost model's. Raises PlanError, SpecError."""
     card = card or (None if device.missing() else device.current().name)
     found = choice(spec, arch, length, card) if card else None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.bench import hostile
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 
 SIZES = Sizes(batch=2, q_len=3, kv_len=12, heads=4, kv_heads=2)

@@ -45,10 +45,10 @@ def test_writes_a_folder_an_architecture(flashgen, tmp_path):
         assert Path(made["cubin"]) == folder / "kernel.cubin"
         assert (folder / "kernel.cubin").read_bytes()[:4] == b"\x7fELF"
         assert (folder / "kernel.cu").read_text().startswith("// flashgen")
-        plan = json.loads((folder / "plan.json").read_text())
-        assert plan["arch"] == made["arch"]
-        assert plan["smem"]["bytes"] <= made["shared_bytes"]
-        assert f"_FORWARD_THREADS {plan['launch']['kernels'][0]['threads']}\n" in (folder / "kernel.h").read_text()
+        program = json.loads((folder / "plan.json").read_text())
+        assert program["arch"] == made["arch"]
+        assert max(kernel["smem"]["bytes"] for kernel in program["kernels"]) <= made["shared_bytes"]
+        assert f"_FORWARD_THREADS {program['kernels'][0]['grid']['threads']}\n" in (folder / "kernel.h").read_text()
 
 
 def test_the_table_names_the_folder(flashgen, tmp_path):
@@ -72,10 +72,10 @@ def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
     compiler = shutil.which("g++")
     if not compiler:
         pytest.skip("no g++")
-    plan = kernel_plan(spec, arch)
-    text = header(plan, render(plan))
+    program = kernel_plan(spec, arch)
+    text = header(program, render(program))
     struct = re.search(r"struct (\w+_params)", text)[1]
-    layout = record_dtype(plan.launch.arguments)
+    layout = record_dtype(program.arguments)
     checks = [f"static_assert(offsetof({struct}, {name}) == {offset});" for name, (_, offset) in layout.fields.items()]
     checks.append(f"static_assert(sizeof({struct}) >= {layout.itemsize});")  # more where cuda.h aligns a CUtensorMap to 128 bytes
     (tmp_path / "kernel.h").write_text(text)
@@ -87,17 +87,17 @@ def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
 def test_names_that_differ_in_case_make_different_names_in_c():
     headers = []
     for name in ("ab", "AB"):
-        plan = kernel_plan(Spec(head_dim=64, dtype="float16", name=name), "sm_80")
-        headers.append(set(re.findall(r"\b\w*ab_sm_80\w*", header(plan, render(plan)), re.I)))
+        program = kernel_plan(Spec(head_dim=64, dtype="float16", name=name), "sm_80")
+        headers.append(set(re.findall(r"\b\w*ab_sm_80\w*", header(program, render(program)), re.I)))
     assert len(headers[0]) == len(headers[1]) >= 6
     assert not headers[0] & headers[1]
 
 
 def test_the_header_tells_the_memory_that_kernels_hand_to_each_other():
-    plan = kernel_plan(Spec(head_dim=64, dtype="float32"), "sm_80")
-    text = header(plan, render(plan))
-    size = 2 * plan.tile.block_n * 64
-    assert f"memory of your own, float16 [batch, kv_heads, ceil(kv_len / {plan.tile.block_n}), {size}]: of k" in text
+    program = kernel_plan(Spec(head_dim=64, dtype="float32"), "sm_80")
+    text = header(program, render(program))
+    size = 2 * program.attention.tile.block_n * 64
+    assert f"memory of your own, float16 [batch, kv_heads, ceil(kv_len / {program.attention.tile.block_n}), {size}]: of k" in text
     assert "memory of your own, int32 [batch, heads" in text
 
 

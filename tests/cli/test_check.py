@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.cli import check as checking
-from flashgen.plan import interpret
+from flashgen.interpret import interpret
 from flashgen.spec import Spec
 
 
@@ -40,9 +40,9 @@ def test_operands_of_11_bits_are_allowed_what_they_cost(flashgen, monkeypatch, t
 def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
     right = checking.interpret
 
-    def wrong(plan, q, k, v, values):
-        found = right(plan, q, k, v, values)
-        if plan.softmax.materialize or q.shape[1] != 300:
+    def wrong(program, q, k, v, values):
+        found = right(program, q, k, v, values)
+        if program.softmax.materialize or q.shape[1] != 300:
             return found
         o, lse = found["o"], found["lse"]
         return found | {"o": {"o": o * o.dtype.type(1.1)}, "lse": {"lse": lse + 0.01}, "nan": {"o": np.full_like(o, np.nan)}}[change]

@@ -154,8 +154,8 @@ def test_what_is_too_much_to_count_is_refused(flashgen, tmp_path):
 def test_bands_are_pieces_of_the_grid(mask, q_len, kv_len):
     chosen = plan(Spec(head_dim=64, dtype="float16", mask=mask, block={"m": 64, "n": 64}), "sm_90a")
     values = read_values(chosen.spec, [], kv_len)
-    whole = chosen.ranges.classes(q_len, kv_len, values)
+    whole = chosen.attention.ranges.classes(q_len, kv_len, values)
     for rows in (1, 3, 100):
-        np.testing.assert_array_equal(np.concatenate(list(chosen.ranges.bands(q_len, kv_len, values, rows))), whole)
+        np.testing.assert_array_equal(np.concatenate(list(chosen.attention.ranges.bands(q_len, kv_len, values, rows))), whole)
     one = measure(chosen, q_len, kv_len, values)
     np.testing.assert_array_equal(one.picture, whole)

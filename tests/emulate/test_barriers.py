@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, HostKernel, tensor_map
-from flashgen.plan.model import Region
+from flashgen.plan.kernel import Region
 from tests.emulate.kernels import kernel_text, record
 
 PARAMS = "TensorMap map; int fault;"

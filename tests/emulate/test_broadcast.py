@@ -7,7 +7,8 @@ import pytest
 
 from flashgen.emulate import emulate
 from flashgen.expr import reference
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan.agreement import arrays, error, judge_of

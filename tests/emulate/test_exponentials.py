@@ -37,7 +37,7 @@ def test_the_function():
 
 
 def test_rows_without_keys_and_scores_that_are_not_numbers():
-    assert CHOSEN.pipeline.multiplied
+    assert CHOSEN.attention.pipeline.multiplied
     q, k, v = arrays(SPEC, 1, 1, 1, 70, 260)
     q[0, 40], q[0, 50, 0, 0] = np.nan, np.inf
     found, (o, lse) = emulate(CHOSEN, SOURCE, q, k, v), reference(SPEC, q, k, v)

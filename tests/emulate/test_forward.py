@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec, load
 

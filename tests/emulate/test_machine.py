@@ -8,7 +8,7 @@ import pytest
 from flashgen.emulate import EmulationFault, HostKernel, MissingTwin, machine
 from flashgen.emulate.memory import Watched, fence
 from flashgen.errors import BackendError, CompileError
-from flashgen.plan.model import Region
+from flashgen.plan.kernel import Region
 from tests.emulate.kernels import kernel_text, record
 
 TRANSPOSE_PARAMS = "const float* in; float* out; int shift, missing;"

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import emulate
-from flashgen.plan import interpret, plan
-from flashgen.plan.model import Plan
-from flashgen.plan.params import Sizes, record_dtype, scalars
+from flashgen.interpret import interpret
+from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.params import record_dtype, scalars
+from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.spec import Spec
 from flashgen.spec.words import value_name_fault
@@ -70,7 +72,7 @@ def named(family: str, params: Sequence[str], tensors: Sequence[str]) -> Spec:
     return Spec(head_dim=64, score=f"{score} + 1.0", params=dict.fromkeys(params, 1.0), tensors=given, **more)
 
 
-def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Plan:
+def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Program:
     arch, length, _ = FAMILIES[family]
     return plan(named(family, params, tensors), arch, length=length)
 
@@ -93,7 +95,7 @@ def test_names_of_texts_are_free_in_specs(family: str) -> None:
         assert len(members) == len(set(members))
         text = render(chosen).text
         assert all(f"arg_{name};" in text for name in (*some, *others))
-        record = record_dtype(chosen.launch.arguments)
+        record = record_dtype(chosen.arguments)
         assert {f"arg_{name}" for name in (*some, *others)} < set(record.names or ())
         values = {name: float(i) for i, name in enumerate(some, 2)}
         known = scalars(chosen, SIZES, values)

@@ -16,7 +16,9 @@ PLACES = {"own": "o apart", "keys": "o in place of keys", "queries": "8 warps", 
 def test_places(place, head_dim):
     spec = Spec(dtype="bfloat16", head_dim=head_dim, mask="causal", outputs=["o", "lse"])
     chosen = plan(spec, "sm_90a", candidate=next(text for text in candidates(spec, "sm_90a") if text.endswith(PLACES[place])))
-    assert (chosen.pipeline.output_place, chosen.pipeline.query_stages) == (("own", 2) if place == "ahead" else (place, 1))
+    assert (chosen.attention.pipeline.output_place, chosen.attention.pipeline.query_stages) == (
+        ("own", 2) if place == "ahead" else (place, 1)
+    )
     source = render(chosen)
     for q_len, kv_len in SHAPES:
         q, k, v = arrays(spec, 1, 2, 1, q_len, kv_len)

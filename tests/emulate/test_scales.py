@@ -5,7 +5,8 @@ import pytest
 
 from flashgen.emulate import emulate
 from flashgen.errors import CallError
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.runtime.arguments import check_values
 from flashgen.spec import Spec

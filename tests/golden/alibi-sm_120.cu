@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_120 | plan 09c4666d | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_120 | plan 42fc1945 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 440b9a12 | generated, do not edit
+// flashgen 0.1.0 | spec alibi | arch sm_90a | plan 1f92c471 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 9f840bdd | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan 089bf23c | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

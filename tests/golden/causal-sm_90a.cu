@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan d7b72e57 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan e8991741 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

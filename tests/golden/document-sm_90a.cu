@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan 6a414627 | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan a68d5f63 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

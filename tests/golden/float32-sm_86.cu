@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_86 | plan d474ff2d | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_86 | plan a0e2ef06 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

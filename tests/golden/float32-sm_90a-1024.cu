@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 045834b2 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan c8abcb6d | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec full | arch sm_90a | plan 7da2fce6 | generated, do not edit
+// flashgen 0.1.0 | spec full | arch sm_90a | plan 47b1e865 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec mla | arch sm_90a | plan 5a243e82 | generated, do not edit
+// flashgen 0.1.0 | spec mla | arch sm_90a | plan 30e77cf1 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

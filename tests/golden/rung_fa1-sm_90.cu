@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa1 | arch sm_90 | plan 95290567 | generated, do not edit
+// flashgen 0.1.0 | spec fa1 | arch sm_90 | plan f6dfcaa0 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa2 | arch sm_90 | plan d29b1b01 | generated, do not edit
+// flashgen 0.1.0 | spec fa2 | arch sm_90 | plan 9017cdd2 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan 4771eba2 | generated, do not edit
+// flashgen 0.1.0 | spec fa3 | arch sm_90a | plan 675e2819 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec standard | arch sm_90 | plan a2eceff6 | generated, do not edit
+// flashgen 0.1.0 | spec standard | arch sm_90 | plan a3cb2c52 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec three_pass | arch sm_90 | plan 8f9edb6a | generated, do not edit
+// flashgen 0.1.0 | spec three_pass | arch sm_90 | plan 93c335e3 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 3096f848 | generated, do not edit
+// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 0c4a36a6 | generated, do not edit
 //
 //   o = (score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec sinks | arch sm_90a | plan eb055ee4 | generated, do not edit
+// flashgen 0.1.0 | spec sinks | arch sm_90a | plan c9d9570f | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 8d44fb42 | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_89 | plan 2e2b3fcc | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec softcap | arch sm_90a | plan a51ac9b9 | generated, do not edit
+// flashgen 0.1.0 | spec softcap | arch sm_90a | plan 37ab7843 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

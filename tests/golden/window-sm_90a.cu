@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec window | arch sm_90a | plan 1d42661f | generated, do not edit
+// flashgen 0.1.0 | spec window | arch sm_90a | plan 6d989e26 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //

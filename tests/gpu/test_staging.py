@@ -5,7 +5,7 @@ import pytest
 
 import flashgen
 from flashgen.expr import lower
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import staging
 from flashgen.spec import Spec
 from tests.gpu.judge import judge

@@ -60,7 +60,7 @@ def test_views(case: str, which: str) -> None:
     for name, bits in before.items():
         assert bits is None or np.array_equal(given[name].view(np.uint16).get(), bits)
     if case in ("16-byte rows", "heads first"):
-        assert {kernel.plan.skeleton for kernel in attn.kernels} == {attn.plan.skeleton}
+        assert {kernel.program.skeleton for kernel in attn.kernels} == {attn.program.skeleton}
     elif attn.arch.name == "sm_90a":
         assert "calls: " in attn.explain()
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
-from flashgen.plan.interpret import interpret
+from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
 

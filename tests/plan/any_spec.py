@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from flashgen.bench import hostile
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from tests.plan.agreement import judge

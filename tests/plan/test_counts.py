@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from flashgen.dtypes import by_name
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.interpret.run import _Run
+from flashgen.plan import plan
 from flashgen.plan.counts import WORDS, B, D, D_v, H, S_kv, S_q, W, counts, m, n
-from flashgen.plan.interpret import _Run
-from flashgen.plan.params import Sizes, shape
-from flashgen.plan.schedule import schedules
+from flashgen.plan.geometry import Sizes, shape
 from flashgen.spec import Spec
-from tests.plan.test_ladder import pinned
+from flashgen.theory.schedule import schedules
+from tests.plan.algorithms.test_ladder import pinned
 
 M, N, COLUMNS = 64, 32, 16
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
@@ -78,13 +79,13 @@ def test_planes_of_float32(arch, precision):
     spec = Spec(head_dim=64, dtype="float32", precision=precision, mask="causal & document(ids)", tensors=IDS)
     chosen, sizes = plan(spec, arch, 16), Sizes(2, 300, 500, 4, 2)  # no tensor maps, so not in place
     found = counts(chosen).at(chosen, sizes, {"ids": np.zeros((2, 500), np.int32)})
-    own = [s for s in chosen.launch.scratch if s.name.partition("_")[0] in ("k", "v", "lost")]
+    own = [s for s in chosen.scratch if s.name.partition("_")[0] in ("k", "v", "lost")]
     assert found["memory"] == sum(int(np.prod(shape(s, sizes))) * by_name(s.dtype).bytes for s in own)
     assert found["written"] == found["memory"] + 4 * 2 * 4 * 300 * 64
-    visited = found["exponentials"] // (chosen.tile.block_m * chosen.tile.block_n)
-    assert found["flops"] == visited * chosen.tile.block_m * chosen.tile.block_n * 4 * 64 * len(chosen.split.products)
-    tile = 2 * chosen.split.planes * chosen.tile.block_n * 2 * 64 + 8
-    flags = 2 * 4 * -(-300 // chosen.tile.block_m) * chosen.tile.block_m // 16
+    visited = found["exponentials"] // (chosen.attention.tile.block_m * chosen.attention.tile.block_n)
+    assert found["flops"] == visited * chosen.attention.tile.block_m * chosen.attention.tile.block_n * 4 * 64 * len(chosen.planes.products)
+    tile = 2 * chosen.planes.count * chosen.attention.tile.block_n * 2 * 64 + 8
+    flags = 2 * 4 * -(-300 // chosen.attention.tile.block_m) * chosen.attention.tile.block_m // 16
     arrays = 4 * 64 * 2 * (4 * 300 + 2 * 2 * 500)
     assert found["read"] - arrays - visited * tile == 4 * flags
 
@@ -93,12 +94,12 @@ def test_split_in_place_no_plane_is_in_memory():
     """Memory holds the flags; of float32, q is read once, keys and values for each query tile that sees them."""
     spec, sizes = Spec(head_dim={"qk": 40, "v": 64}, dtype="float32", mask="causal"), Sizes(2, 300, 500, 4, 2)
     chosen = plan(spec, "sm_90a", length=1024)
-    assert chosen.pipeline.in_place
+    assert chosen.attention.pipeline.in_place
     found = counts(chosen).at(chosen, sizes)
-    visited = found["exponentials"] // (chosen.tile.block_m * chosen.tile.block_n)
-    assert found["memory"] == 4 * 2 * 4 * -(-300 // chosen.tile.block_m) * chosen.tile.block_m // 16
+    visited = found["exponentials"] // (chosen.attention.tile.block_m * chosen.attention.tile.block_n)
+    assert found["memory"] == 4 * 2 * 4 * -(-300 // chosen.attention.tile.block_m) * chosen.attention.tile.block_m // 16
     assert found["written"] == found["memory"] + 4 * 2 * 4 * 300 * 64
-    assert found["read"] == 4 * 2 * 4 * 300 * 40 + found["memory"] + visited * 4 * chosen.tile.block_n * (40 + 64)
+    assert found["read"] == 4 * 2 * 4 * 300 * 40 + found["memory"] + visited * 4 * chosen.attention.tile.block_n * (40 + 64)
 
 
 def test_float32_in_numpy_is_counted_like_the_rest():

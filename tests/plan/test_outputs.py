@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from flashgen.errors import PlanError, SpecError
 from flashgen.expr.meaning.reference import reference, row_maximum
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.spec import Spec
 from tests.plan.agreement import SCHEDULES, arrays, error
 
@@ -65,8 +66,8 @@ def test_weights_without_a_sum_have_no_other_outputs(name):
 
 
 def test_the_kernel_of_heads_runs_last():
-    launch = plan(Spec(head_dim=64, dtype="bfloat16", outputs=["o", "max_logit"]), "sm_90a").launch
+    launch = plan(Spec(head_dim=64, dtype="bfloat16", outputs=["o", "max_logit"]), "sm_90a")
     assert [kernel.entry for kernel in launch.kernels] == ["forward", "head_maximum"]
     assert [scratch.name for scratch in launch.scratch] == ["max"]
-    both = plan(Spec(head_dim=64, dtype="bfloat16", outputs=["o", "max", "max_logit"]), "sm_90a").launch
+    both = plan(Spec(head_dim=64, dtype="bfloat16", outputs=["o", "max", "max_logit"]), "sm_90a")
     assert both.scratch == ()

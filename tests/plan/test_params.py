@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flashgen.plan import plan
-from flashgen.plan.model import Argument
-from flashgen.plan.params import STRIDES, Sizes, record_dtype, scalars
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.params import STRIDES, record_dtype, scalars
+from flashgen.plan.program import Argument
 from flashgen.spec import Spec
 
 ARGUMENTS = (
@@ -18,8 +19,8 @@ ARGUMENTS = (
     Argument("lse", "float*", "pointer", "lse"),
     Argument("softmax_scale", "float", "scalar", "softmax_scale"),
     Argument("rows", "Strides", "strides", "q"),
-    Argument("arg_slopes", "Array<float, 1>", "array", "arg_slopes"),
-    Argument("arg_bias", "Array<float, 3>", "array", "arg_bias"),
+    Argument("arg_slopes", "Array<float, 1>", "array", "arg_slopes", rank=1),
+    Argument("arg_bias", "Array<float, 3>", "array", "arg_bias", rank=3),
     Argument("q_len", "int", "scalar", "q_len"),
 )
 

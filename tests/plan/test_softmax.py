@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from flashgen.errors import PlanError, SpecError
 from flashgen.expr import lower, reference
 from flashgen.plan import plan
-from flashgen.plan.schedule import describe
 from flashgen.render import render
 from flashgen.spec import Softmax, Spec
+from flashgen.theory.schedule import describe
 from tests.plan.agreement import arrays, error, run
 
 SINKS = {"sinks": {"shape": ["hq"], "dtype": "float32"}}

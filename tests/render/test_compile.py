@@ -38,7 +38,7 @@ def test_compiles(name, arch):
     chosen = plan(shipped(name), arch)
     binary = nvrtc.compile(render(chosen))
     registers = dict(re.findall(r"entry function '(\w+)'.*?Used (\d+) registers", binary.log, re.DOTALL))
-    assert all(int(registers[kernel.entry]) * kernel.threads <= chosen.arch.registers for kernel in chosen.launch.kernels)
+    assert all(int(registers[kernel.entry]) * kernel.grid.threads <= chosen.arch.registers for kernel in chosen.kernels)
     assert binary.cubin.startswith(b"\x7fELF")
     if arch == "sm_90a":
         assert binary.spill_bytes == 0, binary.log
@@ -101,6 +101,6 @@ def test_float32_does_not_spill_where_tensors_are_read(variant, head_dim):
 @pytest.mark.parametrize("mask", ["causal", "causal & window(255, 0)"])
 def test_nothing_spills_where_keys_and_values_are_split_in_place(mask, head_dim, precision):
     chosen = plan(Spec(head_dim=head_dim, dtype="float32", mask=mask, precision=precision), "sm_90a", length=512)
-    assert chosen.pipeline.in_place
+    assert chosen.attention.pipeline.in_place
     binary = nvrtc.compile(render(chosen))
     assert binary.spill_bytes == 0, binary.log

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import CallError
 from flashgen.plan import plan
-from flashgen.plan.params import Sizes
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arguments, arrays
 from flashgen.runtime.arrays import Layout
 from flashgen.spec import Spec

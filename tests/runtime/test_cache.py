@@ -13,7 +13,7 @@ import pytest
 
 from flashgen import store
 from flashgen.errors import BackendError
-from flashgen.plan import Plan, plan
+from flashgen.plan import Program, plan
 from flashgen.render import Source
 from flashgen.runtime import cache, nvrtc
 from flashgen.runtime.nvrtc import Binary
@@ -25,7 +25,7 @@ SOURCE = Source("tiny", 'extern "C" __global__ void f(int* x) { *x = 1; }\n', "s
 
 
 @pytest.fixture(scope="module")
-def planned() -> Plan:
+def planned() -> Program:
     return plan(Spec(head_dim=64, dtype="float32"), "host")
 
 
@@ -49,7 +49,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_the_second_time_nothing_is_compiled(planned: Plan, place: Path, compiled: list[str]) -> None:
+def test_the_second_time_nothing_is_compiled(planned: Program, place: Path, compiled: list[str]) -> None:
     first, second = cache.binary(planned, SOURCE), cache.binary(planned, SOURCE)
     assert first == second
     assert compiled == ["tiny"]
@@ -103,7 +103,7 @@ def spoil_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_cut, spoil_empty, spoil_bytes, spoil_fields, spoil_missing, spoil_directory, spoil_file])
-def test_a_broken_entry_is_built_anew(spoil: Callable[[Path], None], planned: Plan, compiled: list[str]) -> None:
+def test_a_broken_entry_is_built_anew(spoil: Callable[[Path], None], planned: Program, compiled: list[str]) -> None:
     first = cache.binary(planned, SOURCE)
     spoil(cache.entry(SOURCE))
     with pytest.warns(RuntimeWarning, match="broken entry"):
@@ -116,7 +116,7 @@ def test_a_broken_entry_is_built_anew(spoil: Callable[[Path], None], planned: Pl
 
 @pytest.mark.parametrize("place_of", [lambda p: p / "file" / "below", lambda _: Path("/proc/nowhere"), lambda p: p / ("long" * 75)])
 def test_where_nothing_can_be_written_it_warns_once_and_compiles(
-    place_of: Callable[[Path], Path], planned: Plan, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place_of: Callable[[Path], Path], planned: Program, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FLASHGEN_CACHE_DIR", str(place_of(tmp_path)))
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_written_it_warns_once_and_compiles(
     assert "FLASHGEN_CACHE_DIR" in str(caught[0].message)
 
 
-def test_a_full_disk_leaves_nothing_behind(planned: Plan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(planned: Program, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, _: bytes) -> int:
         raise OSError(28, "No space left on device", str(path))
 
@@ -144,7 +144,7 @@ def test_without_a_home_it_does_not_write_where_it_stands(monkeypatch: pytest.Mo
     assert cache.entry(SOURCE).parent == Path("/dev/null/kernels")
 
 
-def test_what_dead_processes_left_is_swept(planned: Plan, place: Path) -> None:
+def test_what_dead_processes_left_is_swept(planned: Program, place: Path) -> None:
     old, young = place / ".building-old", place / ".building-young"
     for folder in (old, young):
         folder.mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_what_dead_processes_left_is_swept(planned: Plan, place: Path) -> None:
     assert young.exists()
 
 
-def test_what_others_may_write_is_neither_loaded_nor_written(planned: Plan, place: Path, compiled: list[str]) -> None:
+def test_what_others_may_write_is_neither_loaded_nor_written(planned: Program, place: Path, compiled: list[str]) -> None:
     cache.binary(planned, SOURCE)
     place.chmod(0o777)
     with pytest.warns(RuntimeWarning, match=f"other users may write to {place}.*: set FLASHGEN_CACHE_DIR"):
@@ -165,7 +165,7 @@ def test_what_others_may_write_is_neither_loaded_nor_written(planned: Plan, plac
     assert len(compiled) == 2
 
 
-def test_the_last_used_entries_stay(planned: Plan, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_used_entries_stay(planned: Program, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [Source(f"tiny{i}", SOURCE.text, "sm_90a", "f", SOURCE.options) for i in range(3)]
     for age, source in enumerate(texts[:2]):
         cache.binary(planned, source)
@@ -178,7 +178,7 @@ def test_the_last_used_entries_stay(planned: Plan, place: Path, monkeypatch: pyt
 
 
 def test_a_size_that_is_none_is_said_before_anything_is_compiled(
-    planned: Plan, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+    planned: Program, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLASHGEN_CACHE_SIZE", "lots")
     with pytest.raises(BackendError, match="FLASHGEN_CACHE_SIZE is 'lots': expected bytes, as 1073741824, 1024M or 1G"):

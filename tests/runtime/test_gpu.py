@@ -78,7 +78,7 @@ def launches() -> Any:
         patch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
         patch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
         patch.setattr(dealing, "halves", lambda _: 0x6000)
-        patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.plan.launch.kernels))
+        patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.program.kernels))
         patch.setattr(kernel, "device", lambda _: CARD)
         patch.setattr(gpu, "device", lambda _: CARD)
         patch.setattr(lengths, "device", lambda _: CARD)
@@ -128,8 +128,8 @@ def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launch
 
 def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Any] = []
-    prepare = kernel.Kernel.prepare
-    monkeypatch.setattr(kernel.Kernel, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    prepare = kernel.Executable.prepare
+    monkeypatch.setattr(kernel.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
     attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
     for i in range(1, 9):
         qkv = tuple(on_gpu((1, 70 + i // 5, 2, 64), np.float16, address=(3 * i + j) << 40) for j in range(3))
@@ -156,12 +156,12 @@ GROWING = [
 @pytest.mark.parametrize("spec", GROWING, ids=["causal", "bias", "float32"])
 def test_a_cache_that_grows_is_prepared_a_few_times(launches: Launches, monkeypatch: pytest.MonkeyPatch, spec: Spec, whole: bool) -> None:
     prepared: list[Any] = []
-    prepare = kernel.Kernel.prepare
+    prepare = kernel.Executable.prepare
     attend = Gpu(spec, None)
     for kv_len in range(600, 640):
-        monkeypatch.setattr(kernel.Kernel, "prepare", prepare)
+        monkeypatch.setattr(kernel.Executable, "prepare", prepare)
         expected = [made_by(Gpu(spec, None), (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)]
-        monkeypatch.setattr(kernel.Kernel, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+        monkeypatch.setattr(kernel.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
         assert [made_by(attend, (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)] == expected
     assert len(prepared) == 2 * gpu._STATES
 
@@ -227,7 +227,7 @@ def test_threads_that_grow_side_by_side(launches: Launches) -> None:
 
     with ThreadPoolExecutor(5) as threads:
         list(threads.map(run, range(5)))
-    dtype = record_dtype(attend.choice.plan(by_name("sm_90a"), 0, 1024, "Some Card").launch.arguments)
+    dtype = record_dtype(attend.choice.plan(by_name("sm_90a"), 0, 1024, "Some Card").arguments)
     assert len(launches) == 50
     for record, _ in launches:
         n = int(np.frombuffer(record, dtype)[0]["kv_len"])

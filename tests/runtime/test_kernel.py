@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from flashgen.arch import by_name
 from flashgen.errors import BackendError
-from flashgen.plan import Plan, plan
-from flashgen.plan.params import STRIDES, Sizes, grid, record_dtype, scalars
+from flashgen.plan import Program, plan
+from flashgen.plan.geometry import Sizes, block_count
+from flashgen.plan.params import STRIDES, record_dtype, scalars
 from flashgen.render import Source
 from flashgen.runtime import dealing, kernel, tma
 from flashgen.runtime.arrays import Layout, contiguous_strides
@@ -68,7 +69,7 @@ def maps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def planned() -> Plan:
+def planned() -> Program:
     return plan(SPEC, "sm_90a")
 
 
@@ -76,14 +77,14 @@ def by_rows() -> dict[str, Layout]:
     return {name: kernel.rows_first(x, "bhsd") if name in "qkvo" else x for name, x in LAYOUTS.items()}
 
 
-def test_the_record(planned: Plan) -> None:
+def test_the_record(planned: Program) -> None:
     known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
     record, writes = kernel.fill(planned, by_rows(), known)
     memory = bytearray(record.tobytes())
     for at, into, _ in writes:
         into(memoryview(memory), tuple(ADDRESSES.values())[at])
     filled = np.frombuffer(memory, record.dtype)[0]
-    for argument in planned.launch.arguments:
+    for argument in planned.arguments:
         value = filled[argument.name]
         match argument.kind:
             case "tensor_map":
@@ -99,7 +100,7 @@ def test_the_record(planned: Plan) -> None:
     assert (filled["arg_softcap"], filled["arg_left"]) == (30.0, 7)
 
 
-def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Plan) -> None:
+def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Program) -> None:
     bias = by_rows()["arg_bias"]._replace(shape=(8, 0), strides=(0, 1))
     record, writes = kernel.fill(planned, by_rows() | {"arg_bias": bias}, scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
     memory = bytearray(record.tobytes())
@@ -112,7 +113,7 @@ def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Plan) -
 def test_strides_are_those_of_the_axes_whatever_the_layout() -> None:
     planned = plan(SPEC, "sm_90a", 2)
     record, _ = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
-    strides = {a.of: record[a.name] for a in planned.launch.arguments if a.kind == "strides"}
+    strides = {a.of: record[a.name] for a in planned.arguments if a.kind == "strides"}
     assert strides["k"] == np.array((2 * 1500 * 64, 1500 * 64, 64, 1), STRIDES)
 
 
@@ -125,18 +126,18 @@ def test_sections_hold_at_least_a_head_and_at_most_all(kv_len: int) -> None:
 @given(st.integers(1, 99), st.integers(1, 9), st.sampled_from([64, 128, 256]), st.sampled_from([300, 1024, 5000]))
 def test_sections_are_as_few_as_they_can_be_and_alike(heads: int, batch: int, head_dim: int, kv_len: int) -> None:
     planned = plan(Spec(head_dim=head_dim, dtype="bfloat16", mask="causal"), "sm_90a", length=1024 if kv_len <= 1024 else 8192)
-    together = -(-heads * batch // (2 if planned.pipeline.halves else 1))
+    together = -(-heads * batch // (2 if planned.attention.dealing.halves else 1))
     section = scalars(planned, Sizes(batch, 5, kv_len, heads, heads), {})["section"]
     full, rest = divmod(together, section)
     assert section <= 32
     assert not rest or section - rest <= full
 
 
-def test_grids(planned: Plan) -> None:
-    tiles = -(-1000 // planned.tile.block_m) * 16
-    (kernel,) = planned.launch.kernels
-    assert grid(kernel, SIZES, 132) == min(tiles, 132)
-    assert grid(kernel, SIZES, 7) == 7
+def test_grids(planned: Program) -> None:
+    tiles = -(-1000 // planned.attention.tile.block_m) * 16
+    (kernel,) = planned.kernels
+    assert block_count(kernel, SIZES, 132) == min(tiles, 132)
+    assert block_count(kernel, SIZES, 7) == 7
 
 
 CAPTURED = 9  # a stream
@@ -156,7 +157,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen[-1]["bytes"] = ctypes.string_at(at, seen_bytes)
         return (driver.CUresult.CUDA_SUCCESS,)
 
-    seen_bytes = record_dtype(plan(SPEC, "sm_90a").launch.arguments).itemsize
+    seen_bytes = record_dtype(plan(SPEC, "sm_90a").arguments).itemsize
     monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, 77))
     monkeypatch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
@@ -165,27 +166,27 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def prepare(planned: Plan) -> kernel.Launch:
+def prepare(planned: Program) -> kernel.Launch:
     record, writes = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
     return kernel.Launch(["f"], Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, [99], planned)
 
 
-def test_a_launch_takes_new_addresses_and_streams(planned: Plan, launched: list[dict[str, Any]]) -> None:
+def test_a_launch_takes_new_addresses_and_streams(planned: Program, launched: list[dict[str, Any]]) -> None:
     launch = prepare(planned)
     launch(ARRAYS, 5)
     launch((0x9000, *ARRAYS[1:]), 6)
     launch((0xA000, *ARRAYS[1:]), 6)
-    dtype = record_dtype(planned.launch.arguments)
+    dtype = record_dtype(planned.arguments)
     seen = [np.frombuffer(x["bytes"], dtype)[0] for x in launched]
     assert [x["q"].view(np.uint64)[0] for x in seen] == [0x1000, 0x9000, 0xA000]
     assert [x["counter"] for x in seen] == [0x7005, 0x7006, 0x7006]
     assert {int(x["lse"]) for x in seen} == {0x5000}
     assert [x["stream"] for x in launched] == [5, 6, 6]
-    (part,) = planned.launch.kernels
-    assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.threads, part.shared_bytes)
+    (part,) = planned.kernels
+    assert (launched[0]["blocks"], launched[0]["threads"], launched[0]["shared"]) == (99, part.grid.threads, part.smem.bytes)
 
 
-def test_what_the_driver_refuses_is_written_anew(planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_driver_refuses_is_written_anew(planned: Program, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     def tensor_map(_: Any, box: Any) -> Any:
         def at(address: int) -> bytes:
             if address == 0xBAD:
@@ -204,7 +205,7 @@ def test_what_the_driver_refuses_is_written_anew(planned: Plan, launched: list[d
 
 
 def test_each_captured_launch_has_a_counter_of_its_own(
-    planned: Plan, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    planned: Program, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = iter(range(0x8000, 0x9000, 8))
     monkeypatch.setattr(dealing, "zeros", lambda _: next(fresh))
@@ -213,12 +214,12 @@ def test_each_captured_launch_has_a_counter_of_its_own(
         launch(ARRAYS, stream)
     monkeypatch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
     launch(ARRAYS, CAPTURED)
-    dtype = record_dtype(planned.launch.arguments)
+    dtype = record_dtype(planned.arguments)
     counters = [np.frombuffer(x["bytes"], dtype)[0]["counter"] for x in launched]
     assert counters == [0x7005, 0x8000, 0x8008, 0x7005, 0x7000 + CAPTURED]
 
 
-def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[str, Any]]) -> None:
+def test_threads_do_not_mix_their_addresses(planned: Program, launched: list[dict[str, Any]]) -> None:
     launch = prepare(planned)
 
     def run(i: int) -> None:
@@ -230,7 +231,7 @@ def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[s
         thread.start()
     for thread in threads:
         thread.join()
-    dtype = record_dtype(planned.launch.arguments)
+    dtype = record_dtype(planned.arguments)
     for x in launched:
         record, i = np.frombuffer(x["bytes"], dtype)[0], x["stream"]
         assert {int(record[name].view(np.uint64)[0]) for name in "qkvo"} == {i << 16}
@@ -238,17 +239,17 @@ def test_threads_do_not_mix_their_addresses(planned: Plan, launched: list[dict[s
 
 
 @pytest.mark.usefixtures("launched")
-def test_a_refused_launch_is_an_error(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_launch_is_an_error(planned: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuLaunchKernelEx", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE,))
     with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):
         prepare(planned)(ARRAYS, 5)
 
 
-def test_a_module_is_loaded_once_a_device(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_loaded_once_a_device(planned: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
     monkeypatch.setattr(kernel, "_load", lambda _, target: loaded.append(target.ordinal) or f"function {target.ordinal}")
     source = Source("f", "", "sm_90a", ("forward",), ())
-    made = kernel.Kernel(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
+    made = kernel.Executable(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
     for ordinal in (0, 1, 0, 1):
         target = SimpleNamespace(ordinal=ordinal)
         assert made.on(target) == f"function {ordinal}"  # type: ignore[arg-type]
@@ -272,7 +273,7 @@ def test_counters_are_those_of_a_stream_and_per_thread_those_of_a_thread(monkeyp
     assert found == [[1, 2, 1, 2], [1, 3, 1, 3]]
 
 
-def test_a_launch_asks_anew_for_the_counter_of_a_per_thread_stream(planned: Plan, launched: list[dict[str, Any]]) -> None:
+def test_a_launch_asks_anew_for_the_counter_of_a_per_thread_stream(planned: Program, launched: list[dict[str, Any]]) -> None:
     launch = prepare(planned)
     launch(ARRAYS, 2)
     assert launch._stream == -1

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.expr import lower
-from flashgen.plan import interpret, plan
-from flashgen.plan.params import Sizes
+from flashgen.interpret import interpret
+from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import staging
 from flashgen.runtime.staging import pieces
 from flashgen.spec import Spec

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from flashgen.expr import reference
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.spec import Spec
 
 LENGTHS = [(7, 7), (5, 9), (9, 5), (1, 6), (6, 1), (1, 1), (0, 4), (4, 0), (0, 0)]  # queries, keys

@@ -7,7 +7,8 @@ import pytest
 import flashgen
 from flashgen.errors import CallError
 from flashgen.expr import reference
-from flashgen.plan import interpret, plan
+from flashgen.interpret import interpret
+from flashgen.plan import plan
 from flashgen.spec import Spec, load
 from tests.plan.agreement import arrays, error
 from tests.plan.any_spec import read
@@ -90,5 +91,5 @@ def test_a_tree_has_as_many_words_as_its_nodes_fill():
 
 
 def test_what_lies_before_a_tree_is_not_masked():
-    loops = plan(load("specs/tree.yaml"), "sm_90a").ranges.loops
+    loops = plan(load("specs/tree.yaml"), "sm_90a").attention.ranges.loops
     assert [loop.masked for loop in loops] == [False, True]

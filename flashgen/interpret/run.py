@@ -1,0 +1,205 @@
+"""Runs a Program in NumPy, tile by tile: what its kernel computes, with the same tiles, key ranges, rescale schedule and roundings.
+
+So a plan is proved without a GPU; and NumPy arrays run this way where there is none.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr import evaluate
+from flashgen.expr.language.nodes import Name, names
+from flashgen.plan.params import softmax_scale
+from flashgen.plan.program import Program
+from flashgen.theory.schedule import Product, State, finish, natural, passes
+
+TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
+
+Array = NDArray[Any]
+Tile = tuple[slice, slice, bool]  # query rows, keys, masked
+
+
+class Heads(NamedTuple):
+    """Query heads that run at once: batch, query head and key/value head of each, [n]."""
+
+    b: Array
+    h: Array
+    hk: Array
+
+
+def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
+    """Attention as the plan has it: o [B, Sq, Hq, Dv]; lse and max, [B, Hq, Sq], and max_logit, [Hq], float32, natural log.
+
+    >>> interpret(plan(Spec(head_dim=64, dtype="float16"), "host"), q, k, v)["o"]
+
+    q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd; any strides. `values` holds
+    tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
+    """
+    out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
+    q, k, v, o = (x if program.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
+    lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
+    known = _values(program, q.shape[2], k.shape[2], values)
+    run = _Run(program, q, k, v, known, softmax_scale(program, known))
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
+        for heads, begin, end in run.heads():
+            at = heads.b, heads.h
+            o[at], lse[at], top[at] = run.attend(heads, begin, end)
+    return {"o": out, "lse": lse, "max": top, "max_logit": np.fmax.reduce(top, axis=(0, 2), initial=-np.inf)}
+
+
+def _values(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What expressions may read and is the same everywhere. Float params are float32, as in a kernel."""
+    params = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in program.spec.params}
+    tensors = {t.name: np.asarray(values[t.name]) for t in program.spec.tensors}
+    return {**params, **tensors, "q_len": q_len, "kv_len": kv_len}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One call. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
+
+    program: Program
+    q: Array
+    k: Array
+    v: Array
+    values: dict[str, Any]
+    scale: float
+
+    @property
+    def q_len(self) -> int:
+        return int(self.q.shape[2])
+
+    @property
+    def kv_len(self) -> int:
+        return int(self.k.shape[2])
+
+    def heads(self) -> Iterator[tuple[Heads, Array, Array]]:
+        """All query heads, as many together as have the same key ranges and fit a cache; with begin and end of the ranges."""
+        batch, query_heads = self.q.shape[:2]
+        b, h = (x.ravel() for x in np.indices((batch, query_heads)))
+        every = Heads(b, h, h * self.k.shape[1] // max(1, query_heads))
+        together = self._together()
+        for members, begin, end in self._by_ranges(every):
+            for first in range(0, len(members), together):
+                yield Heads(*(x[members[first : first + together]] for x in every)), begin, end
+
+    def _by_ranges(self, every: Heads) -> Iterator[tuple[Array, Array, Array]]:
+        @cache
+        def ranges(*head: int) -> tuple[Array, Array]:
+            return self.program.attention.ranges.evaluate(
+                self.q_len, self.kv_len, {**self.values, **dict(zip(Heads._fields, head, strict=True))}
+            )
+
+        read = names(self.program.expressions.mask)
+        seen = [x.tolist() if name in read else [0] * len(x) for name, x in every._asdict().items()]
+        groups: dict[bytes, tuple[list[int], Array, Array]] = {}
+        for i, head in enumerate(zip(*seen, strict=True)):
+            begin, end = ranges(*head)
+            groups.setdefault(begin.tobytes() + end.tobytes(), ([], begin, end))[0].append(i)
+        for members, begin, end in groups.values():
+            yield np.array(members), begin, end
+
+    def _together(self) -> int:
+        rows, keys = self.q_len, self.kv_len
+        if not self.program.softmax.materialize:
+            rows, keys = min(self.program.attention.tile.block_m, rows), min(self.program.attention.tile.block_n, keys)
+        columns = int(self.q.shape[-1] + self.v.shape[-1])
+        return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
+
+    def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array, Array]:
+        """o: [n, Sq, Dv], lse and the greatest score: [n, Sq]."""
+        shape, reached = (len(heads.b), self.q_len), self._reached(heads)
+        top = np.full(shape, -np.inf, np.float32)
+        state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
+        if not self.program.softmax.normalized:
+            for rows, keys, masked in self._tiles(begin, end):
+                state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
+            return state.o, np.zeros(shape, np.float32), top
+        xp, softmax = natural(), self.program.softmax
+        for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), xp):
+            for rows, keys, masked in self._tiles(begin, end):
+                scores = self._scores(heads, rows, keys, masked)
+                top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
+                after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys, reached))
+                for whole, part in zip(state, after, strict=True):
+                    whole[:, rows] = part
+        return *finish(softmax, state, xp), top
+
+    def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
+        """Maximum and sum before the first key: [n, Sq]."""
+        sink = self.program.expressions.sink
+        if sink is None:
+            return np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
+        head = {name: x[:, None] for name, x in heads._asdict().items()}
+        logit = np.asarray(evaluate(sink, self.values | head), np.float32)
+        return np.array(np.broadcast_to(logit, shape)), np.ones(shape, np.float32)
+
+    def _tiles(self, begin: Array, end: Array) -> Iterator[Tile]:
+        """The tiles of a pass, in the order of the schedule."""
+        softmax = self.program.softmax
+        if softmax.materialize:
+            if self.q_len and self.kv_len:
+                yield slice(0, self.q_len), slice(0, self.kv_len), True
+        elif softmax.outer == "q":
+            for i in range(begin.shape[1]):
+                for loop, first, last in zip(self.program.attention.ranges.loops, begin[:, i], end[:, i], strict=True):
+                    for j in range(first, last):
+                        yield self._tile(i, j, loop.masked)
+        else:
+            for j in range(end.max(initial=0)):
+                for i in range(begin.shape[1]):
+                    for loop, first, last in zip(self.program.attention.ranges.loops, begin[:, i], end[:, i], strict=True):
+                        if first <= j < last:
+                            yield self._tile(i, j, loop.masked)
+
+    def _tile(self, i: int, j: int, masked: bool) -> Tile:
+        m, n = self.program.attention.tile.block_m, self.program.attention.tile.block_n
+        assert 0 <= j * n < self.kv_len, f"key tile {j} lies outside {self.kv_len} keys"
+        assert masked or (j + 1) * n <= self.kv_len, f"key tile {j} is not masked and passes {self.kv_len} keys"
+        return slice(i * m, min((i + 1) * m, self.q_len)), slice(j * n, min((j + 1) * n, self.kv_len)), masked
+
+    def _scores(self, heads: Heads, rows: slice, keys: slice, masked: bool) -> Array:
+        """Scores, where the mask hides the key -inf, or 0 where they are weights themselves: [n, rows, keys]."""
+        expressions, known = self.program.expressions, self._known(heads, rows, keys)
+        raw = _load(self.q, heads.b, heads.h, rows) @ _load(self.k, heads.b, heads.hk, keys).swapaxes(1, 2)
+        s = raw * np.float32(self.scale)
+        whole = expressions.score == Name("s", "float")
+        scores = s if whole else np.broadcast_to(evaluate(expressions.score, known | {"s": s}), raw.shape)
+        hidden = np.float32(-np.inf if self.program.softmax.normalized else 0)
+        return np.where(evaluate(expressions.mask, known), scores, hidden) if masked else scores
+
+    def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
+        """What expressions read in a tile; all of it broadcasts to [n, rows, keys]."""
+        head = {name: x[:, None, None] for name, x in heads._asdict().items()}
+        return {**self.values, **head, "q_idx": np.arange(rows.start, rows.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
+
+    def _product(self, heads: Heads, keys: slice, reached: Array | None) -> Product:
+        """p to p v, with p in the type of v as tensor cores take it, and nothing of keys that are not reached."""
+        dtype = self.program.dtype.numpy
+
+        def product(p: Array) -> Array:
+            v = _load(self.v, heads.b, heads.hk, keys)
+            v = v if reached is None else np.where(reached[:, keys, None], v, np.float32(0))
+            return p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
+
+        return product
+
+    def _reached(self, heads: Heads) -> Array | None:
+        """Which keys a query may see by their place: [n, Sk]; None: all."""
+        reach = self.program.holes.reach
+        if reach is None:
+            return None
+        each = zip(*(x.tolist() for x in heads), strict=True)
+        known = ({**self.values, **dict(zip(Heads._fields, head, strict=True))} for head in each)
+        return np.stack([reach.evaluate(self.q_len, self.kv_len, values) for values in known])
+
+
+def _load(x: Array, b: Array, h: Array, rows: slice) -> Array:
+    """Rows of some heads: [n, rows, D], float32, contiguous."""
+    return x[b, h, rows].astype(np.float32, order="C")

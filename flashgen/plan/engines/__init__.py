@@ -1,0 +1,1 @@
+"""How the products of a step are issued, who loads, who waits."""

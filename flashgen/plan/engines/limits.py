@@ -1,0 +1,61 @@
+"""What the kernels for tensor cores serve, whatever the architecture."""
+
+from collections.abc import Iterator
+
+from flashgen.errors import PlanError
+from flashgen.plan.kernel import TilePlan
+from flashgen.plan.strategy import Problem, Request
+from flashgen.spec import HeadDim, Spec
+from flashgen.theory.schedule import SoftmaxPlan
+
+MAX_HEAD_DIM = 256  # what a thread's registers hold of o
+WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
+MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
+
+
+def unserved(request: Request, *, engine: str, operand: int, algorithm: str = "") -> str | None:
+    """Why a strategy of this engine, for operands of so many bytes and this algorithm, if it names one, does not serve a request."""
+    if engine not in request.arch.engines:
+        return f"{request.arch.name} has no {engine}"
+    if request.spec.element.bytes != operand:
+        return f"it takes operands of {operand} bytes, not {request.spec.dtype}"
+    return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
+
+
+def check(problem: Problem, most: HeadDim = WHOLE) -> None:
+    """Raises PlanError for head dims and schedules that no kernel has."""
+    spec, arch, softmax = problem.spec, problem.arch.name, problem.softmax
+    for label, d, limit in (("qk", spec.head_dim.qk, most.qk), ("v", spec.head_dim.v, most.v)):
+        if d % 8 or not 8 <= d <= limit:
+            nearest = min(max(8, round(d / 8) * 8), limit)
+            raise PlanError(f"head_dim {label} is {d}: {arch} takes multiples of 8 from 8 to {limit}; the nearest is {nearest}")
+    if softmax.outer == "kv" and softmax.steps != ("normalized",) and not softmax.materialize:
+        raise PlanError(
+            f"schedule: outer is kv with {_schedule_text(softmax)}: kernels have the keys in the outer loop with {{passes: 1, normalize: "
+            "each_step}; on the CPU (arch host) every schedule has"
+        )
+
+
+def _schedule_text(softmax: SoftmaxPlan) -> str:
+    return f"{{passes: {softmax.passes}, normalize: {softmax.normalize}}}"
+
+
+def v_splits(spec: Spec) -> int:
+    """Blocks that share v's columns."""
+    return -(-spec.head_dim.v // MAX_HEAD_DIM)
+
+
+def split_reasons(tile: TilePlan) -> Iterator[tuple[str, str]]:
+    """Why several blocks share a query tile, if they do."""
+    if tile.v_splits > 1:
+        columns = f"each with {tile.v_columns} columns of v: no thread holds o of more than {MAX_HEAD_DIM}"
+        yield "v_splits", f"{tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
+
+
+def up(x: int, to: int) -> int:
+    """The next multiple.
+
+    >>> up(72, 16)
+    80
+    """
+    return -(-x // to) * to

@@ -1,0 +1,170 @@
+"""Planning for mma.sync, of sm_80 and later, and for arrays that TMA cannot address.
+
+A block takes one query tile; each of its warps copies (cp.async) and multiplies.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import ClassVar
+
+from flashgen.errors import PlanError
+from flashgen.expr import KeyRanges
+from flashgen.plan.engines import limits
+from flashgen.plan.engines.instructions import native_reasons
+from flashgen.plan.engines.limits import up, v_splits
+from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
+from flashgen.plan.program import Argument, Parts
+from flashgen.plan.smem import lay_out
+from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
+from flashgen.spec import Spec
+
+MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
+RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
+RESERVED_BYTES = 1024  # of shared memory, the system's, a block
+
+# Registers a thread, fitted to what the compiler spills.
+FRAGMENTS = 208  # of q, s, p and o in a product
+SOFTMAX_FRAGMENTS = 280  # in between, when s counts more: its exponentials and p come to be
+SOFTMAX_SCORES = 2.25
+QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
+HOLE_REGISTERS = 24  # more where every element of s reads arrays
+
+# Clocks, estimates: the tiles that they choose were held against every legal one, timed (benchmarks/NOTES.md).
+MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
+LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
+LATENCY = 100  # of a key step of a block that nothing hides,
+LOAD_LATENCY = 500  # and when its loads have half a step
+STEP = 150  # start and end of two products
+BARRIER = 160  # a barrier of the only block on a multiprocessor; others fill most of the wait
+QUERY_TILE = 1500  # start and end of 128 query rows
+
+
+class MmaSync(Strategy):
+    """16-bit operands, online, in arrays of any strides."""
+
+    skeleton = "forward_sm80"
+    # p stays below 2^8, exact in float16 and bfloat16. A warp's step of 128x64 executes 770 instead of 880 instructions at head dim 128,
+    # 594 instead of 634 at 64, and no fewer at 32.
+    lazy_from: ClassVar[tuple[float, float]] = (33, 33)
+
+    def serves(self, request: Request) -> str | None:
+        return limits.unserved(request, engine="mma_sync", operand=2, algorithm="online")
+
+    def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims and schedules that no kernel has."""
+        limits.check(problem, limits.MAX_SPLIT)
+        v, splits = problem.spec.head_dim.v, v_splits(problem.spec)
+        if v % (8 * splits):
+            raise PlanError(
+                f"head_dim v is {v}: {splits} blocks share its columns on {problem.arch.name}, so it takes multiples of {8 * splits}"
+            )
+
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Tiles, warps, stages, and whether q stays in registers."""
+        spec = problem.spec
+        rows = choices(spec.block.m, (64, 128) if spec.warps is None else (16 * spec.warps, 32 * spec.warps))
+        keys = choices(spec.block.n, (16, 32, 48, 64, 96, 128))
+        warps = choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
+        stages = choices(spec.stages, (1, 2, 3))
+        for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
+            yield _draft(problem, block_m, block_n, w, n, kept)
+
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Sizes of products, warps, stages, registers."""
+        tile, pipe, warps = draft.tile, draft.pipeline, draft.workers.warps
+        if not 1 <= warps <= MAX_WARPS:
+            return f"warps is {warps}: 1 to {MAX_WARPS}"
+        if tile.block_m < 1 or tile.block_m % (16 * warps):
+            return f"block m is {tile.block_m}: each of {warps} warps takes 16 rows or more, so a multiple of {16 * warps}"
+        if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
+            return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
+        if not 1 <= pipe.stages <= MAX_STAGES:
+            return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
+        rows, s, o = _rows(draft), tile.block_n // 2, tile.v_columns // 2
+        q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
+        holes = problem.holes
+        read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
+        product, softmax = (rows * (q + x + o) + read for x in (s, SOFTMAX_SCORES * s))
+        if product > FRAGMENTS:
+            return f"q, s and o take {product:.0f} registers a thread, {FRAGMENTS} can be held"
+        if softmax > SOFTMAX_FRAGMENTS:
+            return f"softmax takes {softmax:.0f} registers a thread, {SOFTMAX_FRAGMENTS} can be held"
+        return None
+
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Roofline of a key step, and what surrounds it."""
+        tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+        warps, blocks, rows = draft.workers.warps, draft.workers.blocks, _rows(draft)
+        m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
+        mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
+        query = 0 if pipe.query_in_registers else tile.qk_columns
+        score = problem.holes.instructions
+        rescale = tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
+        products = rows * n * columns / 128
+        loads = n * columns / 256 + rows * query / 16 + n * columns / (warps * 8 * problem.copy_bytes)
+        others = loads + rows * (n / 2 * (4.75 + score.floats) + rescale) + 70
+        one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + LATENCY + (LOAD_LATENCY if pipe.stages == 1 else 0)
+        step = {
+            "tensor cores": 2 * m * n * columns / mma_flops,
+            "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
+            "instructions": (products + others) * warps / 4,
+            "shared memory": ((warps + 1) * n * columns + m * query) * 2 / 128,
+            "one warp": one_warp / blocks,  # its products and exponentials follow each other
+        }
+        clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks**2
+        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
+        return {**step, "step": clocks, "total": total * tile.v_splits * up(problem.seen.length, m) / problem.seen.length / m}
+
+    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
+        """A block a query tile."""
+        kernel = draft.attention("forward", Grid(draft.workers.threads, query_tiles(draft.tile)), ranges)
+        return Parts((kernel,), native_arguments(problem.spec))
+
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        yield from limits.split_reasons(draft.tile)
+        yield from native_reasons(problem, draft)
+
+
+def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
+    """What the spec pins, else the usual values."""
+    return usual if pinned is None else (pinned,)
+
+
+def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
+    splits = v_splits(problem.spec)
+    qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v // splits, 16)
+    tile = TilePlan(block_m, block_n, qk, v, qk, v, v_splits=splits)
+    pipeline = PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes)
+    q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
+    pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
+    smem = lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]])
+    dealing = DealingPlan(longest_first=not problem.seen.uniform)
+    return with_blocks(problem, Draft(tile=tile, workers=WorkersPlan(warps), pipeline=pipeline, smem=smem, dealing=dealing))
+
+
+def with_blocks(problem: Problem, draft: Draft) -> Draft:
+    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow."""
+    if isinstance(draft.smem, str):
+        return draft
+    by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
+    blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps))
+    return replace(draft, workers=replace(draft.workers, blocks=blocks))
+
+
+def _rows(draft: Draft) -> int:
+    """16-row tiles of a warp."""
+    return draft.tile.block_m // (16 * draft.workers.warps)
+
+
+def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
+    """The members of Params where kernels copy 16-bit operands themselves; `scratch` between outputs and strides."""
+    return (
+        *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
+        Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
+        *row_arguments(spec),
+        *scratch,
+        *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
+        *further_arguments(spec),
+    )

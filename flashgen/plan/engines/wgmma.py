@@ -1,0 +1,233 @@
+"""Planning for wgmma, of Hopper: warpgroups multiply, one loads (TMA), query tiles are dealt to persistent blocks."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from flashgen.expr import Holes, KeyRanges
+from flashgen.plan.engines import limits
+from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
+from flashgen.plan.engines.limits import up, v_splits
+from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
+from flashgen.plan.program import Argument, Parts
+from flashgen.plan.smem import lay_out
+from flashgen.plan.strategy import STRIPE, Draft, Problem, Request, Strategy, Tried
+from flashgen.spec import Spec
+
+REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a computing thread, by computing warpgroups
+ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
+SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
+READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
+COLUMN_REGISTERS = 16  # where all rows read the same,
+SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
+GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
+
+TILE_BYTES = 128  # of what is told about a query tile, all at once or each reader
+MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
+HALVED = 1050  # keys of a query row, up to which the way between the halves of the L2 bounds; with more it is as fast without, or slower
+KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
+
+# Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
+STEP = {1: 100, 2: 100, 3: 196}  # start of the two products of a key step, and their turn, by computing warpgroups
+EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
+QUERY_TILE = 2500  # start and end of 128 query rows
+OUTPUT = {"registers": 0, "own": 0, "keys": 300, "queries": 2500}  # more, by the place that cannot be loaded before o has left it
+AHEAD = 700  # less, where the next q is there already
+QUEUED = 0.8  # of that, where two more warpgroups wait for special functions while one multiplies
+COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
+NARROW = 0.97  # of the key tiles of a query tile: a warpgroup that sees more of them had better take them all
+CONTENTION = 1.1  # on shared memory that TMA fills while products read it
+LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
+
+
+OUTPUT_REASONS = {
+    "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
+    "keys": "o leaves through the place of a key tile, so the next query tile loads while this one is written",
+}
+
+
+class Wgmma(Strategy):
+    """16-bit operands, online, for arrays that tensor maps take."""
+
+    skeleton = "forward_sm90"
+    lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
+    apart = True
+
+    def serves(self, request: Request) -> str | None:
+        return limits.unserved(request, engine="wgmma", operand=2, algorithm="online") or (
+            None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
+        )
+
+    def check(self, problem: Problem) -> None:
+        limits.check(problem, limits.MAX_SPLIT)
+
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Tiles, stages, and whether o has a place of its own."""
+        spec = problem.spec
+        by_warps = [64, 128, 192] if spec.warps is None else [spec.warps * 16]
+        rows = by_warps if spec.block.m is None else [spec.block.m]
+        keys = KEYS if spec.block.n is None else [spec.block.n]
+        stages = [2, 3, 4] if spec.stages is None else [spec.stages]
+        halves = 128 * problem.seen.key_tiles(128, 128) <= HALVED
+        busy = spec.softmax.normalized and problem.holes.instructions.special > 0
+        for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
+            if not multiplied or (busy and block_m == 192):
+                yield _draft(problem, block_m, block_n, n, place, ahead, multiplied, halves)
+
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Sizes of products, stages, registers."""
+        tile, pipe, spec = draft.tile, draft.pipeline, problem.spec
+        groups = tile.block_m // 64
+        if tile.block_m % 64 or groups not in REGISTERS:
+            return f"block m is {tile.block_m}: a warpgroup takes 64 query rows and 1 to 3 compute, so 64, 128 or 192"
+        if tile.block_n % 16 or not 16 <= tile.block_n <= 256:
+            return f"block n is {tile.block_n}: a product takes multiples of 16 keys from 16 to 256"
+        if not 1 <= pipe.stages <= 8:
+            return f"stages is {pipe.stages}: 1 to 8"
+        if spec.warps is not None and spec.warps * 16 != tile.block_m:
+            return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
+        if pipe.output_place == "keys" and (groups == 3 or 64 * tile.v_stored > tile.block_n * min(tile.qk_stored, tile.v_stored)):
+            return f"o of {groups} times 64 rows, {128 * tile.v_stored} bytes each, does not fit k's and v's place of {tile.block_n} keys"
+        if pipe.query_stages > 1 and groups < 3:
+            return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
+        holes = problem.holes
+        by_row = holes.gathers or any(read.by_row for read in holes.reads)
+        extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
+        gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
+        extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.instructions.special else 0
+        needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
+        if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
+            return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
+        return None
+
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Roofline of a key step, and what surrounds it."""
+        tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+        m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
+        score, multiplied = problem.holes.instructions, 1 / pipe.multiplied if pipe.multiplied else 0
+        softmax, rescale = 2.2, 0.0  # of an element, of a key tile
+        if problem.softmax.normalized:
+            softmax, rescale = 4.2, tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
+        instructions = n / 2 * (softmax + score.floats + PRODUCTS.all * multiplied) + n / 4 + rescale + 100  # of a warp
+        products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
+        step = {
+            "tensor cores": products * (1 if groups == 2 else COLLISIONS),
+            "special functions": m * n * (problem.softmax.exponentials + score.special - multiplied) / arch.exp2,
+            "instructions": instructions * draft.workers.warpgroups,
+            "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,
+            "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
+        }
+        exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
+        if groups == 3 and step["special functions"] > step["tensor cores"]:
+            exposed *= QUEUED
+        clocks = max(step.values()) + exposed + STEP[groups] * (1 if pipe.stages > 1 else 3) - pipe.stages
+        seen, rows = problem.seen, WARPGROUP_ROWS if draft.dealing.narrow else m  # that see key tiles together
+        tiles = (seen.key_tiles(rows, n) + seen.key_tiles(m, n)) / 2  # whoever skips one still takes its turn, hence half of the gain
+        tiles += seen.paired  # which begin anywhere in a key tile
+        keys = tiles * clocks * up(seen.length, rows)
+        around = (QUERY_TILE * m / 128 + OUTPUT[pipe.output_place] - (AHEAD if pipe.query_stages > 1 else 0)) * up(problem.seen.length, m)
+        return {**step, "exposed": exposed, "step": clocks, "total": (keys + around) * tile.v_splits / problem.seen.length / m}
+
+    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
+        """One block a multiprocessor; the counter deals."""
+        grid = Grid(draft.workers.threads, query_tiles(draft.tile), early=True, resident=1)
+        return Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
+
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        tile, seen = draft.tile, problem.seen
+        yield from limits.split_reasons(tile)
+        if draft.dealing.halves:
+            yield "halves", "blocks near one half of the L2 take one half of the heads, so that fewer bytes cross between the halves"
+        if draft.pipeline.output_place in OUTPUT_REASONS:
+            yield "output_place", OUTPUT_REASONS[draft.pipeline.output_place]
+        if draft.dealing.narrow:
+            m, n = tile.block_m, tile.block_n
+            tiles = f"{seen.key_tiles(STRIPE, n):.1f} of the {seen.key_tiles(m, n):.1f} key tiles of a query tile"
+            when = "whatever the tensors hold" if seen.paired else f"on average {tiles} at length {seen.length}"
+            yield "narrow", f"each warpgroup takes what its own {WARPGROUP_ROWS} rows see, {when}"
+        yield from native_reasons(problem, draft)
+
+
+def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
+    """What o leaves from, with q of how many query tiles; float32 goes to memory from the registers."""
+    if problem.spec.out_element.bytes == 4:
+        return [("registers", 1)]
+    return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
+
+
+def _draft(
+    problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
+) -> Draft:
+    qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
+    splits = v_splits(problem.spec)
+    columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
+    tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, 64), up(columns, 64), v_splits=splits)
+    groups = max(1, block_m // 64)
+    load, compute = REGISTERS[min(groups, 3)]
+    workers = WorkersPlan(warps=4 * groups, load_warps=4, compute_registers=compute, load_registers=load, turns=groups > 1)
+    pipeline = PipelinePlan(stages=stages, query_stages=ahead, output_place=place, multiplied=multiplied)
+    dealing = DealingPlan(counter=True, longest_first=not problem.seen.uniform, halves=halves, narrow=_narrow(problem, block_m, block_n))
+    told = 1 + groups if dealing.narrow else 1
+    return Draft(tile=tile, workers=workers, pipeline=pipeline, smem=_smem(problem, tile, pipeline, told), dealing=dealing)
+
+
+def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
+    """Where rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
+    if block_m == 64:
+        return False
+    return problem.seen.paired or block_m > 128 or problem.seen.key_tiles(64, block_n) < NARROW * problem.seen.key_tiles(block_m, block_n)
+
+
+def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> SmemPlan | str:
+    """`told`: readers of what is dealt, each with a piece of its own."""
+    stages, shares = pipe.stages, pipe.output_place == "queries"
+    q, o = tile.block_m * tile.qk_stored * 2, tile.block_m * tile.v_stored * 2
+    q = max(q, o) if shares else q
+    pieces = [
+        ("Q", "Q", q, pipe.query_stages, 1024),
+        ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
+        *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
+    ]
+    barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
+    barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
+    barriers += [("V arrived", "V_ARRIVED", stages)] if problem.holes.reach else []
+    barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
+    pieces.append(("tile", "TILE", TILE_BYTES, told, 8))
+    return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
+
+
+def _computes(holes: Holes) -> bool:
+    """Whether score or mask hold more of an element than s."""
+    return holes.beside or holes.divides or holes.instructions.special > 1
+
+
+def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
+    tile = draft.tile
+    yield Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m))
+    yield Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n))
+    yield Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n))
+    yield from _output(spec)
+    yield from row_arguments(spec)
+    yield from _dealing(draft.dealing.halves)
+    yield from further_arguments(spec)
+
+
+def _dealing(halves: bool) -> Iterator[Argument]:
+    """What query tiles are dealt by."""
+    dealt = "query tiles dealt beyond the first of each block"
+    if halves:
+        dealt = "query tiles dealt of each half of the heads"
+        yield Argument(
+            "halves", "const int*", "pointer", "halves", comment="of the L2, the nearer one of each of 256 multiprocessors; zeros will do"
+        )
+    yield Argument("counter", "int*", "pointer", "counter", comment=f"{dealt}; blocks that are done. Zero at launch, zero again after")
+
+
+def _output(spec: Spec) -> Iterator[Argument]:
+    """o, by TMA, or where it is of float32 from the registers."""
+    if spec.out_element.bytes == 2:
+        yield Argument("o", "TensorMap", "tensor_map", "o", (64, 64))
+    else:
+        yield Argument("o", "float*", "pointer", "o")
+        yield Argument("o_strides", "Strides", "strides", "o")

@@ -1,0 +1,170 @@
+"""A Kernel: one of a Program, with its own grid and shared memory and, if it attends, tile, workers, pipeline, dealing, key ranges."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from flashgen.expr import KeyRanges
+
+WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """The rows and columns that one step of a block multiplies."""
+
+    block_m: int  # query rows of a tile
+    block_n: int  # keys of a tile
+    qk_columns: int  # of q and k in the products: the head dim in steps of 16, zero beyond it
+    v_columns: int  # of v and o
+    qk_stored: int  # columns that a row of q or k takes in shared memory
+    v_stored: int
+    qk_part: int = 0  # columns of q and k that one sum of a score covers; 0: all
+    v_part: int = 0  # columns of v that one product takes; 0: all
+    v_splits: int = 1  # blocks that share a query tile, each with so many columns of v and o
+    query_tiles: int = 1  # of a block that takes several while a key tile stays
+
+    @property
+    def text(self) -> str:
+        return f"{self.block_m}x{self.block_n}"
+
+
+@dataclass(frozen=True)
+class WorkersPlan:
+    """The warps of a block, and their registers."""
+
+    warps: int  # that compute
+    load_warps: int = 0  # that only load
+    compute_registers: int = 0  # a thread, setmaxnreg; 0: as compiled
+    load_registers: int = 0
+    turns: bool = False  # warpgroups take turns at the tensor cores
+    blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
+
+    @property
+    def warpgroups(self) -> int:
+        """Those that compute."""
+        return self.warps // 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.warps + self.load_warps)
+
+
+OutputPlace = Literal["registers", "own", "keys", "queries"]  # none in shared memory, one of its own, that of a key tile, that of q
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """The tiles that are in flight or held, and where."""
+
+    stages: int  # key and value tiles in shared memory
+    query_stages: int = 1  # q of so many query tiles in shared memory
+    overlap: bool = False  # of float32: a tile's scores and the product of the one before are in flight at once; of 16 bits they always are
+    output_place: OutputPlace = "registers"  # that o leaves from, of forward_sm90: others have one way
+    query_in_registers: bool = False
+    in_place: bool = False  # float32 keys and values are split where they arrive in shared memory, else a kernel before has split them
+    copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
+    multiplied: int = 0  # one exponential in so many by multiply-adds, beside the special function unit; 0: none
+
+    @property
+    def stages_text(self) -> str:
+        return f"{self.stages} stage{'s' if self.stages > 1 else ''}"
+
+    @property
+    def extras(self) -> list[str]:
+        """The choices that tell candidates of one tile apart, besides stages and warps."""
+        extras = {
+            "o apart": self.output_place == "own",
+            "o in place of keys": self.output_place == "keys",
+            "q in registers": self.query_in_registers,
+            "overlapped": self.overlap,
+            "split in place": self.in_place,
+        }
+        extras[f"{self.query_stages} q tiles"] = self.query_stages > 1
+        extras[f"an exponential in {self.multiplied} by multiply-adds"] = self.multiplied > 0
+        return [text for text, holds in extras.items() if holds]
+
+
+@dataclass(frozen=True)
+class DealingPlan:
+    """How query tiles, and the key tiles of each, come to blocks and warpgroups."""
+
+    counter: bool = False  # a counter deals query tiles, so that blocks that finish early take more
+    longest_first: bool = False  # query tiles with most keys first, in sections of heads that share the L2
+    halves: bool = False  # query tiles are dealt by halves of the L2: blocks near one take the heads of one half of all heads
+    narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
+
+
+@dataclass(frozen=True)
+class Region:
+    """A named piece of shared memory: `count` pieces of `bytes`, from `offset` on."""
+
+    name: str  # as reports name it: `K`, `K full`
+    symbol: str  # as the emitted text names it: K, K_FULL
+    offset: int
+    bytes: int
+    count: int = 1
+    barrier: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.bytes * self.count
+
+
+@dataclass(frozen=True)
+class SmemPlan:
+    """Shared memory, bytes."""
+
+    regions: tuple[Region, ...] = ()
+    bytes: int = 0
+    capacity: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.bytes <= self.capacity, f"{self.bytes} of {self.capacity} bytes"
+        used = max((region.end for region in self.regions), default=0)
+        assert used <= self.bytes, f"regions end at {used} of {self.bytes} bytes"
+
+    @classmethod
+    def of(cls, *regions: Region) -> "SmemPlan":
+        """Shared memory that holds these regions and nothing else."""
+        end = max(region.end for region in regions)
+        return cls(regions=regions, bytes=end, capacity=end)
+
+
+# A number, a word (batch, heads, kv_heads, q_len, kv_len), or (word, n): how many pieces of n it takes to cover it.
+Extent = int | str | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The threads of a block, and how many blocks there are."""
+
+    threads: int
+    blocks: tuple[Extent, ...]  # their product
+    early: bool = False  # it may start before the kernel ahead of it ends, and waits itself (programmatic dependent launch)
+    resident: int = 0  # blocks of a multiprocessor that take all the work among them, `blocks` being its pieces; 0: a block a piece
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a program. All of them take the same Params, one after the other."""
+
+    entry: str
+    grid: Grid
+    smem: SmemPlan = field(default_factory=SmemPlan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Kernel):
+    """A kernel that multiplies tiles of queries, keys and values."""
+
+    tile: TilePlan
+    workers: WorkersPlan
+    pipeline: PipelinePlan
+    dealing: DealingPlan
+    ranges: KeyRanges  # of the keys that a query tile meets
+
+    @property
+    def computed(self) -> KeyRanges:
+        """The key tiles of rows that compute together: of a query tile, or of a warpgroup's rows where each narrows them."""
+        return replace(self.ranges, block_m=WARPGROUP_ROWS) if self.dealing.narrow else self.ranges

@@ -1,0 +1,1 @@
+"""The kernels before and after the attention."""

@@ -1,0 +1,34 @@
+"""What every attention kernel is launched on: its pieces of work, and the members of Params that do not depend on the skeleton."""
+
+from collections.abc import Iterator
+
+from flashgen.plan.kernel import Extent, TilePlan
+from flashgen.plan.program import Argument, row_outputs
+from flashgen.spec import Spec
+
+
+def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
+    """The pieces of work of an attention kernel."""
+    return (("q_len", tile.block_m), "heads", "batch", *((tile.v_splits,) if tile.v_splits > 1 else ()))
+
+
+def row_arguments(spec: Spec) -> Iterator[Argument]:
+    """The members of Params for outputs of one number a query row."""
+    comments = {"lse": "[B, Hq, Sq], natural log", "max": "[B, Hq, Sq], the greatest score of a row"}
+    for name in row_outputs(spec):
+        yield Argument(name, "float*", "pointer", name, comment=comments[name])
+
+
+def further_arguments(spec: Spec) -> Iterator[Argument]:
+    """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
+    words = {"float32": "float", "int32": "int", "bool": "bool"}
+    for t in spec.tensors:
+        array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
+        yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
+    yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
+    for p in spec.params:
+        yield Argument(p.argument, p.type, "scalar", p.argument)
+    for name in ("q_len", "kv_len", "heads", "batch"):
+        yield Argument(name, "int", "scalar", name)
+    yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
+    yield Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")

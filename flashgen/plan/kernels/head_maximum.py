@@ -1,0 +1,18 @@
+"""The kernel that runs after the attention where a spec asks for the greatest score of each head: it reads that of each row."""
+
+from flashgen.plan.kernel import Grid, Kernel, Region, SmemPlan
+from flashgen.plan.program import Argument, Parts, Scratch
+from flashgen.spec import Spec
+
+_THREADS = 512  # of the block that reads the rows of a head
+_REGION = Region("maximum of a warp", "", 0, 4, _THREADS // 32)  # all of its shared memory
+
+
+def head_maximum(spec: Spec) -> Parts:
+    """The kernel, if the spec asks for it, and memory for the rows' maxima unless they are an output too."""
+    if "max_logit" not in spec.outputs:
+        return Parts((), ())
+    maxima = () if "max" in spec.outputs else (Scratch("max", "float32", ("batch", "heads", "q_len")),)
+    kernel = Kernel("head_maximum", Grid(_THREADS, ("heads",)), SmemPlan.of(_REGION))
+    argument = Argument("max_logit", "float*", "pointer", "max_logit", comment="[Hq], the greatest score of a head")
+    return Parts((kernel,), (argument,), maxima)

@@ -1,0 +1,33 @@
+"""The kernels that run before the attention: they find out which keys a query tile sees where the mask compares what tensors hold."""
+
+from flashgen.expr import KeyRanges
+from flashgen.plan.kernel import Grid, Kernel
+from flashgen.plan.program import Argument, Parts, Scratch
+
+_WARP = 32  # threads: one warp a tile, or a piece of one
+
+
+def key_ranges(ranges: KeyRanges, *, early: bool, pieces: int) -> Parts:
+    """Two small kernels and their memory for each pairing of the mask; they start early if the attention does.
+
+    `pieces`: of a query tile that have ranges: itself, and the rows of each warpgroup where those narrow them.
+    """
+    whom = "each query tile" if pieces == 1 else "each query tile, and then each of its warpgroups,"
+    found = Parts((), ())
+    for pairing in ranges.pairings:
+        queries, keys = ("q_len", ranges.block_m), ("kv_len", ranges.block_n)
+        extents = f"extents_{pairing.name}"
+        kernels = (
+            Kernel(f"key_extents_{pairing.name}", Grid(_WARP, (keys, *pairing.axes), early)),
+            Kernel(f"key_ranges_{pairing.name}", Grid(_WARP * pieces, (queries, *pairing.axes), early)),
+        )
+        arguments = (
+            Argument(extents, "longlong2*", "pointer", extents, comment="the least and the greatest over each key tile"),
+            Argument(pairing.name, "int4*", "pointer", pairing.name, comment=f"keys that {whom} may see, and must see"),
+        )
+        scratch = (
+            Scratch(extents, "int64", (*pairing.axes, keys, 2)),
+            Scratch(pairing.name, "int32", (*pairing.axes, queries, 4 * pieces)),
+        )
+        found = Parts((*kernels, *found.kernels), (*found.arguments, *arguments), (*found.scratch, *scratch))
+    return found

@@ -1,0 +1,20 @@
+"""The kernel that runs after an attention of planes: plain float32 for query tiles that see what planes do not hold."""
+
+from flashgen.plan.kernel import Grid, Kernel, Region, SmemPlan, TilePlan
+from flashgen.plan.kernels.arguments import query_tiles
+from flashgen.plan.program import Argument, Parts, Scratch
+from flashgen.spec import Spec
+
+
+def plain(spec: Spec, tile: TilePlan) -> Parts:
+    """The kernel, and the flags by which the attention tells it of lost tiles."""
+    kernel = Kernel("forward_plain", Grid(2 * tile.block_m, query_tiles(tile), resident=1), plain_smem(spec, tile))
+    argument = Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
+    return Parts((kernel,), (argument,), (Scratch("lost", "int32", ("batch", "heads", ("q_len", tile.block_m), tile.block_m // 16)),))
+
+
+def plain_smem(spec: Spec, tile: TilePlan) -> SmemPlan:
+    """Its shared memory: query rows and one tile of keys or values, float32, four columns apart."""
+    qk, v = spec.head_dim.qk + 4, spec.head_dim.v + 4
+    q_bytes = 4 * tile.block_m * qk
+    return SmemPlan.of(Region("Q", "", 0, q_bytes), Region("K or V", "", q_bytes, 4 * tile.block_n * max(qk, v)))

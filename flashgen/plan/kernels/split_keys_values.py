@@ -1,0 +1,26 @@
+"""The kernel that runs before an attention of planes: it splits keys and values into planes, and finds the scale of each tile."""
+
+from flashgen.plan.kernel import Grid, Kernel, Region, SmemPlan, TilePlan
+from flashgen.plan.operands.planes import PlanesPlan
+from flashgen.plan.program import Argument, Parts, Scratch
+
+THREADS = 256
+SCALE_FLOATS = 4  # that a scale of keys or values takes: 16 bytes, the least that a copy moves
+_REGION = Region("extremes of a warp", "", 0, 8, THREADS // 32)  # all of its shared memory: two numbers a warp
+
+
+def split_keys_values(planes: PlanesPlan, tile: TilePlan) -> Parts:
+    """The kernel, and the memory of planes and scales."""
+    keys = ("batch", "kv_heads", ("kv_len", tile.block_n))
+    kernel = Kernel("split_keys_values", Grid(THREADS, (2, ("kv_len", tile.block_n), "kv_heads", "batch")), SmemPlan.of(_REGION))
+    arguments = (
+        *(Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them") for x in "kv"),
+        *(Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, 16 bytes apart, or NaN") for x in "kv"),
+    )
+    scratch = (
+        Scratch("k_planes", "float16", (*keys, planes.count * tile.block_n * tile.qk_stored)),
+        Scratch("v_planes", "float16", (*keys, planes.count * tile.block_n * tile.v_stored)),
+        Scratch("k_scales", "float32", (*keys, SCALE_FLOATS)),
+        Scratch("v_scales", "float32", (*keys, SCALE_FLOATS)),
+    )
+    return Parts((kernel,), arguments, scratch)

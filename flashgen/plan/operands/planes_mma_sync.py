@@ -1,0 +1,111 @@
+"""Planning float32 for sm_80 and later: planes multiplied by mma.sync; a block takes one query tile, a warp 16 rows of it."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from flashgen.plan.engines import limits
+from flashgen.plan.engines.limits import up
+from flashgen.plan.engines.mma_sync import LONE_WARP, MAX_STAGES, MAX_WARPS, MMA_SYNC_FLOPS, choices, with_blocks
+from flashgen.plan.kernel import DealingPlan, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.operands.planes import PLANES
+from flashgen.plan.operands.planes_strategy import PlanesStrategy
+from flashgen.plan.smem import lay_out
+from flashgen.plan.strategy import Draft, Problem, Request
+
+MAX_KEYS = 128
+FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything
+QK_PART = 64  # columns of q and k that one sum of a score covers
+V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
+
+# Clocks, estimates.
+SPILLED = 8  # instructions a register and step
+STEP = 300  # start and end of two products, and their barriers
+LOAD_LATENCY = 500  # of loads that have half a step
+QUERY_TILE = 1500  # start and end of 128 query rows
+
+
+class PlanesMmaSync(PlanesStrategy):
+    """float32 operands, online, in arrays of any strides."""
+
+    skeleton = "forward_sm80_split"
+
+    def serves(self, request: Request) -> str | None:
+        return limits.unserved(request, engine="mma_sync", operand=4)
+
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Tiles, stages, and whether q stays in registers."""
+        spec = problem.spec
+        rows = choices(spec.block.m, (32, 64, 128) if spec.warps is None else (16 * spec.warps,))
+        keys = choices(spec.block.n, (32, 48, 64))
+        stages = choices(spec.stages, (1, 2, 3))
+        for block_m, block_n, n, kept in product(rows, keys, stages, (True, False)):
+            yield _draft(problem, block_m, block_n, n, kept)
+
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Sizes of products, warps, stages, registers, and the memory of the plain kernel."""
+        tile, pipe, spec = draft.tile, draft.pipeline, problem.spec
+        if tile.block_m % 16 or not 16 <= tile.block_m <= 16 * MAX_WARPS:
+            return f"block m is {tile.block_m}: 1 to {MAX_WARPS} warps take 16 query rows each, so a multiple of 16 up to {16 * MAX_WARPS}"
+        if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
+            return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
+        if not 1 <= pipe.stages <= MAX_STAGES:
+            return f"stages is {pipe.stages}: 1 to {MAX_STAGES}"
+        if spec.warps is not None and spec.warps * 16 != tile.block_m:
+            return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
+        if reason := self.plain_objection(problem, draft):
+            return reason
+        held = _held(problem, draft)
+        if held > FRAGMENTS:
+            return f"q, s, p, o and sums of products take {held} registers a thread, {FRAGMENTS} can be held"
+        return None
+
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Roofline of a key step, and what surrounds it."""
+        tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+        m, n, columns, count = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, len(PLANES[problem.spec.precision].products)
+        operands = PLANES[problem.spec.precision].count
+        mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
+        query = 0 if pipe.query_in_registers else tile.qk_columns
+        score = problem.holes.instructions
+        products = n * columns / 128 * count  # instructions of a warp
+        others = operands * (n * columns / 256 + query / 16) + n / 2 * (6 + 4 * operands + score.floats) + 2 * tile.v_columns + 100
+        others += SPILLED * max(0, _held(problem, draft) - UNSPILLED)
+        one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + (LOAD_LATENCY if pipe.stages == 1 else 0)
+        step = {
+            "tensor cores": 2 * m * n * columns * count / mma_flops,
+            "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
+            "instructions": (products + others) * draft.workers.warps / 4,
+            "shared memory": ((draft.workers.warps + 1) * n * columns + m * query) * 2 * operands / 128,
+            "one warp": one_warp / draft.workers.blocks,  # its products and exponentials follow each other
+        }
+        clocks = max(step.values()) + STEP / draft.workers.blocks
+        total = (problem.seen.key_tiles(m, n) + 1 / draft.workers.blocks) * clocks + QUERY_TILE * m / 128 / draft.workers.blocks
+        return {**step, "step": clocks, "total": total * up(problem.seen.length, m) / problem.seen.length / m}
+
+
+def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
+    qk, v = problem.spec.head_dim.qk, up(problem.spec.head_dim.v, 16)
+    v_part = next(n for n in V_PARTS if v % n == 0)
+    tile = TilePlan(block_m, block_n, up(qk, 16), v, up(qk, 64), up(v, 64), QK_PART, v_part)
+    count = PLANES[problem.spec.precision].count
+    pieces = [
+        ("Q", "Q", count * block_m * tile.qk_stored * 2, 1, 1024),
+        ("K", "K", count * block_n * tile.qk_stored * 2, stages, 1024),
+        ("V", "V", count * block_n * tile.v_stored * 2, stages, 1024),
+    ]
+    draft = Draft(
+        tile=tile,
+        workers=WorkersPlan(max(1, block_m // 16)),
+        pipeline=PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes),
+        smem=lay_out(pieces, [], problem.arch.shared_bytes),
+        dealing=DealingPlan(longest_first=not problem.seen.uniform),
+    )
+    return with_blocks(problem, draft)
+
+
+def _held(problem: Problem, draft: Draft) -> int:
+    """Registers a thread of q, s, p, o and sums of products, at their most."""
+    tile, count, kept = draft.tile, PLANES[problem.spec.precision].count, draft.pipeline.query_in_registers
+    q = count * (tile.qk_columns // 4 if kept else 4)
+    scores = q + (1 + count) * tile.block_n // 2
+    return tile.v_columns // 2 + max(scores, (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2))

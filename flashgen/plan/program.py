@@ -1,0 +1,158 @@
+"""A Program: how a spec runs on an architecture, as kernels one after another. Templates and the interpreter read nothing else."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from flashgen.arch import Arch
+from flashgen.dtypes import DType
+from flashgen.expr import Expressions, Holes
+from flashgen.plan.kernel import Attention, Extent, Kernel
+from flashgen.plan.operands.planes import PlanesPlan, planes
+from flashgen.spec import Spec
+from flashgen.theory.schedule import SoftmaxPlan
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One member of the emitted `struct Params`, in order; the runtime fills it by `kind` and `of`."""
+
+    name: str  # the member
+    cuda: str  # its type
+    kind: Literal["tensor_map", "pointer", "strides", "array", "scalar"]
+    of: str  # q, k, v, an output, a scratch; counter, halves; `argument` of a param or tensor; softmax_scale; a size as group, section
+    box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
+    comment: str = ""
+    rank: int = 0  # array: its axes
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that the kernels of a call hand to each other; it holds anything before and after."""
+
+    name: str
+    dtype: str
+    shape: tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Kernels in the order of a call, the members of the Params that they share, the memory that they hand on."""
+
+    kernels: tuple[Kernel, ...]
+    arguments: tuple[Argument, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+    def preceded(self, by: "Parts") -> "Parts":
+        """These kernels after others, whose members and memory come last."""
+        return Parts((*by.kernels, *self.kernels), (*self.arguments, *by.arguments), (*self.scratch, *by.scratch))
+
+    def followed(self, by: "Parts") -> "Parts":
+        """These kernels before others."""
+        return Parts((*self.kernels, *by.kernels), (*self.arguments, *by.arguments), (*self.scratch, *by.scratch))
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A candidate that was not chosen, and why."""
+
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Why a program is as it is."""
+
+    cost: tuple[tuple[str, float], ...] = ()  # clocks a key step, by resource
+    reasons: tuple[tuple[str, str], ...] = ()  # field, why
+    rejected: tuple[Rejected, ...] = dataclasses.field(default=(), compare=False)
+
+
+def row_outputs(spec: Spec) -> tuple[str, ...]:
+    """The outputs of one number a query row; a head's maximum is made of its rows'."""
+    return tuple(name for name in ("lse", "max") if name in spec.outputs or (name == "max" and "max_logit" in spec.outputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """How a spec runs on an arch.
+
+    >>> program = plan(load("specs/causal.yaml"), "sm_90a")
+    >>> [kernel.entry for kernel in program.kernels]
+    ['forward']
+    """
+
+    spec: Spec
+    arch: Arch
+    skeleton: str  # template, as forward_sm90; `interpreter`: none
+    expressions: Expressions
+    holes: Holes
+    softmax: SoftmaxPlan
+    kernels: tuple[Kernel, ...]  # in the order of a call; none is launched on the CPU, whose interpreter reads the first
+    arguments: tuple[Argument, ...]  # of all kernels
+    scratch: tuple[Scratch, ...]
+    decision: Decision
+
+    @cached_property
+    def attention(self) -> Attention:
+        """The kernel that attends, the first of several."""
+        return self.attentions[0]
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """The kernels that attend: one, unless the schedule writes scores to memory."""
+        return tuple(kernel for kernel in self.kernels if isinstance(kernel, Attention))
+
+    @property
+    def launched(self) -> bool:
+        """Whether its kernels run on a GPU."""
+        return bool(self.arguments)
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.element
+
+    @property
+    def out_dtype(self) -> DType:
+        return self.spec.out_element
+
+    @property
+    def planes(self) -> PlanesPlan | None:
+        """The planes of float32 operands; None for 16-bit ones."""
+        return planes(self.spec)
+
+    @property
+    def row_outputs(self) -> tuple[str, ...]:
+        """The outputs that the attention writes of each query row: float32 [B, Hq, Sq]."""
+        return row_outputs(self.spec)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that explains the program, as JSON values."""
+        return {
+            "spec": self.spec.to_json(),
+            "arch": self.arch.name,
+            "skeleton": self.skeleton,
+            "softmax": dataclasses.asdict(self.softmax),
+            "kernels": [_kernel(kernel) for kernel in self.kernels],
+            "arguments": [dataclasses.asdict(argument) for argument in self.arguments],
+            "scratch": [dataclasses.asdict(scratch) for scratch in self.scratch],
+            "ranges": self.attention.ranges.to_json(),
+            "cost": dict(self.decision.cost),
+            "reasons": [{"field": field, "reason": reason} for field, reason in self.decision.reasons],
+            "rejected": [dataclasses.asdict(r) for r in self.decision.rejected],
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Eight hex digits that name this program."""
+        chosen = {k: v for k, v in self.to_json().items() if k not in ("rejected", "cost", "reasons")}
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name != "ranges"}
+    return {name: part if isinstance(part, str) else dataclasses.asdict(part) for name, part in parts.items()}

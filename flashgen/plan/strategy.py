@@ -1,0 +1,190 @@
+"""A Strategy serves some combinations of engine, operand and algorithm: it drafts candidates for the planner, and says what they cost."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.arch import Arch
+from flashgen.errors import PlanError
+from flashgen.expr import Expressions, Holes, KeyRanges
+from flashgen.plan.kernel import Attention, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.program import Parts
+from flashgen.spec import Spec
+from flashgen.theory.schedule import SoftmaxPlan, resolve
+
+STRIPE, GRAIN = 64, 16  # query rows and keys, of which tiles are multiples
+NEVER: tuple[float, float] = (math.inf, math.inf)  # of Strategy.lazy_from
+
+
+@dataclass(frozen=True)
+class Request:
+    """A spec for an arch, and the arrays that it shall take."""
+
+    spec: Spec
+    arch: Arch
+    copy_bytes: int  # that every row is aligned to; 0: arrays as the architecture likes them best
+
+    @property
+    def mapped(self) -> bool:
+        """Whether arrays are such as tensor maps take."""
+        return not self.copy_bytes
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the loops that the schedule asks for: online, passes, keys_outer, standard."""
+        softmax = resolve(self.spec.schedule)
+        if softmax.materialize:
+            return "standard"
+        if softmax.outer == "kv":
+            return "keys_outer"
+        return "passes" if softmax.passes > 1 or softmax.normalize == "each_step" else "online"
+
+    @property
+    def text(self) -> str:
+        """The combination, for people."""
+        rows = "" if self.mapped else f", rows aligned to {self.copy_bytes} bytes"
+        return f"{self.algorithm} attention of {self.spec.dtype} on {self.arch.name}{rows}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the mask shows of a sequence, at the length for which candidates are scored."""
+
+    length: int  # queries and keys
+    begin: NDArray[np.int64]  # of the keys that each STRIPE of query rows sees at that length, in GRAINs
+    end: NDArray[np.int64]
+    uniform: bool  # every query tile has the same number of key tiles
+    paired: bool  # kernels before the attention find the keys of each query tile
+
+    def key_tiles(self, block_m: int, block_n: int) -> float:
+        """Key tiles of a query tile, on average."""
+        first = np.arange(0, len(self.begin), max(1, block_m // STRIPE))
+        begin, end = np.minimum.reduceat(self.begin, first) * GRAIN, np.maximum.reduceat(self.end, first) * GRAIN
+        return float(np.mean(np.where(end > begin, -(-end // block_n) - begin // block_n, 0)))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a strategy plans for: a request, and what follows from its expressions."""
+
+    request: Request
+    expressions: Expressions
+    holes: Holes
+    softmax: SoftmaxPlan
+    seen: Seen
+
+    @property
+    def spec(self) -> Spec:
+        return self.request.spec
+
+    @property
+    def arch(self) -> Arch:
+        return self.request.arch
+
+    @property
+    def copy_bytes(self) -> int:
+        """The bytes of one copy into shared memory."""
+        return self.request.copy_bytes or 16
+
+    def with_stages(self, stages: int) -> "Problem":
+        """The problem with so many stages, unless the spec pins them."""
+        spec = Spec(**(self.spec.to_json() | {"stages": self.spec.stages or stages}))
+        return replace(self, request=replace(self.request, spec=spec))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A candidate, and the shared memory that it takes, or why that does not fit."""
+
+    tile: TilePlan
+    workers: WorkersPlan
+    pipeline: PipelinePlan
+    smem: SmemPlan | str
+    dealing: DealingPlan
+
+    @property
+    def text(self) -> str:
+        pipe = self.pipeline
+        return ", ".join([self.tile.text, pipe.stages_text, f"{self.workers.warps} warps", *pipe.extras])
+
+    @property
+    def pieces(self) -> int:
+        """Of a query tile, those that have key ranges: itself, and the rows of each warpgroup where those narrow them."""
+        return 1 + self.workers.warpgroups if self.dealing.narrow else 1
+
+    def attention(self, entry: str, grid: Grid, ranges: KeyRanges) -> Attention:
+        """The kernel of a draft that fits."""
+        assert isinstance(self.smem, SmemPlan), self.smem
+        return Attention(
+            entry,
+            grid,
+            self.smem,
+            tile=self.tile,
+            workers=self.workers,
+            pipeline=self.pipeline,
+            dealing=self.dealing,
+            ranges=ranges,
+        )
+
+
+Costed = tuple[Draft, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """All candidates: the legal ones with their cost, the cheapest first, and the others with the reason against each."""
+
+    legal: tuple[Costed, ...]
+    refused: tuple[tuple[Draft, str], ...]
+
+
+class Strategy(ABC):
+    """Plans the kernels of some combinations of engine, operand and algorithm."""
+
+    skeleton: ClassVar[str]  # the template of its kernels
+    lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
+    shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
+    apart: ClassVar[bool] = False  # what a score adds to rows and to columns is told apart: the skeleton has places for both
+
+    @abstractmethod
+    def serves(self, request: Request) -> str | None:
+        """Why it does not serve a request; None if it does."""
+
+    @abstractmethod
+    def check(self, problem: Problem) -> None:
+        """Raises PlanError where no candidate can help."""
+
+    @abstractmethod
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Every candidate: pinned values where the spec pins, else the usual ones."""
+
+    @abstractmethod
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Why this draft is illegal: the limit and both numbers."""
+
+    @abstractmethod
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Clocks of one key step by resource, and `total`: clocks for a query row."""
+
+    @abstractmethod
+    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
+        """Kernels, arguments and scratch of a draft, without those that find key ranges or a head's maximum."""
+
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """Why it chose what only it knows of: field, reason."""
+        yield from ()
+
+
+def serving(strategies: Sequence[Strategy], request: Request) -> Strategy:
+    """The first that serves a request. Raises PlanError, with what each of them says, if none does."""
+    refusals = []
+    for strategy in strategies:
+        if (reason := strategy.serves(request)) is None:
+            return strategy
+        refusals.append(f"{strategy.skeleton}: {reason}")
+    raise PlanError(f"no kernel serves {request.text}. {'; '.join(refusals)}")

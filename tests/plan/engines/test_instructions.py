@@ -1,0 +1,35 @@
+"""The instructions that a plan foretells, against those of the machine code."""
+
+import pytest
+
+from flashgen.bench.cases import VARIANTS
+from flashgen.errors import BackendError
+from flashgen.plan import plan
+from flashgen.plan.engines.instructions import instructions
+from flashgen.render import render
+from flashgen.runtime import nvrtc
+from flashgen.runtime.machine_code import key_tile
+from flashgen.spec import Spec
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools():
+    try:
+        nvrtc.compiler()
+        nvrtc.disassembler()
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("variant", "head_dim"), [(name, (64, 128)[i % 2]) for i, name in enumerate(VARIANTS)])
+def test_machine_code_has_what_the_plan_foretells(variant, head_dim):
+    chosen = plan(Spec(head_dim=head_dim, dtype="bfloat16", **VARIANTS[variant]), "sm_90a")
+    binary = nvrtc.compile(render(chosen))
+    found = key_tile(nvrtc.disassemble(binary), chosen)
+    foretold = instructions(chosen.attention.tile, chosen.attention.pipeline, chosen.softmax, chosen.holes)
+    large = (
+        chosen.attention.tile.block_n // 2 if chosen.softmax.normalized else 0
+    )  # differences taken first: a branch of the loop, seldom taken
+    assert foretold.special == pytest.approx(found.special, rel=0.15)
+    assert foretold.multiply + large == pytest.approx(found.multiply, rel=0.15)
+    assert not binary.spill_bytes
