@@ -21,7 +21,7 @@ from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout, liken
 from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
 from flashgen.runtime.kernel import Executable
-from flashgen.runtime.lengths import Axes, Pattern, Prepared, fresh
+from flashgen.runtime.lengths import Axes, Pattern, Prepared, Turns, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
@@ -44,8 +44,8 @@ class Gpu:
         self.spec, self.kernels, self.choice = spec, dict[str, Executable](), Choice(spec, candidate)
         self._arch = arch  # None: that of the arrays' device
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
-        self._patterns: dict[tuple[Any, ...], tuple[Pattern, ...]] = {}
-        self._latest: Pattern | None = None
+        self._patterns: dict[tuple[Any, ...], Turns] = {}
+        self._latest = Turns()  # that calls were adapted from
         names = ("q", "k", "v", *(t.name for t in spec.tensors))
         self._axes, self._axes_out = Axes(spec, names), Axes(spec, (*names, *spec.outputs))
         self._keeping = threading.Lock()
@@ -69,36 +69,25 @@ class Gpu:
         key = (*params.items(), *likes)
         if prepared := self._prepared.get(key):
             return self._run(prepared, given[0], out, addresses)
-        axes = self._axes_out if out else self._axes
-        same: tuple[Any, ...] = ()
-        pattern = self._latest
-        if not (pattern and pattern.likes == likes and pattern.params == params):
-            same = axes.key(tuple(params.items()), likes)
-            pattern = self._pattern(same, likes)
-        if pattern:
+        latest = self._latest
+        if (pattern := latest.pattern(likes, _STATES)) and pattern.params == params:
             with pattern.lock:
                 if prepared := pattern.adapted(likes):
                     return self._run(prepared, given[0], out, addresses)
-        known = self._patterns.get(same, ())
-        prepared, pattern = self._prepare(axes, given, out, params, likes if len(known) < _STATES else None)
+        axes = self._axes_out if out else self._axes
+        same = axes.key(tuple(params.items()), likes)
+        turns = self._patterns.get(same) or Turns()
+        if turns is not latest and (pattern := turns.pattern(likes, _STATES)):
+            self._latest = turns
+            with pattern.lock:
+                if prepared := pattern.adapted(likes):
+                    return self._run(prepared, given[0], out, addresses)
+        prepared, pattern = self._prepare(axes, given, out, params, likes if len(turns.patterns) < _STATES else None)
         self._keep(self._prepared, key, prepared, _CALLS_KEPT)
         if pattern:
-            self._keep(self._patterns, same, (*known, pattern), _PATTERNS_KEPT)
+            turns.patterns = (*turns.patterns, pattern)
+            self._keep(self._patterns, same, turns, _PATTERNS_KEPT)
         return self._run(prepared, given[0], out, addresses)
-
-    def _pattern(self, same: tuple[Any, ...], likes: list[Key]) -> Pattern | None:
-        """The pattern to adapt: one that holds these lengths already, else the one adapted longest ago, once there are enough."""
-        known = self._patterns.get(same, ())
-        for pattern in known:
-            if pattern.likes == likes:
-                break
-        else:
-            if len(known) < _STATES:
-                return None
-            pattern = known[0]
-            self._patterns[same] = (*known[1:], pattern)
-        self._latest = pattern
-        return pattern
 
     def _run(self, prepared: Prepared, q: Any, out: tuple[Any, ...], addresses: list[int]) -> tuple[Any, ...]:
         """Launches. `addresses`: of what is given and of `out`."""

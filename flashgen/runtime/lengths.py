@@ -13,7 +13,7 @@ from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.geometry import Sizes, block_count
 from flashgen.plan.geometry import shape as shape_of
-from flashgen.plan.params import of_sizes, record_dtype
+from flashgen.plan.params import of_lengths, record_dtype
 from flashgen.plan.program import Argument, Program
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
@@ -66,19 +66,37 @@ class Axes:
             ]
         of_axes = [[[_WORDS.index(word) for word in axis if word in _WORDS] for axis in words[name]] for name in names]
         self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
-        self._others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
+        self.others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
 
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
         """A key, equal for calls that differ in lengths alone and whose lengths are of one class; empty if an axis is missing."""
         try:
             found = length_class(likes[1][0][self.sequence])
-            return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self._others, likes, strict=True)]
+            return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self.others, likes, strict=True)]
         except IndexError:
             return ()
 
 
 def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     return operator.itemgetter(*positions) if positions else len
+
+
+class Turns:
+    """The patterns of calls that differ in lengths alone."""
+
+    def __init__(self) -> None:
+        self.patterns: tuple[Pattern, ...] = ()  # the one adapted longest ago first
+
+    def pattern(self, likes: Sequence[Key], enough: int) -> "Pattern | None":
+        """The one that holds these lengths already, else the one adapted longest ago, once there are enough."""
+        for pattern in self.patterns:
+            if pattern.likes == likes:
+                return pattern
+        if len(self.patterns) < enough:
+            return None
+        first, *others = self.patterns
+        self.patterns = (*others, first)
+        return first
 
 
 class Pattern:
@@ -98,12 +116,12 @@ class Pattern:
         prepared: Prepared,
     ):
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
-        self._axes = axes
+        self._axes, self._class = axes, length_class(sizes.kv_len)
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
-        sized = of_sizes(program, sizes)
+        sized = of_lengths(program, sizes)
         self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in sized]
         blocks = [size for kernel in program.kernels for size in kernel.grid.blocks if not isinstance(size, int)]
         self._blocks_follow_keys = any("kv_len" in size for size in blocks)
@@ -120,67 +138,73 @@ class Pattern:
         given = {t.name: t.argument for t in program.spec.tensors}
         self._arguments = [given.get(name, name) for name in axes.names]
         self._tensors = frozenset(given.values())
-        self._arrays = tuple(zip(self._arguments, axes.lengths, families, strict=True))
+        self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, families, strict=True))
+        self._layouts = {name: family.layout(like) for (name, _, _, family), like in zip(self._arrays, likes, strict=True)}
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
-        """The call on arrays of other lengths; None where they do not fit together, or where another plan may serve them."""
+        """The call on arrays of other lengths; None if they differ in more, do not fit together, or another plan may serve them."""
         if likes == self.likes:
             return self._prepared
-        known, sequence = self._prepared, self._axes.sequence
-        q_len, kv_len = likes[0][0][sequence], likes[1][0][sequence]
-        changed = self._changed(likes, (q_len, kv_len, -(-q_len // 32)))
-        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
+        known, sequence, of = self._prepared, self._axes.sequence, self._sizes
+        try:
+            q_len, kv_len = likes[0][0][sequence], likes[1][0][sequence]
+        except IndexError:  # an axis is missing
             return None
-        sizes = Sizes(self._sizes.batch, q_len, kv_len, self._sizes.heads, self._sizes.kv_heads)
-        if q_len != self._sizes.q_len:
+        changed = self._changed(likes, (q_len, kv_len, -(-q_len // 32)))
+        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH or length_class(kv_len) != self._class:
+            return None
+        sizes = Sizes(batch=of.batch, q_len=q_len, kv_len=kv_len, heads=of.heads, kv_heads=of.kv_heads)
+        if q_len != of.q_len:
             shapes = output_shapes(self._program.spec, sizes)
             outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
-            known, changed = replace(known, outputs=outputs), by_rows(fresh(outputs, known.ordinal), self._program.spec) | changed
+            known, changed = replace(known, outputs=outputs), fresh(outputs, known.ordinal) | changed
         if known.scratch:
             scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._program.scratch}
             known, changed = replace(known, scratch=scratch), changed | fresh(scratch, known.ordinal)
-        for name, layout in changed.items():
-            if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
-                return None
         if known.apart.pairs:
             moved = {name: changed[of] for name, of in zip(self._axes.names, self._arguments, strict=True) if of in changed}
             known = replace(known, apart=known.apart.moved(moved))
         self._adapt(sizes, changed)
         self.likes, self._sizes, self._prepared = list(likes), sizes, known
+        self._layouts |= changed
         return known
 
     def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Layout] | None:
-        """The layouts of arrays that are not as before, by argument; None if an axis is not as long as it has to be."""
+        """The layouts of given arrays that are not as before, by argument; None if a length is not that of the call, or if an array differs
+        in more, or lies so that another plan may serve it."""
+        if len(likes) != len(self.likes):
+            return None
         changed = {}
-        for like, before, (name, axes, family) in zip(likes, self.likes, self._arrays, strict=True):
-            for axis, which in axes:
-                if like[0][axis] != lengths[which]:
-                    return None
+        for like, before, (name, axes, others, family) in zip(likes, self.likes, self._arrays, strict=True):
+            shape, strides = like[:2]
             if like != before:
-                layout = family.layout(like)
-                changed[name] = rows_first(layout, self._program.spec.layout) if name in ROLES else layout
+                if len(shape) != len(before[0]) or others(shape) != others(before[0]) or like[2:] != before[2:]:
+                    return None
+                known = strides == before[1]
+                layout = changed[name] = Layout(tuple(shape), *self._layouts[name][1:]) if known else family.layout(like)
+                if not (known or _plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
+                    return None
+            for axis, which in axes:
+                if shape[axis] != lengths[which]:
+                    return None
         return changed
 
     def _adapt(self, sizes: Sizes, changed: Mapping[str, Layout]) -> None:
-        launch, values, grids = self._prepared.launch, of_sizes(self._program, sizes), None
+        launch, values, grids = self._prepared.launch, of_lengths(self._program, sizes), None
         assert launch
         if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
             multiprocessors = device(self._prepared.ordinal).multiprocessors
             grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
         changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
         moved = []
-        for name, layout in changed.items():
+        for name, given in changed.items():
+            layout = rows_first(given, self._program.spec.layout) if name in ROLES else given
             for argument, offset in self._strides.get(name, ()):
                 changes.append(stride_change(argument, offset, layout))
             for map, at in self._maps.get(name, ()):
                 map.lay(layout)
                 moved.append(at)
         launch.adapt(changes, moved, grids)
-
-
-def by_rows(layouts: Mapping[str, Layout], spec: Spec) -> dict[str, Layout]:
-    """The layouts, those of q, k, v and o with axes [B, S, H, D]."""
-    return {name: rows_first(layout, spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
 
 
 @functools.lru_cache(1024)
