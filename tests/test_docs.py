@@ -1,5 +1,6 @@
 """The pages under docs/ tell the truth: links lead somewhere, files that they name exist, and each decision stands in the index."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "decisions"
 PAGES = sorted(DOCS.rglob("*.md"))
+RUN = [page for page in PAGES if ">>> " in page.read_text()]
 DECIDED = sorted(DECISIONS.glob("[0-9]*.md"))
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
@@ -45,6 +47,20 @@ def test_pictures_can_be_shown(page):
 
 def test_pages_name_files():
     assert sum(bool(named(page)) for page in PAGES) > 10
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(DOCS)))
+def test_examples_run_as_they_stand(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    examples = doctest.DocTestParser().get_doctest(page.read_text(), {}, page.stem, str(page), 0)
+    said = []
+    assert doctest.DocTestRunner().run(examples, out=said.append).failed == 0, "".join(said)
+    assert examples.examples
+
+
+def test_the_walk_begins_with_the_shipped_spec():
+    text = re.search(r"```yaml\n(.*?)```", (DOCS / "walk.md").read_text(), re.DOTALL)[1]
+    assert text == (ROOT / "specs" / "softcap.yaml").read_text()
 
 
 def test_the_index_has_every_decision_by_its_number_and_title():

@@ -31,7 +31,7 @@ SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 HOLE_REGISTERS = 24  # more where every element of s reads arrays
 
-# Clocks, estimates: the tiles that they choose were held against every legal one, timed (benchmarks/NOTES.md).
+# Clocks, estimates: the tiles that they choose were held against every legal one, timed (docs/decisions/401).
 MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
 LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
 LATENCY = 100  # of a key step of a block that nothing hides,

@@ -27,7 +27,7 @@ MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgro
 HALVED = 1050  # keys of a query row, up to which the way between the halves of the L2 bounds; with more it is as fast without, or slower
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
 
-# Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
+# Clocks, fitted to measured tiles: docs/decisions/101.
 STEP = {1: 100, 2: 100, 3: 196}  # start of the two products of a key step, and their turn, by computing warpgroups
 EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
 QUERY_TILE = 2500  # start and end of 128 query rows

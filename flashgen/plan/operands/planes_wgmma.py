@@ -24,7 +24,7 @@ EXTREMES_BYTES = 2 * 3 * SPLIT_THREADS // 32 * 8  # for keys and for values, in 
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
 
-# Clocks, fitted to measured tiles; see benchmarks/NOTES.md.
+# Clocks, fitted to measured tiles: docs/decisions/303.
 STEP = 300  # start and end of the two products of a key step, one after the other
 QUERY_TILE = 45  # start and end of 128 query rows, for each column of q and o
 IN_PLACE_TILE = 4300  # the same where keys and values are split in place
