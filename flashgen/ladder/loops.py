@@ -21,7 +21,7 @@ def functions(text: str, names: tuple[str, ...]) -> list[str]:
     lines, found = text.splitlines(), []
     for i, line in enumerate(lines):
         name = line.partition("(")[0].split(" ")[-1]
-        if name not in names or "__device__" not in line or not line.endswith("{"):
+        if name not in names or "__device__" not in line or not line.endswith(("{", ",")):
             continue
         indent = len(line) - len(line.lstrip())
         end = next(n for n in range(i + 1, len(lines)) if lines[n] == " " * indent + "}")

@@ -45,6 +45,11 @@ class WorkersPlan:
         return self.warps // 4
 
     @property
+    def load_warpgroups(self) -> int:
+        """Those that only load."""
+        return self.load_warps // 4
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
         return 32 * (self.warps + self.load_warps)
@@ -65,6 +70,11 @@ class PipelinePlan:
     in_place: bool = False  # float32 keys and values are split where they arrive in shared memory, else a kernel before has split them
     copy_bytes: int = 16  # of one copy into shared memory: what every row is aligned to
     multiplied: int = 0  # one exponential in so many by multiply-adds, beside the special function unit; 0: none
+
+    @property
+    def splitting(self) -> str:
+        """The template of who splits float32 keys and values: a kernel before the attention, or two of its warpgroups in place."""
+        return "in_place" if self.in_place else "before"
 
     @property
     def stages_text(self) -> str:
@@ -93,6 +103,11 @@ class DealingPlan:
     longest_first: bool = False  # query tiles with most keys first, in sections of heads that share the L2
     halves: bool = False  # query tiles are dealt by halves of the L2: blocks near one take the heads of one half of all heads
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
+
+    @property
+    def key_tiles(self) -> str:
+        """The template of whose key tiles a warpgroup takes: those of the query tile, or those of its own rows."""
+        return "own_tiles" if self.narrow else "shared_tiles"
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,11 @@ class Program:
         return self.spec.out_element
 
     @property
+    def v_dim(self) -> int:
+        """Columns of v and o that a block has."""
+        return self.spec.head_dim.v // self.attention.tile.v_splits
+
+    @property
     def planes(self) -> PlanesPlan | None:
         """The planes of float32 operands; None for 16-bit ones."""
         return planes(self.spec)

@@ -1,5 +1,6 @@
 """The one Jinja environment, and the one place that knows where text lives."""
 
+import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import jinja2
 
 COMMENT_COLUMN = 41  # characters before it
 RULER_WIDTH = 121
+WIDTH = 160  # of a line of emitted text, at most
 
 
 @cache
@@ -24,6 +26,15 @@ def aligned(code: str, comment: str) -> str:
     '  int BLOCK_M;                           // of a tile'
     """
     return f"{code}{' ' * max(3, COMMENT_COLUMN - len(code))}// {comment}" if comment else code
+
+
+def wrapped(text: str, prefix: str) -> str:
+    """The text of a comment in lines of WIDTH: what stands before the first one is as wide as `prefix`, which begins every other.
+
+    >>> wrapped("no key", "// ")
+    'no key'
+    """
+    return f"\n{prefix}".join(textwrap.wrap(text, WIDTH - len(prefix), break_long_words=False, break_on_hyphens=False))
 
 
 def ruler(title: str) -> str:
@@ -56,4 +67,5 @@ def environment() -> jinja2.Environment:
     )
     env.filters["aligned"] = aligned
     env.filters["ruler"] = ruler
+    env.filters["wrapped"] = wrapped
     return env

@@ -56,14 +56,20 @@ def view(program: Program) -> SimpleNamespace:
     kernel = program.attention
     regions = tuple(region for one in program.attentions for region in one.smem.regions)
     pipeline = SimpleNamespace(**(vars(kernel.workers) | vars(kernel.pipeline) | vars(kernel.dealing)))
+    pipeline.warpgroups, pipeline.load_warpgroups = kernel.workers.warpgroups, kernel.workers.load_warpgroups
+    pipeline.splitting, pipeline.key_tiles = kernel.pipeline.splitting, kernel.dealing.key_tiles
     launch = SimpleNamespace(dealt=kernel.dealing.counter, longest_first=kernel.dealing.longest_first)
     launch.kernels = [SimpleNamespace(entry=one.entry, **(vars(one.grid) | {"shared_bytes": one.smem.bytes})) for one in program.kernels]
+    launch.kernel = {one.entry: one for one in launch.kernels}
     launch.arguments, launch.scratch = program.arguments, program.scratch
-    found = SimpleNamespace(tile=kernel.tile, pipeline=pipeline, smem=SimpleNamespace(regions=regions), launch=launch)
+    found = SimpleNamespace(
+        tile=kernel.tile, pipeline=pipeline, smem=SimpleNamespace(regions=regions, region={r.symbol: r for r in regions}), launch=launch
+    )
     found.ranges, found.computed = kernel.ranges, kernel.computed
     found.split = program.planes and SimpleNamespace(planes=program.planes.count, products=program.planes.products)
     for name in (
         "spec",
+        "v_dim",
         "arch",
         "dtype",
         "out_dtype",

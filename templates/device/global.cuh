@@ -17,4 +17,6 @@ __device__ __forceinline__ void store_floats(float* to, float x, float y, float 
   asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
-__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+}

@@ -53,7 +53,7 @@ def test_what_a_thread_does_wrong(values, with_each):
 
 @pytest.mark.parametrize(
     ("arch", "wait"),
-    [("sm_90a", "ptx::mbarrier_wait(shared + V_FULL + 8 * stage(at), parity(at));"), ("sm_80", "ptx::copy_wait<STAGES - 2>();")],
+    [("sm_90a", "await(V_FULL, at);"), ("sm_80", "ptx::copy_wait<STAGES - 2>();")],
 )
 def test_kernels_with_and_without_a_wait(arch, wait, with_each):
     chosen = plan(Spec(head_dim=64, dtype="float16", mask="causal"), arch)

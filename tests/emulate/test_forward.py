@@ -125,7 +125,7 @@ def faulty(old, new, arch="sm_90a", index=0, q_len=200, kv_len=300, blocks=3):
 
 
 def test_reports_use_the_names_of_the_memory_map():
-    report = faulty("ptx::mbarrier_wait(shared + V_FULL + 8 * stage(at), parity(at));", "")
+    report = faulty("await(V_FULL, at);", "")
     assert "reads `V[" in report
     assert "written by the TMA load of `V full[" in report
     assert "Attend::start_output" in report
@@ -134,17 +134,17 @@ def test_reports_use_the_names_of_the_memory_map():
 
 def test_rows_past_the_last_are_not_written():
     assert "plain access of global memory at `lse`+0x640, outside its 1600 bytes" in faulty(
-        "q_idx + 8 * r < p.q_len)", "q_idx + 8 * r < p.q_len + 1)"
+        "row < sequence.q_len())", "row < sequence.q_len() + 1)"
     )
 
 
 def test_rows_that_nobody_writes_are_found():
-    assert "were never written" in faulty("q_idx + 8 * r < p.q_len)", "q_idx + 8 * r < p.q_len - 1)")
+    assert "were never written" in faulty("row < sequence.q_len())", "row < sequence.q_len() - 1)")
 
 
 def test_the_counter_is_left_zero():
-    assert "leaves its counter at [" in faulty("p.counter[0] = p.counter[1] = 0;", "p.counter[1] = 0;")
-    assert "leaves its counter at [" in faulty("p.counter[0] = p.counter[1] = p.counter[2] = 0;", "p.counter[1] = 0;", index=1)
+    for index in (0, 1):
+        assert "leaves its counter at [" in faulty("++i) counter[i] = 0;", "++i) counter[1] = 0;", index=index)
 
 
 def test_one_half_takes_what_the_other_has_left():

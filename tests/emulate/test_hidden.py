@@ -82,12 +82,12 @@ def test_nothing_of_them_comes_through(kernel, mask):
     judge(spec, found_by(arch, spec, q, k, v, values), q, k, v, **values)
 
 
-ARRIVES = "  if (lane == 0) ptx::mbarrier_arrive(shared + V_FULL + 8 * stage);"
+ARRIVES = "  if (lane == 0) ptx::mbarrier_arrive(shared + V_FULL + BARRIER_BYTES * stage);"
 FAULTS = {  # of the warp that clears
     "fence": ("  if (any) ptx::async_proxy_fence();\n", "", "async proxy"),
-    "wait": ("  ptx::mbarrier_wait(shared + V_ARRIVED + 8 * stage, parities >> stage & 1);\n", "", "race"),
+    "wait": ("  ptx::mbarrier_wait(shared + V_ARRIVED + BARRIER_BYTES * stage, parities >> stage & 1);\n", "", "race"),
     "parity": ("  parities ^= 1 << stage;\n", "", "race|deadlock|phase"),
-    "whole": ("? V_FULL : V_ARRIVED;", "? V_FULL : V_FULL;", "deadlock"),
+    "whole": ("? V_FULL : V_ARRIVED)", "? V_FULL : V_FULL)", "deadlock"),
     "lanes": (f"  __syncwarp();\n{ARRIVES}", ARRIVES, "race|async proxy"),
     "places": ("+ lane % 8 * 16, 0, 0, 0, 0);", "+ lane % 4 * 16, 0, 0, 0, 0);", None),
     "rows": ("if (hidden[i] >> row & 1)", "if (hidden[i] >> row & 2)", None),

@@ -150,7 +150,7 @@ def test_what_in_place_needs(right, wrong, message):
 @pytest.mark.parametrize(
     ("kernel", "begin", "barrier", "name"),
     [
-        ("split", "void extremes(", "  __syncthreads();\n", "race: warp . reads `extremes of a warp"),
+        ("split", "void splitters_meet(", "{ __syncthreads(); }\n", "race: warp . reads `extremes of a warp"),
         ("plain", "struct AttendPlain", "    __syncthreads();\n    scores(s);", "race: warp . reads `K or V"),
     ],
 )

@@ -52,7 +52,7 @@ CASES = {  # what the spec says, and m: with PAIRS of a query and a key, with RO
 KERNELS = {"sm_90a": ("sm_90a", {"m": 128, "n": TILE}), "sm_80": ("sm_80", {"m": 64, "n": TILE})}
 
 VOTE, LARGE_VOTE = "if (__any_sync(~0u, raised)) {", "if (__any_sync(~0u, large)) {"
-RISES, LAZILY = (f"(top[r] - rows.max[r]) * variant.to_log2() > {by}" for by in ("0.0f", "RESCALE_THRESHOLD"))
+RISES = "(top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD"
 BASE, BIAS = "fabsf(base[r]) * variant.to_log2() >= LARGE", "fmaxf(fabsf(base[r]), fabsf(bias[r])) * variant.to_log2() >= LARGE"
 FACTORS = "factor[0] != 1.0f || factor[1] != 1.0f"
 NEAR = "near(base[1], bias[1], top[1], variant)"
@@ -65,7 +65,7 @@ FAULTS = {  # the case that shows it, what stands in its text, and what is plant
     "falls": ("rising", RISES, RISES.replace(">", "<")),
     "rises in the second row": ("row-5", f"raised |= {RISES}", f"raised = {RISES}"),
     "rises in the first row": ("row-13", f"raised |= {RISES}", f"raised |= r == 0 && {RISES}"),
-    "rises by more": ("lazily", LAZILY, f"{LAZILY} * 100.0f"),
+    "rises by more": ("lazily", RISES, f"{RISES} * 100.0f"),
     "the largest of two columns": ("row-5", "return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }", "return x; }"),
     "o stays": ("rising", "rescale_rows(o", "if (false) rescale_rows(o"),
     "o stays in half of the warps": ("rising", "rescale_rows(o", "if (threadIdx.x / 32 % 2) rescale_rows(o"),

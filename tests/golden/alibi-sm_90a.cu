@@ -68,14 +68,16 @@ constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared 
 constexpr int STAGES = 2;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
-constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 
-constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
+constexpr int WARPGROUPS = 2, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
+constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
-constexpr int TILE_BYTES = 128;
-constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+constexpr int TILE_BYTES = 128, BARRIER_BYTES = 8;   // of a query tile's Work, of an mbarrier
 
-// Shared memory, bytes from its start. A tile lies as blocks of 64 columns, 128 bytes a row.
+constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+constexpr int QUERY_STAGES = 1;          // query tiles in shared memory
+
+// Shared memory, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 32768
 constexpr u32 K = 32768;                 // 2 x 32768
 constexpr u32 V = 98304;                 // 2 x 32768
@@ -94,6 +96,13 @@ constexpr u32 TILE_EMPTY = 196824;       // 1 x 8
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
 constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
+constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+
+// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+}
+
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
 namespace ptx {                          // one instruction a function
@@ -105,7 +114,8 @@ __device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
 }
 __device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
 __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
-  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }"
+    :: "r"(bar), "r"(parity) : "memory");
 }
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
@@ -150,8 +160,10 @@ template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm 
 // d[64 x 128] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
     "}, %64, %65, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
@@ -167,9 +179,11 @@ __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulat
 // d[64 x 128] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
 __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, { %64, %65, %66, %67 }, %68, p, 1, 1, 1; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -183,19 +197,23 @@ __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int ac
 
 }  // namespace ptx
 
-// Shared-memory descriptors of wgmma, 128-byte swizzle: rows contiguous along k, or along n with 64-column blocks `block_bytes` apart.
-__device__ __forceinline__ u64 k_major(u32 at) { return (at & 0x3FFFF) >> 4 | 1ull << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
-__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return (at & 0x3FFFF) >> 4 | u64(block_bytes >> 4) << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+// Shared-memory descriptors of wgmma (PTX ISA 9.0, 9.7.15.5.1): address, leading and stride offset in units of 16 bytes, 128-byte swizzle.
+constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = u64(8 * ROW_BYTES >> 4) << 32;   // from 8 rows to the next 8
+__device__ __forceinline__ u64 address(u32 at) { return (at & 0x3FFFF) >> 4; }
+// Rows contiguous along k; or along n, with blocks of SWIZZLE_COLUMNS so many bytes apart.
+__device__ __forceinline__ u64 k_major(u32 at) { return address(at) | 1ull << 16 | STRIDE | SWIZZLE_128; }
+__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return address(at) | u64(block_bytes >> 4) << 16 | STRIDE | SWIZZLE_128; }
 __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (descriptor & ~0xFFFFFFFFull) | u32(u32(descriptor) + (bytes >> 4)); }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
+  const Params& p;
   float factor;                          // log2 units of one unit of the score
   float slope;                           // of the raw q.k, from column to column
   int offset;
   int offset_2;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
     factor = p.softmax_scale * 1.442695f;
     slope = p.arg_slopes(head) / p.softmax_scale;
     offset = p.q_len - p.kv_len;
@@ -207,23 +225,38 @@ struct Variant {                         // what score and mask need, folded onc
     float bias;                          // what all its scores have besides
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
     row.bias = slope * float(kv_begin - q_idx + offset);
     row.end = min(q_idx + offset_2, p.kv_len) - kv_begin;
     return row;
   }
-  __device__ __forceinline__ float row_bias(const Params& p, const Row& row) const { return row.bias; }   // what all its scores have besides
-  __device__ __forceinline__ float column_slope(const Params& p) const { return slope; }   // what the raw q.k has more from column to column
+  __device__ __forceinline__ float row_bias(const Row& row) const { return row.bias; }   // what all its scores have besides
+  __device__ __forceinline__ float column_slope() const { return slope; }   // what the raw q.k has more from column to column
 
   // kv_idx <= q_idx + kv_len - q_len
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
     return column < row.end;
   }
 };
 
+// ------------------------------------------------------------------------------------------------------------- geometry
+
+struct Sequence {                        // one of the batch: its lengths in rows and in tiles, and where its rows lie
+  const Params& p;
+  const int batch;
+
+  __device__ __forceinline__ int q_len() const { return p.q_len; }
+  __device__ __forceinline__ int kv_len() const { return p.kv_len; }
+  __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
+  __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // The number of a query row among those of all heads and sequences.
+  __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
+};
+
 // -------------------------------------------------------------------------------------------------------------- softmax
 
+constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
 struct Rows {                            // the running state of a thread's two rows
   float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
 };
@@ -274,22 +307,23 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant,
+                                        int q_idx, int kv_begin) {
   float top[2], base[2], reference[2], bias[2];   // reference: what exponents are relative to
   bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     top[r] = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
       top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
     }
-    bias[r] = variant.row_bias(p, row);
+    bias[r] = variant.row_bias(row);
     if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
       base[r] = raise(r, top[r] + bias[r], rows, rescale[r], variant);
       subtract(s, r, near(base[r], bias[r], top[r], variant));
@@ -337,22 +371,25 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
+  __device__ __forceinline__ Work(int t, const Params& p, int first_head, int heads) {
+    const int blocks = Sequence{p, 0}.query_tiles();   // of every sequence
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = first_head + section * p.section + within % width;
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+  __device__ __forceinline__ Work(int t, const Params& p) : Work(t, p, 0, p.heads * p.batch) {}
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -379,6 +416,9 @@ struct Work {                            // the t-th query tile and its key tile
   }
 };
 
+// Query tiles of some heads, each as often as blocks share it.
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+
 // ---------------------------------------------------------------------------------------------------------------- roles
 
 // What was found out about a query tile goes to the others through shared memory, word by word.
@@ -396,34 +436,79 @@ __device__ __forceinline__ Work fetch(u32 at) {
 }
 static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
+// The last block leaves the counters as it found them, and the one behind them, of blocks that are done.
+__device__ __forceinline__ void leave(int* counter, int counters) {
+  __threadfence();
+  if (atomicAdd(counter + counters, 1) == int(gridDim.x) - 1)
+    for (int i = 0; i <= counters; ++i) counter[i] = 0;
+}
+
+// A warp's next number.
+__device__ __forceinline__ int take(int* counter) {
+  int taken;
+  if (threadIdx.x % 32 == 0) taken = atomicAdd(counter, 1);
+  return __shfl_sync(~0u, taken, 0);
+}
+
+struct Dealer {                          // query tiles by a counter, a block's first by its own number
+  static constexpr int COUNTERS = 1;
+  const Params& p;
+  const int count = count_query_tiles(p, p.heads * p.batch);
+  int t;
+
+  __device__ __forceinline__ bool next(int dealt) {
+    t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
+    return t < count;
+  }
+  __device__ __forceinline__ Work work() const { return Work(t, p); }
+};
+
 // One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
 __device__ __forceinline__ void deal(const Params& p, u32 shared) {
-  const int lane = threadIdx.x & 31;
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  const auto take = [&](int* counter) {
-    int taken;
-    if (lane == 0) taken = atomicAdd(counter, 1);
-    return __shfl_sync(~0u, taken, 0);
-  };
-  ptx::previous_kernel_wait();           // the counter is zero
+  const int lane = threadIdx.x & 31, reader = 0;
+  const u32 place = shared + TILE + TILE_BYTES * reader;
+  Dealer dealer{p};
+  ptx::previous_kernel_wait();           // what is counted begins at zero
   for (int dealt = 0;; ++dealt) {
     ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
-    const int t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
-    const bool more = t < count;
+    const bool more = dealer.next(dealt);
     if (more) {
-      const Work work(t, p);
-      if (lane == 0) post(shared + TILE, work);
-    } else if (lane == 0) {
-      ptx::store_shared(shared + TILE, u32(-1));
+      const Work work = dealer.work();
+      if (lane == reader) post(place, work);
+    } else if (lane == reader) {
+      ptx::store_shared(place, u32(-1));
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
     if (!more) break;
   }
-  if (lane) return;
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+  if (lane == 0) leave(p.counter, Dealer::COUNTERS);
 }
+
+struct Copies {                          // that one thread starts, for a query tile
+  const Params& p;
+  const u32 shared;
+  const Work& work;
+  __device__ __forceinline__ void queries(u32 dealt) const {
+    const u32 place = dealt % QUERY_STAGES, full = shared + Q_FULL + BARRIER_BYTES * place;
+    ptx::mbarrier_wait(shared + Q_EMPTY + BARRIER_BYTES * place, (dealt / QUERY_STAGES & 1) ^ 1);
+    ptx::mbarrier_expect(full, Q_BYTES);
+    for (int c = 0; c < QK_STORED; c += SWIZZLE_COLUMNS)
+      ptx::tma_load_as(ptx::passing(), shared + Q + place * Q_BYTES + column_at<BLOCK_M>(c), p.q, full, c, work.block * BLOCK_M, work.head, work.batch);
+  }
+  __device__ __forceinline__ void keys(int tile, int stage) const {
+    const u32 full = shared + K_FULL + BARRIER_BYTES * stage;
+    ptx::mbarrier_expect(full, K_BYTES);
+    for (int c = 0; c < QK_STORED; c += SWIZZLE_COLUMNS)
+      ptx::tma_load(shared + K + stage * K_BYTES + column_at<BLOCK_N>(c), p.k, full, c, tile * BLOCK_N, work.kv_head, work.batch);
+  }
+  __device__ __forceinline__ void values(int tile, int stage) const {
+    const u32 full = shared + V_FULL + BARRIER_BYTES * stage, first = work.v_split * V_COLUMNS;
+    ptx::mbarrier_expect(full, V_BYTES);
+    for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
+      ptx::tma_load(shared + V + stage * V_BYTES + column_at<BLOCK_N>(c), p.v, full, first + c, tile * BLOCK_N, work.kv_head, work.batch);
+  }
+};
 
 // One thread: fills the buffers.
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
@@ -434,16 +519,13 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work = fetch(shared + TILE);
     ptx::mbarrier_arrive(shared + TILE_EMPTY);
     if (work.block < 0) return;
-    ptx::mbarrier_wait(shared + Q_EMPTY, (dealt & 1) ^ 1);
-    ptx::mbarrier_expect(shared + Q_FULL, Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load_as(ptx::passing(), shared + Q + c * BLOCK_M * 2, p.q, shared + Q_FULL, c, work.block * BLOCK_M, work.head, work.batch);
+    const Copies copies{p, shared, work};
+    copies.queries(dealt);
     for (int tile = work.last(); tile >= work.first(); --tile) {
-      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES);
-      for (int c = 0; c < QK_STORED; c += 64) ptx::tma_load(shared + K + stage * K_BYTES + c * BLOCK_N * 2, p.k, shared + K_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES);
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_load(shared + V + stage * V_BYTES + c * BLOCK_N * 2, p.v, shared + V_FULL + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+      ptx::mbarrier_wait(shared + K_EMPTY + BARRIER_BYTES * stage, parity);
+      copies.keys(tile, stage);
+      ptx::mbarrier_wait(shared + V_EMPTY + BARRIER_BYTES * stage, parity);
+      copies.values(tile, stage);
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   }
@@ -453,16 +535,18 @@ struct Attend {                          // one warpgroup: 64 query rows against
   const Params& p;
   const u32 shared;
   const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
+  const u64 q_rows = k_major(shared + Q + warpgroup * WARPGROUP_ROWS * ROW_BYTES);
+  const u64 k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * ROW_BYTES);
   const bool leader = (threadIdx.x & 127) == 0;
-  const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
-  int step = 0;                          // key tiles taken so far, over all query tiles
-  int dealt = 0;                         // query tiles taken so far
+  int step = 0;                          // places of key tiles taken so far, over all query tiles
+  u32 dealt = 0;                         // query tiles taken so far
 
+  // The place of a key tile, and what tells that it has come or gone.
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
-  __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
-  __device__ __forceinline__ void release(u32 barrier) const { if (leader) ptx::mbarrier_arrive(barrier); }
+  __device__ __forceinline__ void await(u32 barriers, int at) const { ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * stage(at), at / STAGES & 1); }
+  __device__ __forceinline__ void release(u32 barriers, int nth) const { if (leader) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
   __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
-
+  __device__ __forceinline__ u32 query_place() const { return dealt % QUERY_STAGES; }
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
@@ -478,25 +562,27 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // The sums of q.k begin at what columns add to scores. Known before the turn, so that nothing is computed in it.
   __device__ __forceinline__ void begin_scores(float (&s)[BLOCK_N / 2], const Variant& variant) const {
-    const float slope = ptx::here(variant.column_slope(p));
+    const float slope = ptx::here(variant.column_slope());
     #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; ++i) s[i] = ptx::here(slope * float(column(i)));
   }
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
-    ptx::mbarrier_wait(shared + K_FULL + 8 * stage(at), parity(at));
+    await(K_FULL, at);
     take_turn();
+    const u64 q = advance(q_rows, query_place() * Q_BYTES), keys = advance(k_tile, stage(at) * K_BYTES);
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k)
-      ptx::product_qk(s, advance(q_rows, k / 4 * BLOCK_M * 128 + k % 4 * 32), advance(k_tile, stage(at) * K_BYTES + k / 4 * BLOCK_N * 128 + k % 4 * 32), 1);
+      ptx::product_qk(s, advance(q, column_at<BLOCK_M>(16 * k)), advance(keys, column_at<BLOCK_N>(16 * k)), 1);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
-    ptx::mbarrier_wait(shared + V_FULL + 8 * stage(at), parity(at));
+    await(V_FULL, at);
+    const u64 values = advance(v_tile, stage(at) * V_BYTES);
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, stage(at) * V_BYTES + k * 2048), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(values, 16 * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
@@ -507,17 +593,18 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // One key tile: its scores and the previous tile's output run on the tensor cores while another warpgroup computes exponentials.
   template <bool MASKED>
-  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows, const Variant& variant, int q_idx, int tile, bool final) {
+  __device__ __forceinline__ void advance_tile(float (&o)[V_COLUMNS / 2], float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4], Rows& rows,
+                                               const Variant& variant, int q_idx, int tile, bool final) {
     float rescale[2];
     start_scores(s, step + 1);
     start_output(o, probabilities, step);
     pass_turn();
     ptx::wgmma_wait<1>();
-    release(shared + K_EMPTY + 8 * stage(step + 1));
+    release(K_EMPTY, stage(step + 1));
     if (final) queries_read();
-    softmax<MASKED>(s, rows, rescale, p, variant, q_idx, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, rescale, variant, q_idx, tile * BLOCK_N);
     ptx::wgmma_wait<0>();
-    release(shared + V_EMPTY + 8 * stage(step));
+    release(V_EMPTY, stage(step));
     pack(s, probabilities);
     begin_scores(s, variant);
     rescale_rows(o, rescale);
@@ -525,33 +612,37 @@ struct Attend {                          // one warpgroup: 64 query rows against
   }
 
   // The last product with q is done; q's place is free.
-  __device__ __forceinline__ void queries_read() const { release(shared + Q_EMPTY); }
+  __device__ __forceinline__ void queries_read() const { release(Q_EMPTY, query_place()); }
 
-  // o / l through shared memory to o; lse straight from the registers.
+  // o / l through shared memory to o, the other outputs of a row straight from the registers.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) {
+    const Sequence sequence{p, work.batch};
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      const int row = q_idx + 8 * r;
       const End end = finalize(rows, r, variant);
       inverse[r] = end.inverse;
-      if ((lane & 3) == 0 && q_idx + 8 * r < p.q_len) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + q_idx + 8 * r] = end.lse;
+      if (work.v_split == 0 && (lane & 3) == 0 && row < sequence.q_len()) p.lse[sequence.row(work.head, row)] = end.lse;
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    const u32 place = shared + O + warpgroup * 64 * 128;
+    const u32 place = shared + O + warpgroup * WARPGROUP_ROWS * ROW_BYTES;
     if (leader) ptx::tma_store_wait_read();           // the previous tile has left it
     meet();
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
-      const u32 at = place + k / 4 * BLOCK_M * 128 + row * 128 + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
-      ptx::stmatrix_x4(at, ptx::bf16x2(o[8 * k], o[8 * k + 1]), ptx::bf16x2(o[8 * k + 2], o[8 * k + 3]),
-                       ptx::bf16x2(o[8 * k + 4], o[8 * k + 5]), ptx::bf16x2(o[8 * k + 6], o[8 * k + 7]));
+      const u32 block = place + k / 4 * BLOCK_M * ROW_BYTES, at = block + row * ROW_BYTES + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      const auto pair = [&](int i) { return ptx::bf16x2(o[8 * k + 2 * i], o[8 * k + 2 * i + 1]); };
+      ptx::stmatrix_x4(at, pair(0), pair(1), pair(2), pair(3));
     }
     ptx::async_proxy_fence();
     meet();
     if (leader) {
-      for (int c = 0; c < V_STORED; c += 64) ptx::tma_store_as(ptx::passing(), p.o, place + c * BLOCK_M * 2, c, work.block * BLOCK_M + warpgroup * 64, work.head, work.batch);
+      for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
+        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<BLOCK_M>(c), work.v_split * V_COLUMNS + c,
+                          work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS, work.head, work.batch);
       ptx::tma_store_commit();
     }
   }
@@ -562,27 +653,29 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * 64 + warp * 16 + lane / 4;
+      const int q_idx = work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;
       const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
-      ptx::mbarrier_wait(shared + Q_FULL, dealt & 1);
+      ptx::mbarrier_wait(shared + Q_FULL + BARRIER_BYTES * query_place(), dealt / QUERY_STAGES & 1);
       if (last >= 0) {
         begin_scores(s, variant);
         start_scores(s, step);
         pass_turn();
         ptx::wgmma_wait<0>();
-        release(shared + K_EMPTY + 8 * stage(step));
+        release(K_EMPTY, stage(step));
         if (first == last) queries_read();
-        softmax<true>(s, rows, rescale, p, variant, q_idx, last * BLOCK_N);
+        softmax<true>(s, rows, rescale, variant, q_idx, last * BLOCK_N);
         pack(s, probabilities);
         begin_scores(s, variant);
-        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile) advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
-        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile) advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[1], last) - 1; tile >= work.begin[1]; --tile)
+          advance_tile<true>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
+        for (int tile = min(work.end[0], last) - 1; tile >= work.begin[0]; --tile)
+          advance_tile<false>(o, s, probabilities, rows, variant, q_idx, tile, tile == first);
         start_output(o, probabilities, step);
         ptx::wgmma_wait<0>();
-        release(shared + V_EMPTY + 8 * stage(step++));
+        release(V_EMPTY, stage(step++));
       } else {
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
@@ -595,31 +688,34 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(const __grid_constant__ Params p) {
+// Barriers side by side, each of which so many arrivals complete.
+__device__ __forceinline__ void init(u32 barriers, int count, int arrivals) {
+  for (int i = 0; i < count; ++i) ptx::mbarrier_init(barriers + BARRIER_BYTES * i, arrivals);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = (u32)__cvta_generic_to_shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    ptx::mbarrier_init(shared + Q_FULL, 1);
-    ptx::mbarrier_init(shared + Q_EMPTY, WARPGROUPS);
-    for (int i = 0; i < STAGES; ++i) {
-      ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, WARPGROUPS);
-      ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, WARPGROUPS);
-    }
-    ptx::mbarrier_init(shared + TILE_FULL, 1);
-    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
+    init(shared + Q_FULL, QUERY_STAGES, 1);
+    init(shared + Q_EMPTY, QUERY_STAGES, WARPGROUPS);
+    init(shared + K_FULL, STAGES, 1);
+    init(shared + K_EMPTY, STAGES, WARPGROUPS);
+    init(shared + V_FULL, STAGES, 1);
+    init(shared + V_EMPTY, STAGES, WARPGROUPS);
+    init(shared + TILE_FULL, 1, 1);
+    init(shared + TILE_EMPTY, 1, 4 * WARPGROUPS + 1);   // warps that compute, and who loads
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if (warpgroup == 0) {
+  if (warpgroup < LOAD_WARPGROUPS) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
     if (threadIdx.x / 32 == 1) deal(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
-    Attend{p, shared, warpgroup - 1}.run();
+    Attend{p, shared, warpgroup - LOAD_WARPGROUPS}.run();
   }
 }

@@ -5,7 +5,8 @@
 //   arrays    q, o [B, Sq, Hq, 128] float32    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or apart; o error about 4e-07
+//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or
+//             apart; o error about 4e-07
 //   tile      128 queries x 32 keys    8 warps compute 16 query rows each and share the loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
@@ -55,18 +56,25 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int QK_PART = 64, V_PART = 32;   // columns that one sum of a score covers, that one product of values gives
 constexpr int PLANES = 2;                // of an operand, high first
-constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+constexpr int SPLIT_THREADS = 256;       // of a block that splits a tile
 constexpr int K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
 constexpr int SCALE_BYTES = 16;          // of the scale of a tile of keys or values, so often that a copy moves it
 
-// Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
+// Shared memory of the attention, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 65536
 constexpr u32 K = 65536;                 // 1 x 16384
 constexpr u32 V = 81920;                 // 1 x 16384
 
+constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+
+// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+}
+
 constexpr int WARPS = 8, THREADS = 32 * WARPS;
-constexpr int ROW_TILES = 1;             // of 16 query rows, a warp's
+constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -83,7 +91,9 @@ __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
 __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
@@ -132,24 +142,29 @@ __device__ __forceinline__ void load_columns(float* x, const float* from, const 
   ptx::load_global_x4(x + 4, from + 4);
 }
 
-// Where a chunk of 8 columns of a row lies in a plane: blocks of 64 columns, 128 bytes a row, swizzled. From there on: 16 columns number k,
-// and `rows` further down, a multiple of 8.
-__device__ __forceinline__ u32 place(u32 row, u32 chunk) { return row * 128 + ((chunk ^ row % 8) << 4); }
-template <int ROWS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) { return (at ^ k % 4 * 32) + k / 4 * ROWS * 128 + rows * 128; }
+// Where a chunk of 8 columns of a row lies in a plane. From there on: 16 columns number k, and `rows` further down, a multiple of 8.
+constexpr int CHUNK_BYTES = 16;
+__device__ __forceinline__ u32 place(u32 row, u32 chunk) { return row * ROW_BYTES + (chunk ^ row % 8) * CHUNK_BYTES; }
+template <int ROWS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) {
+  return (at ^ k % 4 * 2 * CHUNK_BYTES) + (k / 4 * ROWS + rows) * ROW_BYTES;
+}
 
 // Planes of a tile lie in global memory as they do in shared memory.
 template <int BYTES> __device__ __forceinline__ void load_image(u32 to, const u16* from) {
+  constexpr int PASS = CHUNK_BYTES * THREADS;
+  const u32 at = CHUNK_BYTES * threadIdx.x;
   #pragma unroll
-  for (int i = 0; i < BYTES; i += 16 * THREADS)
-    if (BYTES % (16 * THREADS) == 0 || i + 16 * threadIdx.x < BYTES) ptx::copy_async_16(to + i + 16 * threadIdx.x, from + i / 2 + 8 * threadIdx.x, true);
+  for (int i = 0; i < BYTES; i += PASS)
+    if (BYTES % PASS == 0 || i + at < BYTES) ptx::copy_async_16(to + i + at, from + i / 2 + at / 2, true);
 }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
+  const Params& p;
   float factor;                          // log2 units of one unit of the score
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }
@@ -158,16 +173,34 @@ struct Variant {                         // what score and mask need, folded onc
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
     row.end = min(q_idx + offset, p.kv_len) - kv_begin;
     return row;
   }
 
   // kv_idx <= q_idx + kv_len - q_len
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
     return column < row.end;
   }
+};
+
+// ------------------------------------------------------------------------------------------------------------- geometry
+
+struct Sequence {                        // one of the batch: its lengths in rows and in tiles, and where its rows lie
+  const Params& p;
+  const int batch;
+
+  __device__ __forceinline__ int q_len() const { return p.q_len; }
+  __device__ __forceinline__ int kv_len() const { return p.kv_len; }
+  __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
+  __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // Row 0 of a head in an array; row i lies i * strides.row elements further on.
+  template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
+    return array + batch * strides.batch + head * strides.head;
+  }
+  // The number of a query row among those of all heads and sequences.
+  __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
 // -------------------------------------------------------------------------------------------------------------- softmax
@@ -187,26 +220,29 @@ __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f 
 
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2],
+                                        const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     float top = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     const float largest = fmaxf(rows.max[r], row_max(top) * scale[r]), base = base_of(largest);
     rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());
     rows.max[r] = largest;
+    // Differences first: products with to_log2() would be rounded, and those of large scores be no exponents.
+    const auto exponential = [&](float s) { return ptx::exp2((fmaf(s, scale[r], -base)) * variant.to_log2()); };
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {   // differences first: products with to_log2() would be rounded, and those of large scores be no exponents
-      const float left = ptx::exp2((fmaf(s[i], scale[r], -base)) * variant.to_log2()), right = ptx::exp2((fmaf(s[i + 1], scale[r], -base)) * variant.to_log2());
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      const float left = exponential(s[i]), right = exponential(s[i + 1]);
       sum += left + right;
       s[i] = left * power_of_two(TOP);
       s[i + 1] = right * power_of_two(TOP);
@@ -227,7 +263,8 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // -------------------------------------------------------------------------------------------- keys and values to planes
 
-// The largest of one number of a block's threads, and the least of another, as bits.
+__device__ __forceinline__ void splitters_meet() { __syncthreads(); }
+// The largest of one number of the threads that split a tile, and the least of another, as bits.
 __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -235,10 +272,11 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
     least = min(least, __shfl_xor_sync(~0u, least, lanes));
   }
   if (threadIdx.x % 32 == 0) {
-    ptx::store_shared(words + threadIdx.x / 32 * 8, largest);
-    ptx::store_shared(words + threadIdx.x / 32 * 8 + 4, least);
+    const u32 own = words + threadIdx.x % SPLIT_THREADS / 32 * 8;
+    ptx::store_shared(own, largest);
+    ptx::store_shared(own + 4, least);
   }
-  __syncthreads();
+  splitters_meet();
   #pragma unroll
   for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
     largest = max(largest, ptx::load_shared(words + 8 * warp));
@@ -249,20 +287,24 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
 // One tile: of an array's BLOCK_N rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
 // shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. Its scale is NaN where a row, or a column of a warp's
 // rows, lies so far below it that its planes lose bits, or where a number is not finite.
-template <int DIM, int STORED>
-__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words) {
+// `exists`: whether some query may see the key of a row; `seen`: whether it is so of all rows.
+template <int DIM, int STORED, class Exists>
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words,
+                                           bool seen, Exists exists) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (BLOCK_N + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
   const int last = min(BLOCK_N, length - first) - 1;
   float x[PASSES][8];
   from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
-  for (int i = 0; i < PASSES; ++i) load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);   // no conditions, so that all are under way at once
-  if (LANES * 8 > DIM || PASSES * PASS - 1 > last)
+  for (int i = 0; i < PASSES; ++i)       // no conditions, so that all are under way at once
+    load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);
+  if (LANES * 8 > DIM || PASSES * PASS - 1 > last || !seen)
     #pragma unroll
     for (int i = 0; i < PASSES; ++i)
       #pragma unroll
-      for (int c = 0; c < 8; ++c) x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM ? x[i][c] : 0.0f;
+      for (int c = 0; c < 8; ++c)
+        x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM && exists(first + i * PASS + top_row) ? x[i][c] : 0.0f;
   u32 whole = 0, least = 0x7f800000, columns[8] = {};   // the largest number; the largest of the row or column where that is least
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
@@ -292,46 +334,55 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
     u32 planes[4][PLANES];
     #pragma unroll
     for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
-    u16* const at = to + chunk / 8 * BLOCK_N * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    u16* const at = to + (chunk / 8 * BLOCK_N + row) * SWIZZLE_COLUMNS + ((chunk ^ row) & 7) * 8;
     #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+    for (int plane = 0; plane < PLANES; ++plane)
+      ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
   const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
   if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(const __grid_constant__ Params p) {   // a block a tile, of keys and of values in turn
+// A block a tile, of keys and of values in turn.
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 words = (u32)__cvta_generic_to_shared(memory);
-  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group;
+  const int tiles = Sequence{p, 0}.key_tiles(), heads = p.heads / p.group;   // of every sequence
   const int number = (gridDim.x - 1 - blockIdx.x) / 2;   // downwards, so that the L2 still holds what the attention begins with
-  const int tile = number % tiles, head = number / tiles % heads, batch = number / tiles / heads;
+  const int tile = number % tiles, head = number / tiles % heads;
+  const Sequence sequence{p, number / tiles / heads};
+  const bool seen = true;
+  const auto exists = [&](int kv_idx) { return true; };
+  float* const scales = (blockIdx.x % 2 ? p.v_scales : p.k_scales) + (long long)number * (SCALE_BYTES / 4);
   if (blockIdx.x % 2 == 0)
-    split_tile<QK_DIM, QK_STORED>(p.k + batch * p.k_strides.batch + head * p.k_strides.head, p.k_strides, tile * BLOCK_N, p.kv_len,
-                                  p.k_planes + (long long)number * (K_BYTES / 2), p.k_scales + (long long)number * (SCALE_BYTES / 4), words);
+    split_tile<QK_DIM, QK_STORED>(sequence.rows(p.k, p.k_strides, head), p.k_strides, tile * BLOCK_N, sequence.kv_len(),
+                                  p.k_planes + (long long)number * (K_BYTES / 2), scales, words, seen, exists);
   else
-    split_tile<V_DIM, V_STORED>(p.v + batch * p.v_strides.batch + head * p.v_strides.head, p.v_strides, tile * BLOCK_N, p.kv_len,
-                                p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4), words);
+    split_tile<V_DIM, V_STORED>(sequence.rows(p.v, p.v_strides, head), p.v_strides, tile * BLOCK_N, sequence.kv_len(),
+                                p.v_planes + (long long)number * (V_BYTES / 2), scales, words, seen, exists);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
+  __device__ __forceinline__ Work(int t, const Params& p, int first_head, int heads) {
+    const int blocks = Sequence{p, 0}.query_tiles();   // of every sequence
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = first_head + section * p.section + within % width;
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+  __device__ __forceinline__ Work(int t, const Params& p) : Work(t, p, 0, p.heads * p.batch) {}
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -358,12 +409,16 @@ struct Work {                            // the t-th query tile and its key tile
   }
 };
 
-// The number of a tile among all tiles of queries, or of keys and of values: where its flags, or its planes and its scale, lie.
+// Query tiles of some heads, each as often as blocks share it.
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+
+// The number of a query tile among all, where its flags lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
-  return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
+  return (long long)(work.batch * p.heads + work.head) * Sequence{p, work.batch}.query_tiles() + work.block;
 }
+// The number of a tile of keys or of values, where its planes and its scale lie.
 __device__ __forceinline__ long long key_tile(const Params& p, const Work& work, int tile) {
-  return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * ((p.kv_len + BLOCK_N - 1) / BLOCK_N) + tile;
+  return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * Sequence{p, work.batch}.key_tiles() + tile;
 }
 
 struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
@@ -372,10 +427,11 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
   float x[2][8 * CHUNKS];
 
   __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+    const Sequence sequence{p, work.batch};
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, p.q_len - 1);   // beyond the end the last row again
-      const float* const from = p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head + q_idx * p.q_strides.row;
+      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, sequence.q_len() - 1);   // beyond the end the last row again
+      const float* const from = sequence.rows(p.q, p.q_strides, work.head) + q_idx * p.q_strides.row;
       #pragma unroll
       for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
     }
@@ -429,9 +485,10 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
         u32 planes[4][PLANES];
         #pragma unroll
         for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
-        const u32 at = tile + chunk(c) / 8 * BLOCK_M * 128 + (row + 8 * r) * 128 + ((chunk(c) ^ row) & 7) * 16;
+        const u32 at = tile + (chunk(c) / 8 * BLOCK_M + row + 8 * r) * ROW_BYTES + ((chunk(c) ^ row) & 7) * 16;
         #pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+        for (int plane = 0; plane < PLANES; ++plane)
+          ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
       }
   }
 };
@@ -444,44 +501,53 @@ template <int N> __device__ __forceinline__ void add_tile(float* o, const float 
   for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
 }
 
-__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant, const Work& work, int q_idx) {
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant,
+                                           const Work& work, int q_idx) {
+  const Sequence sequence{p, work.batch};
+  const int first = work.v_split * V_COLUMNS;   // of the columns of o
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = q_idx + 8 * r;
     const End end = finalize(rows, r, variant);
-    if (row >= p.q_len) continue;
-    if (threadIdx.x % 4 == 0) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
-    float* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head + row * p.o_strides.row + first_column() * p.o_strides.column;
+    if (row >= sequence.q_len()) continue;
+    if (work.v_split == 0 && threadIdx.x % 4 == 0) p.lse[sequence.row(work.head, row)] = end.lse;
+    float* const to = sequence.rows(p.o, p.o_strides, work.head) + row * p.o_strides.row + (first + first_column()) * p.o_strides.column;
     #pragma unroll
     for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
-      if (V_COLUMNS == V_DIM || column(i) < V_DIM) {
+      if (V_COLUMNS == V_DIM || first + column(i) < V_DIM) {
         ptx::store_global_x2(to + column(i), o[i] * end.inverse, o[i + 1] * end.inverse);
       }
   }
 }
 
-struct Attend {                          // one block: a query tile against all its keys, 16 rows a warp
+struct Attend {                          // one block: a query tile against all its keys
   const Params& p;
   const u32 shared;
   const Work work;
-  const Variant variant;
-  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;   // of the tile, the warp's first
+  const Sequence sequence = {p, work.batch};
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
   const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
+  const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
   float o[V_COLUMNS / 2] = {}, q_scale[2], rescale[2], weight[2];
   Rows rows;
   bool held = true;                      // by planes, all that the warp's rows have seen so far
   u32 queries[QK_COLUMNS / 16][PLANES][4];
-  int next, stage = 0;                   // the key tile to load next, -1: none; where the one to multiply next lies
+  int next;                              // the key tile to load next, -1: none
+  static constexpr int stage = 0;        // where the one to multiply next lies: there is one place
 
-  __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p), variant(p, work.batch, work.head, work.kv_head) {}
+  __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p) {}
 
   __device__ __forceinline__ void load_query_tile() {
     QueryRows own(p, work, warp_row + lane / 4);
     held = own.normalize(q_scale);
     own.store(shared + Q);
   }
-  template <bool> __device__ __forceinline__ void load_keys(int tile, int to) const { load_image<K_BYTES>(shared + K + to * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2)); }
-  template <bool> __device__ __forceinline__ void load_values(int tile, int to) const { load_image<V_BYTES>(shared + V + to * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2)); }
+  template <bool> __device__ __forceinline__ void load_keys(int tile, int to) const {
+    load_image<K_BYTES>(shared + K + to * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2));
+  }
+  template <bool> __device__ __forceinline__ void load_values(int tile, int to) const {
+    load_image<V_BYTES>(shared + V + to * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2));
+  }
 
   // The warp's rows of q, 16 columns of each plane.
   __device__ __forceinline__ void load_queries(u32 (&a)[PLANES][4], int k) const {
@@ -522,9 +588,10 @@ struct Attend {                          // one block: a query tile against all 
   }
 
   template <bool MASKED> __device__ __forceinline__ void attend(float (&s)[ROW_TILES][BLOCK_N / 2], int tile) {
-    const float k_scale = p.k_scales[key_tile(p, work, tile) * (SCALE_BYTES / 4)], v_scale = p.v_scales[key_tile(p, work, tile) * (SCALE_BYTES / 4)];
+    const long long at = key_tile(p, work, tile) * (SCALE_BYTES / 4);
+    const float k_scale = p.k_scales[at], v_scale = p.v_scales[at];
     held &= k_scale == k_scale && v_scale == v_scale;
-    softmax<MASKED>(s[0], rows, rescale, weight, {q_scale[0] * k_scale, q_scale[1] * k_scale}, p, variant, q_idx, tile * BLOCK_N);
+    softmax<MASKED>(s[0], rows, rescale, weight, {q_scale[0] * k_scale, q_scale[1] * k_scale}, variant, q_idx, tile * BLOCK_N);
     weight[0] *= v_scale, weight[1] *= v_scale;
   }
 
@@ -607,8 +674,6 @@ struct Attend {                          // one block: a query tile against all 
       load_query_tile();
       ptx::copy_commit();
       load_next<false>(0);
-      #pragma unroll
-      for (int ahead = 1; ahead < STAGES - 1; ++ahead) load_next<true>(ahead);
       ptx::copy_wait<(STAGES > 2 ? STAGES - 1 : 1)>();
       __syncthreads();
       #pragma unroll
@@ -630,23 +695,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_co
 
 // -------------------------------------------------------------------------------------------------------- plain float32
 
-struct AttendPlain {                     // one block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something
+// One block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something.
+struct AttendPlain {
   static constexpr int QK_PITCH = QK_DIM + 4, V_PITCH = V_DIM + 4;   // of a row in shared memory, in floats
   const Params& p;
   const u32 shared, tile_at = shared + BLOCK_M * QK_PITCH * 4;
   const Work work;
-  const Variant variant;
+  const Sequence sequence = {p, work.batch};
+  const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;
   float o[V_COLUMNS / 2] = {};
   Rows rows;
 
-  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work), variant(p, work.batch, work.head, work.kv_head) {}
+  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work) {}
 
-  // Rows of an array from `first` on, zeros beyond its end.
-  template <int ROWS, int DIM> __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, int length) const {
+  // Rows of a head's array from `first` on, zeros for those that do not exist.
+  template <int ROWS, int DIM, class Exists>
+  __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, Exists exists) const {
     for (int i = threadIdx.x; i < ROWS * DIM; i += 2 * BLOCK_M) {
       const int row = i / DIM, column = i % DIM;
-      const float x = first + row < length ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
+      const float x = exists(first + row) ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
       ptx::store_shared(to + (row * (DIM + 4) + column) * 4, __float_as_uint(x));
     }
   }
@@ -687,7 +755,8 @@ struct AttendPlain {                     // one block: a query tile against all 
         if (i / 2 % 2) continue;
         #pragma unroll 1
         for (int other = 0; other < 4; ++other) {
-          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], lane / 4 * 4 + other), __shfl_sync(~0u, s[i + 2] * unit[1], lane / 4 * 4 + other)};
+          const int from = lane / 4 * 4 + other;
+          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], from), __shfl_sync(~0u, s[i + 2] * unit[1], from)};
           const u32 value = tile_at + ((other * 2 + column(i)) * V_PITCH + first_column() + part) * 4;
           #pragma unroll
           for (int j = 0; j < V_PART / 2; ++j)
@@ -699,21 +768,23 @@ struct AttendPlain {                     // one block: a query tile against all 
   }
 
   template <bool MASKED> __device__ __forceinline__ void step(int tile) {
-    const long long at[2] = {work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head, work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head};
     float s[BLOCK_N / 2], rescale[2], unit[2];
     __syncthreads();
-    load_rows<BLOCK_N, QK_DIM>(tile_at, p.k + at[0], p.k_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, QK_DIM>(tile_at, sequence.rows(p.k, p.k_strides, work.kv_head), p.k_strides, tile * BLOCK_N,
+                               [&](int kv_idx) { return kv_idx < sequence.kv_len(); });
     __syncthreads();
     scores(s);
-    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, p, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
     __syncthreads();
-    load_rows<BLOCK_N, V_DIM>(tile_at, p.v + at[1], p.v_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, V_DIM>(tile_at, sequence.rows(p.v, p.v_strides, work.kv_head), p.v_strides, tile * BLOCK_N,
+                              [&](int kv_idx) { return kv_idx < sequence.kv_len() && true; });
     __syncthreads();
     output(s, rescale, unit);
   }
 
   __device__ __forceinline__ void run() {
-    load_rows<BLOCK_M, QK_DIM>(shared, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    load_rows<BLOCK_M, QK_DIM>(shared, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,
+                               [&](int q_idx) { return q_idx < sequence.q_len(); });
     for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
     for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
@@ -722,7 +793,7 @@ struct AttendPlain {                     // one block: a query tile against all 
 
 extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  const int count = count_query_tiles(p, p.heads * p.batch);
   for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
     const int t = first + threadIdx.x % 32;
     bool here = false;
@@ -731,6 +802,7 @@ extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __
       #pragma unroll
       for (int warp = 0; warp < BLOCK_M / 16; ++warp) here |= flags[warp];
     }
-    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
+    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1)
+      AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
   }
 }

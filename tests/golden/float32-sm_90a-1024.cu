@@ -5,12 +5,14 @@
 //   arrays    q, o [B, Sq, Hq, 128] float32    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or apart; o error about 4e-07
+//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or
+//             apart; o error about 4e-07
 //   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, 1 loads and splits values, 1 splits keys
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
-//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 4 | v scales 2 x 4 | tile 2 x 128 | more K 2 x 4 | more V 2 x 4 | extremes 192 | 2 stages    230000 of 232448 bytes
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 4 | v scales 2 x 4 | tile 2 x 128 | more K 2 x 4 | more V 2 x 4 | extremes 192 | 2 stages
+//             230000 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -55,13 +57,13 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int QK_PART = 64, V_PART = 128;   // columns that one sum of a score covers, that one product of values gives
 constexpr int PLANES = 2;                // of an operand, high first
-constexpr int SPLIT_THREADS = 128;       // that split keys, and as many values
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+constexpr int SPLIT_THREADS = 128 * 2 / 2;   // that split keys, and as many values
 constexpr int K_BYTES = 2 * K_PLANE, V_BYTES = 2 * V_PLANE;   // of a tile as it arrives, float32
 constexpr int SCALE_BYTES = 4;           // of a tile of keys or values
 constexpr int WORDS_BYTES = SPLIT_THREADS / 32 * 8;   // two numbers a warp
 
-// Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
+// Shared memory of the attention, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 65536
 constexpr u32 K = 65536;                 // 2 x 40960
 constexpr u32 V = 147456;                // 2 x 40960
@@ -80,13 +82,22 @@ constexpr u32 V_ARRIVED = 229952;        // 2 x 8
 constexpr u32 TILE_FULL = 229968;        // 2 x 8
 constexpr u32 TILE_EMPTY = 229984;       // 2 x 8
 
-constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
+constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+
+// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+}
+
+constexpr int WARPGROUPS = 2, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
+constexpr int LOAD_WARPGROUPS = 2, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 72, COMPUTE_REGISTERS = 184;   // a thread
-constexpr int TILE_BYTES = 128;
+constexpr int TILE_BYTES = 128, BARRIER_BYTES = 8;   // of a query tile's Work, of an mbarrier
 
 // Named barriers.
-constexpr int SPLITTING = 6;             // + 1 for values: all who split a tile know its largest number
 constexpr int MEETING = 4;               // + warpgroup: its four warps are there
+
+constexpr int SPLITTING = 6;             // + 1 for values: all who split a tile know its largest number
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -99,13 +110,16 @@ __device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
 }
 __device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
 __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
-  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }"
+    :: "r"(bar), "r"(parity) : "memory");
 }
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
   asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "l"(from));
 }
-__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -134,7 +148,8 @@ template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm 
 // d[64 x 80] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39"
     "}, %40, %41, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
@@ -148,9 +163,11 @@ __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulat
 // d[64 x 128] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
 __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, { %64, %65, %66, %67 }, %68, p, 1, 1, 1; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -164,9 +181,12 @@ __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int ac
 
 }  // namespace ptx
 
-// Shared-memory descriptors of wgmma, 128-byte swizzle: rows contiguous along k, or along n with 64-column blocks `block_bytes` apart.
-__device__ __forceinline__ u64 k_major(u32 at) { return (at & 0x3FFFF) >> 4 | 1ull << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
-__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return (at & 0x3FFFF) >> 4 | u64(block_bytes >> 4) << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+// Shared-memory descriptors of wgmma (PTX ISA 9.0, 9.7.15.5.1): address, leading and stride offset in units of 16 bytes, 128-byte swizzle.
+constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = u64(8 * ROW_BYTES >> 4) << 32;   // from 8 rows to the next 8
+__device__ __forceinline__ u64 address(u32 at) { return (at & 0x3FFFF) >> 4; }
+// Rows contiguous along k; or along n, with blocks of SWIZZLE_COLUMNS so many bytes apart.
+__device__ __forceinline__ u64 k_major(u32 at) { return address(at) | 1ull << 16 | STRIDE | SWIZZLE_128; }
+__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return address(at) | u64(block_bytes >> 4) << 16 | STRIDE | SWIZZLE_128; }
 __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (descriptor & ~0xFFFFFFFFull) | u32(u32(descriptor) + (bytes >> 4)); }
 
 // --------------------------------------------------------------------------------------------------------------- planes
@@ -198,9 +218,10 @@ __device__ __forceinline__ void load_columns(float* x, const float* from, const 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
+  const Params& p;
   float factor;                          // log2 units of one unit of the score
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }
@@ -209,16 +230,34 @@ struct Variant {                         // what score and mask need, folded onc
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
     row.end = min(q_idx + offset, p.kv_len) - kv_begin;
     return row;
   }
 
   // kv_idx <= q_idx + kv_len - q_len
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
     return column < row.end;
   }
+};
+
+// ------------------------------------------------------------------------------------------------------------- geometry
+
+struct Sequence {                        // one of the batch: its lengths in rows and in tiles, and where its rows lie
+  const Params& p;
+  const int batch;
+
+  __device__ __forceinline__ int q_len() const { return p.q_len; }
+  __device__ __forceinline__ int kv_len() const { return p.kv_len; }
+  __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
+  __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // Row 0 of a head in an array; row i lies i * strides.row elements further on.
+  template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
+    return array + batch * strides.batch + head * strides.head;
+  }
+  // The number of a query row among those of all heads and sequences.
+  __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
 // -------------------------------------------------------------------------------------------------------------- softmax
@@ -238,26 +277,29 @@ __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f 
 
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2],
+                                        const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     float top = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     const float largest = fmaxf(rows.max[r], row_max(top) * scale[r]), base = base_of(largest);
     rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());
     rows.max[r] = largest;
+    // Differences first: products with to_log2() would be rounded, and those of large scores be no exponents.
+    const auto exponential = [&](float s) { return ptx::exp2((fmaf(s, scale[r], -base)) * variant.to_log2()); };
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {   // differences first: products with to_log2() would be rounded, and those of large scores be no exponents
-      const float left = ptx::exp2((fmaf(s[i], scale[r], -base)) * variant.to_log2()), right = ptx::exp2((fmaf(s[i + 1], scale[r], -base)) * variant.to_log2());
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      const float left = exponential(s[i]), right = exponential(s[i + 1]);
       sum += left + right;
       s[i] = left * power_of_two(TOP);
       s[i + 1] = right * power_of_two(TOP);
@@ -278,7 +320,8 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // -------------------------------------------------------------------------------------------- keys and values to planes
 
-// The largest of one number of a warpgroup's threads, and the least of another, as bits.
+__device__ __forceinline__ void splitters_meet() { ptx::bar_sync(SPLITTING + threadIdx.x / SPLIT_THREADS, SPLIT_THREADS); }
+// The largest of one number of the threads that split a tile, and the least of another, as bits.
 __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -286,10 +329,11 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
     least = min(least, __shfl_xor_sync(~0u, least, lanes));
   }
   if (threadIdx.x % 32 == 0) {
-    ptx::store_shared(words + threadIdx.x % SPLIT_THREADS / 32 * 8, largest);
-    ptx::store_shared(words + threadIdx.x % SPLIT_THREADS / 32 * 8 + 4, least);
+    const u32 own = words + threadIdx.x % SPLIT_THREADS / 32 * 8;
+    ptx::store_shared(own, largest);
+    ptx::store_shared(own + 4, least);
   }
-  ptx::bar_sync(SPLITTING + threadIdx.x / SPLIT_THREADS, SPLIT_THREADS);
+  splitters_meet();
   #pragma unroll
   for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
     largest = max(largest, ptx::load_shared(words + 8 * warp));
@@ -300,15 +344,19 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
 // A tile of float32 that a warpgroup turns into planes. It comes as boxes of 32 columns, two of them in the place of one block of 64 columns
 // of two planes. A warp takes units of 8 rows and 64 columns, so what it writes takes the place of what it has read.
 template <int STORED> struct Arrived {
-  static constexpr int BLOCKS = STORED / 64, WARPS = SPLIT_THREADS / 32, UNITS = BLOCK_N / 8 * BLOCKS, PLANE = BLOCK_N * STORED * 2;
+  static constexpr int BLOCKS = STORED / SWIZZLE_COLUMNS, WARPS = SPLIT_THREADS / 32, UNITS = BLOCK_N / 8 * BLOCKS;
+  static constexpr int UNIT_BYTES = 8 * ROW_BYTES, PLANE = BLOCK_N * STORED * 2;
   static_assert(WARPS % BLOCKS == 0, "the units of a warp share their columns");
-  const u32 warp = threadIdx.x / 32 % WARPS, row = threadIdx.x % 8, chunk = threadIdx.x / 8 % 4;   // of a row the thread has 8 columns, and 8 more 32 further on
+  // Of a row the thread has 8 columns, and 8 more 32 further on.
+  const u32 warp = threadIdx.x / 32 % WARPS, row = threadIdx.x % 8, chunk = threadIdx.x / 8 % 4;
   const u32 rows;                        // of the warp's first unit, the thread's row in the first plane
 
-  __device__ __forceinline__ explicit Arrived(u32 tile) : rows(tile + warp % BLOCKS * BLOCK_N * 128 + (warp / BLOCKS * 8 + row) * 128) {}
+  __device__ __forceinline__ explicit Arrived(u32 tile) : rows(tile + (warp % BLOCKS * BLOCK_N + warp / BLOCKS * 8 + row) * ROW_BYTES) {}
   __device__ __forceinline__ int units() const { return UNITS % WARPS == 0 ? UNITS / WARPS : (UNITS - int(warp) + WARPS - 1) / WARPS; }
   // Of a unit the thread's row in a plane, there 16 bytes.
-  __device__ __forceinline__ u32 place(int unit, int plane, u32 sixteen) const { return rows + (sixteen ^ row) * 16 + plane * PLANE + unit * (WARPS / BLOCKS) * 1024; }
+  __device__ __forceinline__ u32 place(int unit, int plane, u32 sixteen) const {
+    return rows + (sixteen ^ row) * 16 + plane * PLANE + unit * (WARPS / BLOCKS) * UNIT_BYTES;
+  }
 
   __device__ __forceinline__ void read(float (&x)[16], int unit) const {
     #pragma unroll
@@ -352,7 +400,8 @@ template <int STORED> struct Arrived {
         #pragma unroll
         for (int c = 0; c < 4; ++c) split(x[8 * half + 2 * c] * factor, x[8 * half + 2 * c + 1] * factor, planes[c]);
         #pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(place(unit, plane, chunk + 4 * half), planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+        for (int plane = 0; plane < PLANES; ++plane)
+          ptx::store_shared_x4(place(unit, plane, chunk + 4 * half), planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
       }
     }
   }
@@ -380,22 +429,25 @@ template <int STORED> __device__ __forceinline__ void split_tile(u32 tile, u32 s
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
+  __device__ __forceinline__ Work(int t, const Params& p, int first_head, int heads) {
+    const int blocks = Sequence{p, 0}.query_tiles();   // of every sequence
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = first_head + section * p.section + within % width;
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+  __device__ __forceinline__ Work(int t, const Params& p) : Work(t, p, 0, p.heads * p.batch) {}
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -422,9 +474,12 @@ struct Work {                            // the t-th query tile and its key tile
   }
 };
 
-// The number of a query tile among all: where its flags lie.
+// Query tiles of some heads, each as often as blocks share it.
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+
+// The number of a query tile among all, where its flags lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
-  return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
+  return (long long)(work.batch * p.heads + work.head) * Sequence{p, work.batch}.query_tiles() + work.block;
 }
 
 struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
@@ -433,10 +488,11 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
   float x[2][8 * CHUNKS];
 
   __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+    const Sequence sequence{p, work.batch};
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, p.q_len - 1);   // beyond the end the last row again
-      const float* const from = p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head + q_idx * p.q_strides.row;
+      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, sequence.q_len() - 1);   // beyond the end the last row again
+      const float* const from = sequence.rows(p.q, p.q_strides, work.head) + q_idx * p.q_strides.row;
       #pragma unroll
       for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
     }
@@ -490,9 +546,10 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
         u32 planes[4][PLANES];
         #pragma unroll
         for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
-        const u32 at = tile + chunk(c) / 8 * BLOCK_M * 128 + (row + 8 * r) * 128 + ((chunk(c) ^ row) & 7) * 16;
+        const u32 at = tile + (chunk(c) / 8 * BLOCK_M + row + 8 * r) * ROW_BYTES + ((chunk(c) ^ row) & 7) * 16;
         #pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+        for (int plane = 0; plane < PLANES; ++plane)
+          ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
       }
   }
 };
@@ -513,6 +570,13 @@ __device__ __forceinline__ Work fetch(u32 at) {
   return work;
 }
 static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
+
+// The last block leaves the counters as it found them, and the one behind them, of blocks that are done.
+__device__ __forceinline__ void leave(int* counter, int counters) {
+  __threadfence();
+  if (atomicAdd(counter + counters, 1) == int(gridDim.x) - 1)
+    for (int i = 0; i <= counters; ++i) counter[i] = 0;
+}
 
 struct Copies {                          // one thread's: deals query tiles and starts the copies of their key tiles
   const Params& p;
@@ -538,24 +602,28 @@ struct Copies {                          // one thread's: deals query tiles and 
 
   __device__ __forceinline__ void start() {
     const u32 stage = step % STAGES, parity = step / STAGES & 1 ^ 1;
-    ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
+    ptx::mbarrier_wait(shared + K_EMPTY + BARRIER_BYTES * stage, parity);
     ptx::store_shared(shared + K_MORE + 4 * stage, !done);
-    ptx::mbarrier_expect(shared + K_ARRIVED + 8 * stage, done ? 0 : K_BYTES);
+    ptx::mbarrier_expect(shared + K_ARRIVED + BARRIER_BYTES * stage, done ? 0 : K_BYTES);
     #pragma unroll 1
-    for (int c = 0; c < QK_STORED && !done; c += 32) ptx::tma_load(shared + K + stage * K_BYTES + c / 32 % 2 * K_PLANE + c / 64 * BLOCK_N * 128, p.k_tiles, shared + K_ARRIVED + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
-    ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
+    for (int c = 0; c < QK_STORED && !done; c += 32)
+      ptx::tma_load(shared + K + stage * K_BYTES + c / 32 % 2 * K_PLANE + c / SWIZZLE_COLUMNS * BLOCK_N * ROW_BYTES, p.k_tiles,
+                    shared + K_ARRIVED + BARRIER_BYTES * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+    ptx::mbarrier_wait(shared + V_EMPTY + BARRIER_BYTES * stage, parity);
     ptx::store_shared(shared + V_MORE + 4 * stage, !done);
-    ptx::mbarrier_expect(shared + V_ARRIVED + 8 * stage, done ? 0 : V_BYTES);
+    ptx::mbarrier_expect(shared + V_ARRIVED + BARRIER_BYTES * stage, done ? 0 : V_BYTES);
     #pragma unroll 1
-    for (int c = 0; c < V_STORED && !done; c += 32) ptx::tma_load(shared + V + stage * V_BYTES + c / 32 % 2 * V_PLANE + c / 64 * BLOCK_N * 128, p.v_tiles, shared + V_ARRIVED + 8 * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
+    for (int c = 0; c < V_STORED && !done; c += 32)
+      ptx::tma_load(shared + V + stage * V_BYTES + c / 32 % 2 * V_PLANE + c / SWIZZLE_COLUMNS * BLOCK_N * ROW_BYTES, p.v_tiles,
+                    shared + V_ARRIVED + BARRIER_BYTES * stage, c, tile * BLOCK_N, work.kv_head, work.batch);
     --tile, ++step;
   }
 
   __device__ __forceinline__ void deal() {
     const u32 slot = dealt & 1;
     earlier = latest, latest = step;
-    ptx::mbarrier_wait(shared + TILE_EMPTY + 8 * slot, (dealt++ >> 1 & 1) ^ 1);
-    done = t >= (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+    ptx::mbarrier_wait(shared + TILE_EMPTY + BARRIER_BYTES * slot, (dealt++ >> 1 & 1) ^ 1);
+    done = t >= count_query_tiles(p, p.heads * p.batch);
     if (done) {
       ptx::store_shared(shared + TILE + TILE_BYTES * slot, u32(-1));
     } else {
@@ -564,7 +632,7 @@ struct Copies {                          // one thread's: deals query tiles and 
       post(shared + TILE + TILE_BYTES * slot, work);
       tile = work.last(), first = work.first();
     }
-    ptx::mbarrier_arrive(shared + TILE_FULL + 8 * slot);
+    ptx::mbarrier_arrive(shared + TILE_FULL + BARRIER_BYTES * slot);
   }
 };
 
@@ -578,15 +646,13 @@ __device__ __forceinline__ void fill(const Params& p, u32 shared) {
     if (leads) copies.run_ahead(step);
     const int stage = step % STAGES;
     const u32 scale = shared + (values ? V_SCALES : K_SCALES) + stage * SCALE_BYTES, words = shared + EXTREMES + values * 3 * WORDS_BYTES;
-    ptx::mbarrier_wait(shared + (values ? V_ARRIVED : K_ARRIVED) + 8 * stage, step / STAGES & 1);
+    ptx::mbarrier_wait(shared + (values ? V_ARRIVED : K_ARRIVED) + BARRIER_BYTES * stage, step / STAGES & 1);
     if (!ptx::load_shared(shared + (values ? V_MORE : K_MORE) + 4 * stage)) break;
     if (QK_STORED != V_STORED && values) split_tile<V_STORED>(shared + V + stage * V_BYTES, scale, words, step);
     else split_tile<QK_STORED>(shared + (values ? V : K) + stage * K_BYTES, scale, words, step);   // one text for both where they are alike
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared + (values ? V_FULL : K_FULL) + 8 * stage);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared + (values ? V_FULL : K_FULL) + BARRIER_BYTES * stage);
   }
-  if (!leads) return;
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+  if (leads) leave(p.counter, 1);
 }
 
 // o = o * rescale + product * weight, for rows of a thread.
@@ -595,17 +661,20 @@ template <int N> __device__ __forceinline__ void add_tile(float* o, const float 
   for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
 }
 
-__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant, const Work& work, int q_idx) {
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant,
+                                           const Work& work, int q_idx) {
+  const Sequence sequence{p, work.batch};
+  const int first = work.v_split * V_COLUMNS;   // of the columns of o
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = q_idx + 8 * r;
     const End end = finalize(rows, r, variant);
-    if (row >= p.q_len) continue;
-    if (threadIdx.x % 4 == 0) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
-    float* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head + row * p.o_strides.row + first_column() * p.o_strides.column;
+    if (row >= sequence.q_len()) continue;
+    if (work.v_split == 0 && threadIdx.x % 4 == 0) p.lse[sequence.row(work.head, row)] = end.lse;
+    float* const to = sequence.rows(p.o, p.o_strides, work.head) + row * p.o_strides.row + (first + first_column()) * p.o_strides.column;
     #pragma unroll
     for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
-      if (V_COLUMNS == V_DIM || column(i) < V_DIM) {
+      if (V_COLUMNS == V_DIM || first + column(i) < V_DIM) {
         ptx::store_global_x2(to + column(i), o[i] * end.inverse, o[i + 1] * end.inverse);
       }
   }
@@ -617,30 +686,34 @@ struct Queries {                         // a query tile, as a thread sees it
   const int q_idx;                       // the thread's first row; the other is 8 below
   float scale[2];
   bool held = true;                      // by planes, all that its warp's rows have seen so far
-  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row) : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
+  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row)
+    : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
 };
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
   const Params& p;
   const u32 shared;
-  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31, row = warpgroup * 64 + warp * 16 + lane / 4;   // of a query tile, the thread's first
-  const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
+  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
+  const u64 q_rows = k_major(shared + Q + warpgroup * WARPGROUP_ROWS * ROW_BYTES);
+  const u64 k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * ROW_BYTES);
+  const int row = warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;   // of a query tile, the thread's first
   int step = 0;                          // key tiles taken so far, over all query tiles
 
+  // The place of a key tile, and what tells that it has come or gone.
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
-  __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
-  __device__ __forceinline__ void release(u32 barrier) const { if (lane == 0) ptx::mbarrier_arrive(barrier); }   // each warp, as each has read scales
+  __device__ __forceinline__ void await(u32 barriers, int at) const { ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * stage(at), at / STAGES & 1); }
+  __device__ __forceinline__ void release(u32 barriers, int nth) const { if (lane == 0) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
   __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
-
   __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
   __device__ __forceinline__ void take_turn() const {}
   __device__ __forceinline__ void pass_turn() const {}
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
-    ptx::mbarrier_wait(shared + TILE_FULL + 8 * (nth & 1), nth >> 1 & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * (nth & 1));
+    const int slot = nth & 1;            // query tiles are dealt two at a time
+    ptx::mbarrier_wait(shared + TILE_FULL + BARRIER_BYTES * slot, nth >> 1 & 1);
+    const Work work = fetch(shared + TILE + TILE_BYTES * slot);
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + 8 * (nth & 1));
+    if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY + BARRIER_BYTES * slot);
     return work;
   }
 
@@ -656,27 +729,36 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // s = q k^T over one part of the columns.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at, int part) const {
     const int steps = min(QK_PART, QK_COLUMNS - part * QK_PART) / 16;
-    const u64 q = advance(q_rows, part * QK_PART * BLOCK_M * 2), k = advance(k_tile, stage(at) * K_BYTES + part * QK_PART * BLOCK_N * 2);
+    const u64 q = advance(q_rows, column_at<BLOCK_M>(part * QK_PART)), k = advance(k_tile, stage(at) * K_BYTES + column_at<BLOCK_N>(part * QK_PART));
     ptx::wgmma_fence();
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 1 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), i > 0);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 1 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      i > 0);
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 1 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 1 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      1);
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      1);
     ptx::wgmma_commit();
   }
 
   // product = p v for one part of the columns.
   __device__ __forceinline__ void start_output(float (&product)[V_PART / 2], const u32 (&probabilities)[PLANES][BLOCK_N / 4], int at, int part) const {
-    const u64 v = advance(v_tile, stage(at) * V_BYTES + part * V_PART * BLOCK_N * 2);
+    const u64 v = advance(v_tile, stage(at) * V_BYTES + column_at<BLOCK_N>(part * V_PART));
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), k > 0);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), k > 0);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + k * 2048), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + 16 * k * ROW_BYTES), 1);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
@@ -695,7 +777,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
   template <bool MASKED>
   __device__ __forceinline__ Factors weigh(float (&s)[BLOCK_N / 2], float k_scale, Rows& rows, Queries& queries, int tile) const {
     Factors factors;
-    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale}, p, queries.variant, queries.q_idx, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale},
+                    queries.variant, queries.q_idx, tile * BLOCK_N);
     queries.held &= k_scale == k_scale;
     return factors;
   }
@@ -713,7 +796,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     constexpr int QK_PARTS = (QK_COLUMNS + QK_PART - 1) / QK_PART, V_PARTS = V_COLUMNS / V_PART;
     float s[BLOCK_N / 2], more[BLOCK_N / 2];
     u32 probabilities[PLANES][BLOCK_N / 4];
-    ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+    await(K_FULL, step);
     const float k_scale = scale(K_SCALES, step);
     start_scores(s, step, 0);
     if (QK_PARTS == 1) ptx::wgmma_wait<0>();
@@ -724,25 +807,27 @@ struct Attend {                          // one warpgroup: 64 query rows against
       #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += more[i];
     }
-    release(shared + K_EMPTY + 8 * stage(step));
+    release(K_EMPTY, stage(step));
     Factors factors = weigh<MASKED>(s, k_scale, rows, queries, tile);
     pack(s, probabilities);
-    ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+    await(V_FULL, step);
     scale_values(factors, scale(V_SCALES, step), queries);
     #pragma unroll
     for (int part = 0; part < V_PARTS; ++part) {
       float product[V_PART / 2];
       start_output(product, probabilities, step, part);
       ptx::wgmma_wait<0>();
-      if (part == V_PARTS - 1) release(shared + V_EMPTY + 8 * stage(step));
+      if (part == V_PARTS - 1) release(V_EMPTY, stage(step));
       add_tile(o + part * V_PART / 2, product, factors.rescale, factors.weight);
     }
     ++step;
   }
 
   __device__ __forceinline__ void attend(float (&o)[V_COLUMNS / 2], Rows& rows, Queries& queries) {
-    for (int tile = queries.work.end[1] - 1; tile >= queries.work.begin[1]; --tile) attend_tile<true>(o, rows, queries, tile);
-    for (int tile = queries.work.end[0] - 1; tile >= queries.work.begin[0]; --tile) attend_tile<false>(o, rows, queries, tile);
+    for (int tile = queries.work.end[1] - 1; tile >= queries.work.begin[1]; --tile)
+      attend_tile<true>(o, rows, queries, tile);
+    for (int tile = queries.work.end[0] - 1; tile >= queries.work.begin[0]; --tile)
+      attend_tile<false>(o, rows, queries, tile);
   }
 
   __device__ __forceinline__ void run() {
@@ -765,53 +850,61 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(2 * SPLIT_THREADS + 128 * WARPGROUPS, 1) forward(const __grid_constant__ Params p) {
+// Barriers side by side, each of which so many arrivals complete.
+__device__ __forceinline__ void init(u32 barriers, int count, int arrivals) {
+  for (int i = 0; i < count; ++i) ptx::mbarrier_init(barriers + BARRIER_BYTES * i, arrivals);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = (u32)__cvta_generic_to_shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; ++i) {
-      ptx::mbarrier_init(shared + K_ARRIVED + 8 * i, 1);
-      ptx::mbarrier_init(shared + V_ARRIVED + 8 * i, 1);
-      ptx::mbarrier_init(shared + K_FULL + 8 * i, SPLIT_THREADS / 32);
-      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, 4 * WARPGROUPS);
-      ptx::mbarrier_init(shared + V_FULL + 8 * i, SPLIT_THREADS / 32);
-      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
-    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + TILE_FULL + 8 * i, 1);
-    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(shared + TILE_EMPTY + 8 * i, 4 * WARPGROUPS);
+    init(shared + K_EMPTY, STAGES, 4 * WARPGROUPS);   // each warp, as each has read scales
+    init(shared + V_EMPTY, STAGES, 4 * WARPGROUPS);
+    init(shared + K_ARRIVED, STAGES, 1);
+    init(shared + V_ARRIVED, STAGES, 1);
+    init(shared + K_FULL, STAGES, SPLIT_THREADS / 32);
+    init(shared + V_FULL, STAGES, SPLIT_THREADS / 32);
+    init(shared + TILE_FULL, 2, 1);
+    init(shared + TILE_EMPTY, 2, 4 * WARPGROUPS);
+
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if (warpgroup < 2) {
+  if (warpgroup < LOAD_WARPGROUPS) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     fill(p, shared);
+
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
-    Attend{p, shared, warpgroup - 2}.run();
+    Attend{p, shared, warpgroup - LOAD_WARPGROUPS}.run();
   }
 }
 
 // -------------------------------------------------------------------------------------------------------- plain float32
 
-struct AttendPlain {                     // one block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something
+// One block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something.
+struct AttendPlain {
   static constexpr int QK_PITCH = QK_DIM + 4, V_PITCH = V_DIM + 4;   // of a row in shared memory, in floats
   const Params& p;
   const u32 shared, tile_at = shared + BLOCK_M * QK_PITCH * 4;
   const Work work;
-  const Variant variant;
+  const Sequence sequence = {p, work.batch};
+  const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;
   float o[V_COLUMNS / 2] = {};
   Rows rows;
 
-  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work), variant(p, work.batch, work.head, work.kv_head) {}
+  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work) {}
 
-  // Rows of an array from `first` on, zeros beyond its end.
-  template <int ROWS, int DIM> __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, int length) const {
+  // Rows of a head's array from `first` on, zeros for those that do not exist.
+  template <int ROWS, int DIM, class Exists>
+  __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, Exists exists) const {
     for (int i = threadIdx.x; i < ROWS * DIM; i += 2 * BLOCK_M) {
       const int row = i / DIM, column = i % DIM;
-      const float x = first + row < length ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
+      const float x = exists(first + row) ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
       ptx::store_shared(to + (row * (DIM + 4) + column) * 4, __float_as_uint(x));
     }
   }
@@ -852,7 +945,8 @@ struct AttendPlain {                     // one block: a query tile against all 
         if (i / 2 % 2) continue;
         #pragma unroll 1
         for (int other = 0; other < 4; ++other) {
-          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], lane / 4 * 4 + other), __shfl_sync(~0u, s[i + 2] * unit[1], lane / 4 * 4 + other)};
+          const int from = lane / 4 * 4 + other;
+          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], from), __shfl_sync(~0u, s[i + 2] * unit[1], from)};
           const u32 value = tile_at + ((other * 2 + column(i)) * V_PITCH + first_column() + part) * 4;
           #pragma unroll
           for (int j = 0; j < V_PART / 2; ++j)
@@ -864,21 +958,23 @@ struct AttendPlain {                     // one block: a query tile against all 
   }
 
   template <bool MASKED> __device__ __forceinline__ void step(int tile) {
-    const long long at[2] = {work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head, work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head};
     float s[BLOCK_N / 2], rescale[2], unit[2];
     __syncthreads();
-    load_rows<BLOCK_N, QK_DIM>(tile_at, p.k + at[0], p.k_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, QK_DIM>(tile_at, sequence.rows(p.k, p.k_strides, work.kv_head), p.k_strides, tile * BLOCK_N,
+                               [&](int kv_idx) { return kv_idx < sequence.kv_len(); });
     __syncthreads();
     scores(s);
-    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, p, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
     __syncthreads();
-    load_rows<BLOCK_N, V_DIM>(tile_at, p.v + at[1], p.v_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, V_DIM>(tile_at, sequence.rows(p.v, p.v_strides, work.kv_head), p.v_strides, tile * BLOCK_N,
+                              [&](int kv_idx) { return kv_idx < sequence.kv_len() && true; });
     __syncthreads();
     output(s, rescale, unit);
   }
 
   __device__ __forceinline__ void run() {
-    load_rows<BLOCK_M, QK_DIM>(shared, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    load_rows<BLOCK_M, QK_DIM>(shared, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,
+                               [&](int q_idx) { return q_idx < sequence.q_len(); });
     for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
     for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
@@ -887,7 +983,7 @@ struct AttendPlain {                     // one block: a query tile against all 
 
 extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  const int count = count_query_tiles(p, p.heads * p.batch);
   for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
     const int t = first + threadIdx.x % 32;
     bool here = false;
@@ -896,6 +992,7 @@ extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __
       #pragma unroll
       for (int warp = 0; warp < BLOCK_M / 16; ++warp) here |= flags[warp];
     }
-    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
+    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1)
+      AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
   }
 }

@@ -5,7 +5,8 @@
 //   arrays    q, o [B, Sq, Hq, 128] float32    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or apart; o error about 4e-07
+//   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or
+//             apart; o error about 4e-07
 //   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, 1 loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
@@ -56,12 +57,12 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int QK_PART = 64, V_PART = 128;   // columns that one sum of a score covers, that one product of values gives
 constexpr int PLANES = 2;                // of an operand, high first
-constexpr int SPLIT_THREADS = 256;
 constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+constexpr int SPLIT_THREADS = 256;       // of a block that splits a tile
 constexpr int K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
 constexpr int SCALE_BYTES = 16;          // of the scale of a tile of keys or values, so often that a copy moves it
 
-// Shared memory of the attention, bytes from its start. A plane lies as blocks of 64 columns, 128 bytes a row.
+// Shared memory of the attention, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 65536
 constexpr u32 K = 65536;                 // 2 x 40960
 constexpr u32 V = 147456;                // 2 x 40960
@@ -75,9 +76,17 @@ constexpr u32 V_EMPTY = 229616;          // 2 x 8
 constexpr u32 TILE_FULL = 229632;        // 1 x 8
 constexpr u32 TILE_EMPTY = 229640;       // 1 x 8
 
-constexpr int WARPGROUPS = 2;            // that compute, 64 query rows each
+constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+
+// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+}
+
+constexpr int WARPGROUPS = 2, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
+constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
-constexpr int TILE_BYTES = 128;
+constexpr int TILE_BYTES = 128, BARRIER_BYTES = 8;   // of a query tile's Work, of an mbarrier
 
 // Named barriers.
 constexpr int MEETING = 4;               // + warpgroup: its four warps are there
@@ -93,7 +102,8 @@ __device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
 }
 __device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
 __device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
-  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }" :: "r"(bar), "r"(parity) : "memory");
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }"
+    :: "r"(bar), "r"(parity) : "memory");
 }
 __device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
@@ -102,7 +112,9 @@ __device__ __forceinline__ void load_global_x4(float* x, const float* from) {
 __device__ __forceinline__ void store_global_x4(void* to, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(to), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ void store_global_x2(float* to, float x, float y) { asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory"); }
+__device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -116,7 +128,8 @@ __device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32
 }
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u32 bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" :: "r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+    :: "r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -127,7 +140,8 @@ template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm 
 // d[64 x 80] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
     "%32, %33, %34, %35, %36, %37, %38, %39"
     "}, %40, %41, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
@@ -141,9 +155,11 @@ __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulat
 // d[64 x 128] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
 __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-    "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "}, { %64, %65, %66, %67 }, %68, p, 1, 1, 1; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -157,9 +173,12 @@ __device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int ac
 
 }  // namespace ptx
 
-// Shared-memory descriptors of wgmma, 128-byte swizzle: rows contiguous along k, or along n with 64-column blocks `block_bytes` apart.
-__device__ __forceinline__ u64 k_major(u32 at) { return (at & 0x3FFFF) >> 4 | 1ull << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
-__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return (at & 0x3FFFF) >> 4 | u64(block_bytes >> 4) << 16 | u64(1024 >> 4) << 32 | 1ull << 62; }
+// Shared-memory descriptors of wgmma (PTX ISA 9.0, 9.7.15.5.1): address, leading and stride offset in units of 16 bytes, 128-byte swizzle.
+constexpr u64 SWIZZLE_128 = 1ull << 62, STRIDE = u64(8 * ROW_BYTES >> 4) << 32;   // from 8 rows to the next 8
+__device__ __forceinline__ u64 address(u32 at) { return (at & 0x3FFFF) >> 4; }
+// Rows contiguous along k; or along n, with blocks of SWIZZLE_COLUMNS so many bytes apart.
+__device__ __forceinline__ u64 k_major(u32 at) { return address(at) | 1ull << 16 | STRIDE | SWIZZLE_128; }
+__device__ __forceinline__ u64 n_major(u32 at, u32 block_bytes) { return address(at) | u64(block_bytes >> 4) << 16 | STRIDE | SWIZZLE_128; }
 __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (descriptor & ~0xFFFFFFFFull) | u32(u32(descriptor) + (bytes >> 4)); }
 
 // --------------------------------------------------------------------------------------------------------------- planes
@@ -191,9 +210,10 @@ __device__ __forceinline__ void load_columns(float* x, const float* from, const 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
+  const Params& p;
   float factor;                          // log2 units of one unit of the score
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }
@@ -202,16 +222,34 @@ struct Variant {                         // what score and mask need, folded onc
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
     row.end = min(q_idx + offset, p.kv_len) - kv_begin;
     return row;
   }
 
   // kv_idx <= q_idx + kv_len - q_len
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
     return column < row.end;
   }
+};
+
+// ------------------------------------------------------------------------------------------------------------- geometry
+
+struct Sequence {                        // one of the batch: its lengths in rows and in tiles, and where its rows lie
+  const Params& p;
+  const int batch;
+
+  __device__ __forceinline__ int q_len() const { return p.q_len; }
+  __device__ __forceinline__ int kv_len() const { return p.kv_len; }
+  __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
+  __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // Row 0 of a head in an array; row i lies i * strides.row elements further on.
+  template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
+    return array + batch * strides.batch + head * strides.head;
+  }
+  // The number of a query row among those of all heads and sequences.
+  __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
 // -------------------------------------------------------------------------------------------------------------- softmax
@@ -231,26 +269,29 @@ __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f 
 
 // Products in units of `scale` become exponentials in units of `unit`, in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], float (&unit)[2], const float (&scale)[2],
+                                        const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     float top = -INF;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     const float largest = fmaxf(rows.max[r], row_max(top) * scale[r]), base = base_of(largest);
     rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());
     rows.max[r] = largest;
+    // Differences first: products with to_log2() would be rounded, and those of large scores be no exponents.
+    const auto exponential = [&](float s) { return ptx::exp2((fmaf(s, scale[r], -base)) * variant.to_log2()); };
     float sum = 0.0f;
     #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {   // differences first: products with to_log2() would be rounded, and those of large scores be no exponents
-      const float left = ptx::exp2((fmaf(s[i], scale[r], -base)) * variant.to_log2()), right = ptx::exp2((fmaf(s[i + 1], scale[r], -base)) * variant.to_log2());
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+      const float left = exponential(s[i]), right = exponential(s[i + 1]);
       sum += left + right;
       s[i] = left * power_of_two(TOP);
       s[i + 1] = right * power_of_two(TOP);
@@ -271,7 +312,8 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // -------------------------------------------------------------------------------------------- keys and values to planes
 
-// The largest of one number of a block's threads, and the least of another, as bits.
+__device__ __forceinline__ void splitters_meet() { __syncthreads(); }
+// The largest of one number of the threads that split a tile, and the least of another, as bits.
 __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
   #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
@@ -279,10 +321,11 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
     least = min(least, __shfl_xor_sync(~0u, least, lanes));
   }
   if (threadIdx.x % 32 == 0) {
-    ptx::store_shared(words + threadIdx.x / 32 * 8, largest);
-    ptx::store_shared(words + threadIdx.x / 32 * 8 + 4, least);
+    const u32 own = words + threadIdx.x % SPLIT_THREADS / 32 * 8;
+    ptx::store_shared(own, largest);
+    ptx::store_shared(own + 4, least);
   }
-  __syncthreads();
+  splitters_meet();
   #pragma unroll
   for (int warp = 0; warp < SPLIT_THREADS / 32; ++warp) {
     largest = max(largest, ptx::load_shared(words + 8 * warp));
@@ -293,20 +336,24 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
 // One tile: of an array's BLOCK_N rows from `first` on, DIM columns, STORED with zeros around them, in the form that products read from
 // shared memory: for each plane blocks of 64 columns, 128 bytes a row, swizzled. Its scale is NaN where a row, or a column of a warp's
 // rows, lies so far below it that its planes lose bits, or where a number is not finite.
-template <int DIM, int STORED>
-__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words) {
+// `exists`: whether some query may see the key of a row; `seen`: whether it is so of all rows.
+template <int DIM, int STORED, class Exists>
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words,
+                                           bool seen, Exists exists) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (BLOCK_N + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
   const int last = min(BLOCK_N, length - first) - 1;
   float x[PASSES][8];
   from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
-  for (int i = 0; i < PASSES; ++i) load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);   // no conditions, so that all are under way at once
-  if (LANES * 8 > DIM || PASSES * PASS - 1 > last)
+  for (int i = 0; i < PASSES; ++i)       // no conditions, so that all are under way at once
+    load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);
+  if (LANES * 8 > DIM || PASSES * PASS - 1 > last || !seen)
     #pragma unroll
     for (int i = 0; i < PASSES; ++i)
       #pragma unroll
-      for (int c = 0; c < 8; ++c) x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM ? x[i][c] : 0.0f;
+      for (int c = 0; c < 8; ++c)
+        x[i][c] = i * PASS + top_row <= last && chunk * 8 < DIM && exists(first + i * PASS + top_row) ? x[i][c] : 0.0f;
   u32 whole = 0, least = 0x7f800000, columns[8] = {};   // the largest number; the largest of the row or column where that is least
   #pragma unroll
   for (int i = 0; i < PASSES; ++i) {
@@ -336,46 +383,55 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
     u32 planes[4][PLANES];
     #pragma unroll
     for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
-    u16* const at = to + chunk / 8 * BLOCK_N * 64 + row * 64 + ((chunk ^ row) & 7) * 8;
+    u16* const at = to + (chunk / 8 * BLOCK_N + row) * SWIZZLE_COLUMNS + ((chunk ^ row) & 7) * 8;
     #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane) ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+    for (int plane = 0; plane < PLANES; ++plane)
+      ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
   const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
   if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
 }
 
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(const __grid_constant__ Params p) {   // a block a tile, of keys and of values in turn
+// A block a tile, of keys and of values in turn.
+extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 words = (u32)__cvta_generic_to_shared(memory);
-  const int tiles = (p.kv_len + BLOCK_N - 1) / BLOCK_N, heads = p.heads / p.group;
+  const int tiles = Sequence{p, 0}.key_tiles(), heads = p.heads / p.group;   // of every sequence
   const int number = (gridDim.x - 1 - blockIdx.x) / 2;   // downwards, so that the L2 still holds what the attention begins with
-  const int tile = number % tiles, head = number / tiles % heads, batch = number / tiles / heads;
+  const int tile = number % tiles, head = number / tiles % heads;
+  const Sequence sequence{p, number / tiles / heads};
+  const bool seen = true;
+  const auto exists = [&](int kv_idx) { return true; };
+  float* const scales = (blockIdx.x % 2 ? p.v_scales : p.k_scales) + (long long)number * (SCALE_BYTES / 4);
   if (blockIdx.x % 2 == 0)
-    split_tile<QK_DIM, QK_STORED>(p.k + batch * p.k_strides.batch + head * p.k_strides.head, p.k_strides, tile * BLOCK_N, p.kv_len,
-                                  p.k_planes + (long long)number * (K_BYTES / 2), p.k_scales + (long long)number * (SCALE_BYTES / 4), words);
+    split_tile<QK_DIM, QK_STORED>(sequence.rows(p.k, p.k_strides, head), p.k_strides, tile * BLOCK_N, sequence.kv_len(),
+                                  p.k_planes + (long long)number * (K_BYTES / 2), scales, words, seen, exists);
   else
-    split_tile<V_DIM, V_STORED>(p.v + batch * p.v_strides.batch + head * p.v_strides.head, p.v_strides, tile * BLOCK_N, p.kv_len,
-                                p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4), words);
+    split_tile<V_DIM, V_STORED>(sequence.rows(p.v, p.v_strides, head), p.v_strides, tile * BLOCK_N, sequence.kv_len(),
+                                p.v_planes + (long long)number * (V_BYTES / 2), scales, words, seen, exists);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
+  __device__ __forceinline__ Work(int t, const Params& p, int first_head, int heads) {
+    const int blocks = Sequence{p, 0}.query_tiles();   // of every sequence
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = first_head + section * p.section + within % width;
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+  __device__ __forceinline__ Work(int t, const Params& p) : Work(t, p, 0, p.heads * p.batch) {}
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -402,12 +458,16 @@ struct Work {                            // the t-th query tile and its key tile
   }
 };
 
-// The number of a tile among all tiles of queries, or of keys and of values: where its flags, or its planes and its scale, lie.
+// Query tiles of some heads, each as often as blocks share it.
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+
+// The number of a query tile among all, where its flags lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
-  return (long long)(work.batch * p.heads + work.head) * ((p.q_len + BLOCK_M - 1) / BLOCK_M) + work.block;
+  return (long long)(work.batch * p.heads + work.head) * Sequence{p, work.batch}.query_tiles() + work.block;
 }
+// The number of a tile of keys or of values, where its planes and its scale lie.
 __device__ __forceinline__ long long key_tile(const Params& p, const Work& work, int tile) {
-  return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * ((p.kv_len + BLOCK_N - 1) / BLOCK_N) + tile;
+  return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * Sequence{p, work.batch}.key_tiles() + tile;
 }
 
 struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
@@ -416,10 +476,11 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
   float x[2][8 * CHUNKS];
 
   __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+    const Sequence sequence{p, work.batch};
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, p.q_len - 1);   // beyond the end the last row again
-      const float* const from = p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head + q_idx * p.q_strides.row;
+      const int q_idx = min(work.block * BLOCK_M + row + 8 * r, sequence.q_len() - 1);   // beyond the end the last row again
+      const float* const from = sequence.rows(p.q, p.q_strides, work.head) + q_idx * p.q_strides.row;
       #pragma unroll
       for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
     }
@@ -473,9 +534,10 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
         u32 planes[4][PLANES];
         #pragma unroll
         for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
-        const u32 at = tile + chunk(c) / 8 * BLOCK_M * 128 + (row + 8 * r) * 128 + ((chunk(c) ^ row) & 7) * 16;
+        const u32 at = tile + (chunk(c) / 8 * BLOCK_M + row + 8 * r) * ROW_BYTES + ((chunk(c) ^ row) & 7) * 16;
         #pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
+        for (int plane = 0; plane < PLANES; ++plane)
+          ptx::store_shared_x4(at + plane * Q_PLANE, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
       }
   }
 };
@@ -497,34 +559,75 @@ __device__ __forceinline__ Work fetch(u32 at) {
 }
 static_assert(sizeof(Work) <= TILE_BYTES, "there is place for a query tile");
 
+// The last block leaves the counters as it found them, and the one behind them, of blocks that are done.
+__device__ __forceinline__ void leave(int* counter, int counters) {
+  __threadfence();
+  if (atomicAdd(counter + counters, 1) == int(gridDim.x) - 1)
+    for (int i = 0; i <= counters; ++i) counter[i] = 0;
+}
+
+// A warp's next number.
+__device__ __forceinline__ int take(int* counter) {
+  int taken;
+  if (threadIdx.x % 32 == 0) taken = atomicAdd(counter, 1);
+  return __shfl_sync(~0u, taken, 0);
+}
+
+struct Dealer {                          // query tiles by a counter, a block's first by its own number
+  static constexpr int COUNTERS = 1;
+  const Params& p;
+  const int count = count_query_tiles(p, p.heads * p.batch);
+  int t;
+
+  __device__ __forceinline__ bool next(int dealt) {
+    t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
+    return t < count;
+  }
+  __device__ __forceinline__ Work work() const { return Work(t, p); }
+};
+
 // One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
 __device__ __forceinline__ void deal(const Params& p, u32 shared) {
-  const int lane = threadIdx.x & 31;
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
-  const auto take = [&](int* counter) {
-    int taken;
-    if (lane == 0) taken = atomicAdd(counter, 1);
-    return __shfl_sync(~0u, taken, 0);
-  };
-  ptx::previous_kernel_wait();           // the counter is zero
+  const int lane = threadIdx.x & 31, reader = 0;
+  const u32 place = shared + TILE + TILE_BYTES * reader;
+  Dealer dealer{p};
+  ptx::previous_kernel_wait();           // what is counted begins at zero
   for (int dealt = 0;; ++dealt) {
     ptx::mbarrier_wait(shared + TILE_EMPTY, (dealt & 1) ^ 1);
-    const int t = dealt ? gridDim.x + take(p.counter) : blockIdx.x;
-    const bool more = t < count;
+    const bool more = dealer.next(dealt);
     if (more) {
-      const Work work(t, p);
-      if (lane == 0) post(shared + TILE, work);
-    } else if (lane == 0) {
-      ptx::store_shared(shared + TILE, u32(-1));
+      const Work work = dealer.work();
+      if (lane == reader) post(place, work);
+    } else if (lane == reader) {
+      ptx::store_shared(place, u32(-1));
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_FULL);
     if (!more) break;
   }
-  if (lane) return;
-  __threadfence();
-  if (atomicAdd(p.counter + 1, 1) == int(gridDim.x) - 1) p.counter[0] = p.counter[1] = 0;   // the last block leaves them as it found them
+  if (lane == 0) leave(p.counter, Dealer::COUNTERS);
 }
+
+struct Copies {                          // that one thread starts, for a query tile
+  const Params& p;
+  const u32 shared;
+  const Work& work;
+
+  __device__ __forceinline__ void keys(int tile, int stage) const {
+    const u32 full = shared + K_FULL + BARRIER_BYTES * stage;
+    const long long number = key_tile(p, work, tile);
+    ptx::mbarrier_expect(full, K_BYTES + SCALE_BYTES);
+    ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + number * (K_BYTES / 2), K_BYTES, full);
+    ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + number * (SCALE_BYTES / 4), SCALE_BYTES, full);
+  }
+  __device__ __forceinline__ void values(int tile, int stage) const {
+    const u32 full = shared + V_FULL + BARRIER_BYTES * stage;
+    const long long number = key_tile(p, work, tile);
+    ptx::mbarrier_expect(full, V_BYTES + SCALE_BYTES);
+    ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + number * (V_BYTES / 2), V_BYTES, full);
+    ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + number * (SCALE_BYTES / 4), SCALE_BYTES, full);
+  }
+};
 
 // One thread: fills the buffers.
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
@@ -535,15 +638,12 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work = fetch(shared + TILE);
     ptx::mbarrier_arrive(shared + TILE_EMPTY);
     if (work.block < 0) return;
+    const Copies copies{p, shared, work};
     for (int tile = work.last(); tile >= work.first(); --tile) {
-      ptx::mbarrier_wait(shared + K_EMPTY + 8 * stage, parity);
-      ptx::mbarrier_expect(shared + K_FULL + 8 * stage, K_BYTES + SCALE_BYTES);
-      ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + key_tile(p, work, tile) * (K_BYTES / 2), K_BYTES, shared + K_FULL + 8 * stage);
-      ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + K_FULL + 8 * stage);
-      ptx::mbarrier_wait(shared + V_EMPTY + 8 * stage, parity);
-      ptx::mbarrier_expect(shared + V_FULL + 8 * stage, V_BYTES + SCALE_BYTES);
-      ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + key_tile(p, work, tile) * (V_BYTES / 2), V_BYTES, shared + V_FULL + 8 * stage);
-      ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + key_tile(p, work, tile) * (SCALE_BYTES / 4), SCALE_BYTES, shared + V_FULL + 8 * stage);
+      ptx::mbarrier_wait(shared + K_EMPTY + BARRIER_BYTES * stage, parity);
+      copies.keys(tile, stage);
+      ptx::mbarrier_wait(shared + V_EMPTY + BARRIER_BYTES * stage, parity);
+      copies.values(tile, stage);
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
   }
@@ -555,17 +655,20 @@ template <int N> __device__ __forceinline__ void add_tile(float* o, const float 
   for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
 }
 
-__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant, const Work& work, int q_idx) {
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant,
+                                           const Work& work, int q_idx) {
+  const Sequence sequence{p, work.batch};
+  const int first = work.v_split * V_COLUMNS;   // of the columns of o
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = q_idx + 8 * r;
     const End end = finalize(rows, r, variant);
-    if (row >= p.q_len) continue;
-    if (threadIdx.x % 4 == 0) p.lse[(long long)(work.batch * p.heads + work.head) * p.q_len + row] = end.lse;
-    float* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head + row * p.o_strides.row + first_column() * p.o_strides.column;
+    if (row >= sequence.q_len()) continue;
+    if (work.v_split == 0 && threadIdx.x % 4 == 0) p.lse[sequence.row(work.head, row)] = end.lse;
+    float* const to = sequence.rows(p.o, p.o_strides, work.head) + row * p.o_strides.row + (first + first_column()) * p.o_strides.column;
     #pragma unroll
     for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)
-      if (V_COLUMNS == V_DIM || column(i) < V_DIM) {
+      if (V_COLUMNS == V_DIM || first + column(i) < V_DIM) {
         ptx::store_global_x2(to + column(i), o[i] * end.inverse, o[i + 1] * end.inverse);
       }
   }
@@ -577,21 +680,24 @@ struct Queries {                         // a query tile, as a thread sees it
   const int q_idx;                       // the thread's first row; the other is 8 below
   float scale[2];
   bool held = true;                      // by planes, all that its warp's rows have seen so far
-  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row) : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
+  __device__ __forceinline__ Queries(const Work& work, const Params& p, int row)
+    : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
 };
 
 struct Attend {                          // one warpgroup: 64 query rows against all their keys
   const Params& p;
   const u32 shared;
-  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31, row = warpgroup * 64 + warp * 16 + lane / 4;   // of a query tile, the thread's first
-  const u64 q_rows = k_major(shared + Q + warpgroup * 64 * 128), k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * 128);
+  const int warpgroup, warp = threadIdx.x / 32 & 3, lane = threadIdx.x & 31;
+  const u64 q_rows = k_major(shared + Q + warpgroup * WARPGROUP_ROWS * ROW_BYTES);
+  const u64 k_tile = k_major(shared + K), v_tile = n_major(shared + V, BLOCK_N * ROW_BYTES);
+  const int row = warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;   // of a query tile, the thread's first
   int step = 0;                          // key tiles taken so far, over all query tiles
 
+  // The place of a key tile, and what tells that it has come or gone.
   __device__ __forceinline__ int stage(int at) const { return at % STAGES; }
-  __device__ __forceinline__ int parity(int at) const { return at / STAGES & 1; }
-  __device__ __forceinline__ void release(u32 barrier) const { if (lane == 0) ptx::mbarrier_arrive(barrier); }   // each warp, as each has read scales
+  __device__ __forceinline__ void await(u32 barriers, int at) const { ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * stage(at), at / STAGES & 1); }
+  __device__ __forceinline__ void release(u32 barriers, int nth) const { if (lane == 0) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
   __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
-
   __device__ __forceinline__ void first_turn() const {}   // nobody takes turns at the tensor cores
   __device__ __forceinline__ void take_turn() const {}
   __device__ __forceinline__ void pass_turn() const {}
@@ -616,27 +722,36 @@ struct Attend {                          // one warpgroup: 64 query rows against
   // s = q k^T over one part of the columns.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at, int part) const {
     const int steps = min(QK_PART, QK_COLUMNS - part * QK_PART) / 16;
-    const u64 q = advance(q_rows, part * QK_PART * BLOCK_M * 2), k = advance(k_tile, stage(at) * K_BYTES + part * QK_PART * BLOCK_N * 2);
+    const u64 q = advance(q_rows, column_at<BLOCK_M>(part * QK_PART)), k = advance(k_tile, stage(at) * K_BYTES + column_at<BLOCK_N>(part * QK_PART));
     ptx::wgmma_fence();
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 1 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), i > 0);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 1 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      i > 0);
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 1 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 1 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      1);
     #pragma unroll
-    for (int i = 0; i < steps; ++i) ptx::product_qk(s, advance(q, 0 * Q_PLANE + i / 4 * BLOCK_M * 128 + i % 4 * 32), advance(k, 0 * K_PLANE + i / 4 * BLOCK_N * 128 + i % 4 * 32), 1);
+    for (int i = 0; i < steps; ++i)
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+                      1);
     ptx::wgmma_commit();
   }
 
   // product = p v for one part of the columns.
   __device__ __forceinline__ void start_output(float (&product)[V_PART / 2], const u32 (&probabilities)[PLANES][BLOCK_N / 4], int at, int part) const {
-    const u64 v = advance(v_tile, stage(at) * V_BYTES + part * V_PART * BLOCK_N * 2);
+    const u64 v = advance(v_tile, stage(at) * V_BYTES + column_at<BLOCK_N>(part * V_PART));
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), k > 0);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), k > 0);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + k * 2048), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + 16 * k * ROW_BYTES), 1);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + k * 2048), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
@@ -655,7 +770,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
   template <bool MASKED>
   __device__ __forceinline__ Factors weigh(float (&s)[BLOCK_N / 2], float k_scale, Rows& rows, Queries& queries, int tile) const {
     Factors factors;
-    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale}, p, queries.variant, queries.q_idx, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale},
+                    queries.variant, queries.q_idx, tile * BLOCK_N);
     queries.held &= k_scale == k_scale;
     return factors;
   }
@@ -673,7 +789,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     constexpr int QK_PARTS = (QK_COLUMNS + QK_PART - 1) / QK_PART, V_PARTS = V_COLUMNS / V_PART;
     float s[BLOCK_N / 2], more[BLOCK_N / 2];
     u32 probabilities[PLANES][BLOCK_N / 4];
-    ptx::mbarrier_wait(shared + K_FULL + 8 * stage(step), parity(step));
+    await(K_FULL, step);
     const float k_scale = scale(K_SCALES, step);
     start_scores(s, step, 0);
     if (QK_PARTS == 1) ptx::wgmma_wait<0>();
@@ -684,25 +800,27 @@ struct Attend {                          // one warpgroup: 64 query rows against
       #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[i] += more[i];
     }
-    release(shared + K_EMPTY + 8 * stage(step));
+    release(K_EMPTY, stage(step));
     Factors factors = weigh<MASKED>(s, k_scale, rows, queries, tile);
     pack(s, probabilities);
-    ptx::mbarrier_wait(shared + V_FULL + 8 * stage(step), parity(step));
+    await(V_FULL, step);
     scale_values(factors, scale(V_SCALES, step), queries);
     #pragma unroll
     for (int part = 0; part < V_PARTS; ++part) {
       float product[V_PART / 2];
       start_output(product, probabilities, step, part);
       ptx::wgmma_wait<0>();
-      if (part == V_PARTS - 1) release(shared + V_EMPTY + 8 * stage(step));
+      if (part == V_PARTS - 1) release(V_EMPTY, stage(step));
       add_tile(o + part * V_PART / 2, product, factors.rescale, factors.weight);
     }
     ++step;
   }
 
   __device__ __forceinline__ void attend(float (&o)[V_COLUMNS / 2], Rows& rows, Queries& queries) {
-    for (int tile = queries.work.end[1] - 1; tile >= queries.work.begin[1]; --tile) attend_tile<true>(o, rows, queries, tile);
-    for (int tile = queries.work.end[0] - 1; tile >= queries.work.begin[0]; --tile) attend_tile<false>(o, rows, queries, tile);
+    for (int tile = queries.work.end[1] - 1; tile >= queries.work.begin[1]; --tile)
+      attend_tile<true>(o, rows, queries, tile);
+    for (int tile = queries.work.end[0] - 1; tile >= queries.work.begin[0]; --tile)
+      attend_tile<false>(o, rows, queries, tile);
   }
 
   __device__ __forceinline__ void run() {
@@ -725,52 +843,60 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-extern "C" __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1) forward(const __grid_constant__ Params p) {
+// Barriers side by side, each of which so many arrivals complete.
+__device__ __forceinline__ void init(u32 barriers, int count, int arrivals) {
+  for (int i = 0; i < count; ++i) ptx::mbarrier_init(barriers + BARRIER_BYTES * i, arrivals);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 shared = (u32)__cvta_generic_to_shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    for (int i = 0; i < STAGES; ++i) {
-      ptx::mbarrier_init(shared + K_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + K_EMPTY + 8 * i, 4 * WARPGROUPS);
-      ptx::mbarrier_init(shared + V_FULL + 8 * i, 1);
-      ptx::mbarrier_init(shared + V_EMPTY + 8 * i, 4 * WARPGROUPS);
-    }
-    ptx::mbarrier_init(shared + TILE_FULL, 1);
-    ptx::mbarrier_init(shared + TILE_EMPTY, 4 * WARPGROUPS + 1);
+    init(shared + K_EMPTY, STAGES, 4 * WARPGROUPS);   // each warp, as each has read scales
+    init(shared + V_EMPTY, STAGES, 4 * WARPGROUPS);
+    init(shared + K_FULL, STAGES, 1);
+    init(shared + V_FULL, STAGES, 1);
+    init(shared + TILE_FULL, 1, 1);
+    init(shared + TILE_EMPTY, 1, 4 * WARPGROUPS + 1);   // warps that compute, and who loads
+
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  if (warpgroup == 0) {
+  if (warpgroup < LOAD_WARPGROUPS) {
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
     if (threadIdx.x / 32 == 1) deal(p, shared);
+
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
-    Attend{p, shared, warpgroup - 1}.run();
+    Attend{p, shared, warpgroup - LOAD_WARPGROUPS}.run();
   }
 }
 
 // -------------------------------------------------------------------------------------------------------- plain float32
 
-struct AttendPlain {                     // one block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something
+// One block: a query tile against all its keys, 16 rows a warp, where the attention of planes told that they lost something.
+struct AttendPlain {
   static constexpr int QK_PITCH = QK_DIM + 4, V_PITCH = V_DIM + 4;   // of a row in shared memory, in floats
   const Params& p;
   const u32 shared, tile_at = shared + BLOCK_M * QK_PITCH * 4;
   const Work work;
-  const Variant variant;
+  const Sequence sequence = {p, work.batch};
+  const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16;
   float o[V_COLUMNS / 2] = {};
   Rows rows;
 
-  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work), variant(p, work.batch, work.head, work.kv_head) {}
+  __device__ __forceinline__ AttendPlain(const Params& p, u32 shared, const Work& work) : p(p), shared(shared), work(work) {}
 
-  // Rows of an array from `first` on, zeros beyond its end.
-  template <int ROWS, int DIM> __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, int length) const {
+  // Rows of a head's array from `first` on, zeros for those that do not exist.
+  template <int ROWS, int DIM, class Exists>
+  __device__ __forceinline__ void load_rows(u32 to, const float* from, const Strides& strides, int first, Exists exists) const {
     for (int i = threadIdx.x; i < ROWS * DIM; i += 2 * BLOCK_M) {
       const int row = i / DIM, column = i % DIM;
-      const float x = first + row < length ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
+      const float x = exists(first + row) ? from[(first + row) * strides.row + column * strides.column] : 0.0f;
       ptx::store_shared(to + (row * (DIM + 4) + column) * 4, __float_as_uint(x));
     }
   }
@@ -811,7 +937,8 @@ struct AttendPlain {                     // one block: a query tile against all 
         if (i / 2 % 2) continue;
         #pragma unroll 1
         for (int other = 0; other < 4; ++other) {
-          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], lane / 4 * 4 + other), __shfl_sync(~0u, s[i + 2] * unit[1], lane / 4 * 4 + other)};
+          const int from = lane / 4 * 4 + other;
+          const float weight[2] = {__shfl_sync(~0u, s[i] * unit[0], from), __shfl_sync(~0u, s[i + 2] * unit[1], from)};
           const u32 value = tile_at + ((other * 2 + column(i)) * V_PITCH + first_column() + part) * 4;
           #pragma unroll
           for (int j = 0; j < V_PART / 2; ++j)
@@ -823,21 +950,23 @@ struct AttendPlain {                     // one block: a query tile against all 
   }
 
   template <bool MASKED> __device__ __forceinline__ void step(int tile) {
-    const long long at[2] = {work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head, work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head};
     float s[BLOCK_N / 2], rescale[2], unit[2];
     __syncthreads();
-    load_rows<BLOCK_N, QK_DIM>(tile_at, p.k + at[0], p.k_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, QK_DIM>(tile_at, sequence.rows(p.k, p.k_strides, work.kv_head), p.k_strides, tile * BLOCK_N,
+                               [&](int kv_idx) { return kv_idx < sequence.kv_len(); });
     __syncthreads();
     scores(s);
-    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, p, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
+    softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
     __syncthreads();
-    load_rows<BLOCK_N, V_DIM>(tile_at, p.v + at[1], p.v_strides, tile * BLOCK_N, p.kv_len);
+    load_rows<BLOCK_N, V_DIM>(tile_at, sequence.rows(p.v, p.v_strides, work.kv_head), p.v_strides, tile * BLOCK_N,
+                              [&](int kv_idx) { return kv_idx < sequence.kv_len() && true; });
     __syncthreads();
     output(s, rescale, unit);
   }
 
   __device__ __forceinline__ void run() {
-    load_rows<BLOCK_M, QK_DIM>(shared, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    load_rows<BLOCK_M, QK_DIM>(shared, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,
+                               [&](int q_idx) { return q_idx < sequence.q_len(); });
     for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
     for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
@@ -846,7 +975,7 @@ struct AttendPlain {                     // one block: a query tile against all 
 
 extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int count = (p.q_len + BLOCK_M - 1) / BLOCK_M * p.heads * p.batch;
+  const int count = count_query_tiles(p, p.heads * p.batch);
   for (int first = blockIdx.x * 32; first < count; first += gridDim.x * 32) {   // a lane a query tile
     const int t = first + threadIdx.x % 32;
     bool here = false;
@@ -855,6 +984,7 @@ extern "C" __global__ void __launch_bounds__(2 * BLOCK_M) forward_plain(const __
       #pragma unroll
       for (int warp = 0; warp < BLOCK_M / 16; ++warp) here |= flags[warp];
     }
-    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1) AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
+    for (u32 lost = __ballot_sync(~0u, here); lost; lost &= lost - 1)
+      AttendPlain(p, (u32)__cvta_generic_to_shared(memory), Work(first + __ffs(lost) - 1, p)).run();
   }
 }

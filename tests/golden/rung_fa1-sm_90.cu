@@ -48,9 +48,10 @@ constexpr int STAGES = 1;                // key and value tiles in flight
 constexpr float LN_2 = 0.6931471805599453f;
 #define INF __int_as_float(0x7f800000)
 
-constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays
+constexpr int QK_DIM = 64, V_DIM = 64;   // columns of the arrays, of v and o those that a block has
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
+
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 
@@ -101,42 +102,49 @@ __device__ __forceinline__ void load_shared_x4(u32 (&r)[4], u32 at) {
 
 // ---------------------------------------------------------------------------------------------------------------- tiles
 
-// A row's 16-byte chunks change places within groups of up to eight, so that one chunk of 8 rows covers all banks.
+constexpr int CHUNK = 8, CHUNK_BYTES = 16;   // columns of a row that are moved at once
+template <int COLUMNS> constexpr int ROW_BYTES = COLUMNS * 2;
+
+// A row's chunks change places within groups of up to eight, so that one chunk of 8 rows covers all banks.
 template <int COLUMNS> constexpr int GROUP = COLUMNS % 64 == 0 ? 8 : COLUMNS % 32 == 0 ? 4 : 2;
 template <int COLUMNS> __device__ __forceinline__ u32 place(u32 row, u32 chunk) {
-  return row * COLUMNS * 2 + ((chunk ^ row / (8 / GROUP<COLUMNS>) % GROUP<COLUMNS>) << 4);
+  return row * ROW_BYTES<COLUMNS> + (chunk ^ row / (8 / GROUP<COLUMNS>) % GROUP<COLUMNS>) * CHUNK_BYTES;
 }
 
 // From where chunk 0 or 1 of a row lies: 16 columns number k, and `rows` further down, a multiple of 8.
 template <int COLUMNS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) {
-  return (at ^ 2 * k % GROUP<COLUMNS> * 16) + 2 * k / GROUP<COLUMNS> * GROUP<COLUMNS> * 16 + rows * COLUMNS * 2;
+  constexpr int WIDTH = GROUP<COLUMNS>;
+  return (at ^ 2 * k % WIDTH * CHUNK_BYTES) + 2 * k / WIDTH * WIDTH * CHUNK_BYTES + rows * ROW_BYTES<COLUMNS>;
 }
 
-// 8 elements of a row, the last axis contiguous, to shared memory, or zeros.
-__device__ __forceinline__ void copy(u32 to, const u16* from, const Strides& strides, bool exists) {
+// A chunk of a row, whose columns are so far from each other, to shared memory, or zeros.
+__device__ __forceinline__ void copy(u32 to, const u16* from, long long column, bool exists) {
   #pragma unroll
-  for (int i = 0; i < 16; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / 2, exists);
+  for (int i = 0; i < CHUNK_BYTES; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / 2 * column, exists);
 }
 
-// Copies the tile of ROWS rows that begins with row `first` of an array of `length` rows (WHOLE: the tile ends before) and DIM columns, zeros around it.
-template <int ROWS, int COLUMNS, int DIM, bool WHOLE> __device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, int length) {
+// Copies the tile of ROWS rows that begins with row `first` of an array of DIM columns, zeros around it and for rows that do not exist.
+template <int ROWS, int COLUMNS, int DIM, class Exists>
+__device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, Exists exists) {
   constexpr int WIDTH = GROUP<COLUMNS>, PASS = THREADS / WIDTH;   // neighbouring threads take neighbouring chunks
   const int row = threadIdx.x / WIDTH, chunk = threadIdx.x % WIDTH;
   const long long column = COPY_BYTES == 2 ? strides.column : 1;
-  from += (first + row) * strides.row + chunk * 8 * column;
+  from += (first + row) * strides.row + chunk * CHUNK * column;
   #pragma unroll
   for (int i = 0; i < ROWS; i += PASS, from += PASS * strides.row)
     if (ROWS % PASS == 0 || row + i < ROWS)
       #pragma unroll
-      for (int c = 0; c < COLUMNS / 8; c += WIDTH)
-        copy(to + place<COLUMNS>(row + i, chunk) + c * 16, from + c * 8 * column, strides, (WHOLE || first + row + i < length) && (COLUMNS == DIM || (c + chunk) * 8 < DIM));
+      for (int c = 0; c < COLUMNS / CHUNK; c += WIDTH)
+        copy(to + place<COLUMNS>(row + i, chunk) + c * CHUNK_BYTES, from + c * CHUNK * column, column,
+             exists(first + row + i) && (COLUMNS == DIM || (c + chunk) * CHUNK < DIM));
 }
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 struct Variant {                         // what score and mask need, folded once a query tile
+  const Params& p;
   float factor;                          // log2 units of one unit of the score
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
     factor = p.softmax_scale * 1.442695f;
   }
   __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
@@ -144,15 +152,31 @@ struct Variant {                         // what score and mask need, folded onc
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
   };
-  __device__ __forceinline__ Row row(const Params& p, int q_idx, int kv_begin) const {
+  __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
     row.end = p.kv_len - kv_begin;
     return row;
   }
 
   // True
-  __device__ __forceinline__ bool keep(const Params& p, const Row& row, int column) const {
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
     return column < row.end;
+  }
+};
+
+// ------------------------------------------------------------------------------------------------------------- geometry
+
+struct Sequence {                        // one of the batch: its lengths in rows and in tiles, and where its rows lie
+  const Params& p;
+  const int batch;
+
+  __device__ __forceinline__ int q_len() const { return p.q_len; }
+  __device__ __forceinline__ int kv_len() const { return p.kv_len; }
+  __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
+  __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // Row 0 of a head in an array; row i lies i * strides.row elements further on.
+  template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
+    return array + batch * strides.batch + head * strides.head;
   }
 };
 
@@ -179,15 +203,15 @@ __device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float n
 }
 
 // Raw products become scores in place, -inf where the mask hides the key.
-template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N / 2], const Params& p, const Variant& variant, int q_idx, int kv_begin) {
+template <bool MASKED> __device__ __forceinline__ void score(float (&s)[BLOCK_N / 2], const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Variant::Row row = variant.row(p, q_idx + 8 * r, kv_begin + first_column());
+    const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(p, row, column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
   }
 }
@@ -244,22 +268,25 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
-struct Work {                            // the t-th query tile and its key tiles
+struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
-  __device__ __forceinline__ Work(int t, const Params& p) {
-    const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, heads = p.heads * p.batch;
+  // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
+  __device__ __forceinline__ Work(int t, const Params& p, int first_head, int heads) {
+    const int blocks = Sequence{p, 0}.query_tiles();   // of every sequence
     const int section = t / (p.section * blocks), width = min(p.section, heads - section * p.section), within = t - section * p.section * blocks;
     block = blocks - 1 - within / width;
-    head = section * p.section + within % width;
+    head = first_head + section * p.section + within % width;
     batch = head / p.heads;
     head -= batch * p.heads;
     kv_head = head / p.group;
     find_keys(p, block * BLOCK_M, BLOCK_M);
   }
+  __device__ __forceinline__ Work(int t, const Params& p) : Work(t, p, 0, p.heads * p.batch) {}
 
   // The key tiles of `rows` rows from q_begin on.
   __device__ __forceinline__ void find_keys(const Params& p, int q_begin, int rows) {
@@ -288,31 +315,36 @@ struct Work {                            // the t-th query tile and its key tile
 struct Attend {                          // one block: QUERY_TILES query tiles of a head against all their keys
   const Params& p;
   const u32 shared;
-  const int blocks = (p.q_len + BLOCK_M - 1) / BLOCK_M, shares = (blocks + QUERY_TILES - 1) / QUERY_TILES;
+  const int blocks = Sequence{p, 0}.query_tiles(), shares = (blocks + QUERY_TILES - 1) / QUERY_TILES;   // of every head
   const int head = blockIdx.x / shares;  // of all in the batch
   const int begin = blockIdx.x % shares * QUERY_TILES, end = min(begin + QUERY_TILES, blocks);
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
   Work work = Work(head * blocks, p);
+  const Sequence sequence = {p, work.batch};
   const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
-  const u16* const keys = p.k + work.batch * p.k_strides.batch + work.kv_head * p.k_strides.head;
-  const u16* const values = p.v + work.batch * p.v_strides.batch + work.kv_head * p.v_strides.head;
+  const u16* const keys = sequence.rows(p.k, p.k_strides, work.kv_head);
+  const u16* const values = sequence.rows(p.v, p.v_strides, work.kv_head) + work.v_split * V_DIM * p.v_strides.column;
   float o[ROW_TILES][V_COLUMNS / 2];
   Rows rows[ROW_TILES];
   float divisor[ROW_TILES][2];           // l of the rows of o
-  int q_idx, stage = 0;
+  int q_idx;
+  static constexpr int stage = 0;        // where a key tile lies: there is one place
 
   __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared) {}
 
   __device__ __forceinline__ void load_query_tile() const {
-    load_tile<BLOCK_M, QK_COLUMNS, QK_DIM, false>(shared + Q, p.q + work.batch * p.q_strides.batch + work.head * p.q_strides.head, p.q_strides, work.block * BLOCK_M, p.q_len);
+    load_tile<BLOCK_M, QK_COLUMNS, QK_DIM>(shared + Q, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,
+                                           [&](int q_idx) { return q_idx < sequence.q_len(); });
   }
 
   template <bool WHOLE> __device__ __forceinline__ void load_keys(int tile, int to) const {
-    load_tile<BLOCK_N, QK_COLUMNS, QK_DIM, WHOLE>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N, p.kv_len);
+    load_tile<BLOCK_N, QK_COLUMNS, QK_DIM>(shared + K + to * K_BYTES, keys, p.k_strides, tile * BLOCK_N,
+                                           [&](int kv_idx) { return WHOLE || kv_idx < sequence.kv_len(); });
   }
 
   template <bool WHOLE> __device__ __forceinline__ void load_values(int tile, int to) const {
-    load_tile<BLOCK_N, V_COLUMNS, V_DIM, WHOLE>(shared + V + to * V_BYTES, values, p.v_strides, tile * BLOCK_N, p.kv_len);
+    load_tile<BLOCK_N, V_COLUMNS, V_DIM>(shared + V + to * V_BYTES, values, p.v_strides, tile * BLOCK_N,
+                                         [&](int kv_idx) { return (WHOLE || kv_idx < sequence.kv_len()); });
   }
 
   // s = q k^T
@@ -468,7 +500,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
     float s[ROW_TILES][BLOCK_N / 2];
     scores(s);
     #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m) score<MASKED>(s[m], p, variant, q_idx + 16 * m, tile * BLOCK_N);
+    for (int m = 0; m < ROW_TILES; ++m) score<MASKED>(s[m], variant, q_idx + 16 * m, tile * BLOCK_N);
     normalized_update(s);
     store_state();
     __syncthreads();                                  // nobody reads q any more, nor keys and values after the last step
@@ -479,7 +511,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
       take(i);
       initialize();
     }
-    for (int tile = 0; tile * BLOCK_N < p.kv_len; ++tile) {
+    for (int tile = 0; tile * BLOCK_N < sequence.kv_len(); ++tile) {
       bool here = false;
       for (int i = begin; i < end; ++i) {
         take(i);
@@ -497,7 +529,7 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
 
   // o as it is in the registers.
   __device__ __forceinline__ void store() {
-    u16* const to = p.o + work.batch * p.o_strides.batch + work.head * p.o_strides.head;
+    u16* const to = sequence.rows(p.o, p.o_strides, work.head) + work.v_split * V_DIM * p.o_strides.column;
     struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
     __syncthreads();                                  // nobody reads what lies there any more: o takes its place, each warp its own rows
     const u32 staged = shared + O + place<V_COLUMNS>(warp_row + lane / 4, 0) + lane % 4 * 4;
@@ -505,21 +537,22 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
     for (int m = 0; m < ROW_TILES; ++m)
       #pragma unroll
       for (int i = 0; i < V_COLUMNS / 2; i += 2)
-        ptx::store_shared(advance<V_COLUMNS>(staged, 16 * m + i / 2 % 2 * 8, i / 8) ^ i / 4 % 2 * 16, ptx::f16x2(o[m][i], o[m][i + 1]));
+        ptx::store_shared(advance<V_COLUMNS>(staged, 16 * m + i / 2 % 2 * 8, i / 8) ^ i / 4 % 2 * CHUNK_BYTES,
+                          ptx::f16x2(o[m][i], o[m][i + 1]));
     __syncwarp();
     constexpr int WIDTH = GROUP<V_COLUMNS>, PASS = 32 / WIDTH;
     const int chunk = lane % WIDTH;
     #pragma unroll
     for (int row = warp_row + lane / WIDTH; row < warp_row + 16 * ROW_TILES; row += PASS)
       #pragma unroll
-      for (int c = 0; c < V_COLUMNS / 8; c += WIDTH) {
+      for (int c = 0; c < V_COLUMNS / CHUNK; c += WIDTH) {
         u32 x[4];
-        ptx::load_shared_x4(x, shared + O + place<V_COLUMNS>(row, chunk) + c * 16);
+        ptx::load_shared_x4(x, shared + O + place<V_COLUMNS>(row, chunk) + c * CHUNK_BYTES);
         const int q_row = work.block * BLOCK_M + row;
-        if (q_row < p.q_len && (V_COLUMNS == V_DIM || (c + chunk) * 8 < V_DIM)) {
-          Piece* const pieces = reinterpret_cast<Piece*>(to + q_row * p.o_strides.row + (c + chunk) * 8);
+        if (q_row < sequence.q_len() && (V_COLUMNS == V_DIM || (c + chunk) * CHUNK < V_DIM)) {
+          Piece* const pieces = reinterpret_cast<Piece*>(to + q_row * p.o_strides.row + (c + chunk) * CHUNK);
           #pragma unroll
-          for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+          for (int i = 0; i < CHUNK_BYTES / COPY_BYTES; ++i) {
             Piece piece;
             #pragma unroll
             for (int j = 0; j < COPY_BYTES / 4; ++j) piece.words[j] = x[i * COPY_BYTES / 4 + j];
@@ -527,7 +560,6 @@ struct Attend {                          // one block: QUERY_TILES query tiles o
           }
         }
       }
-
   }
 
   __device__ __forceinline__ void write() {
