@@ -16,6 +16,11 @@ from flashgen.errors import BackendError, CallError
 from flashgen.runtime import dlpack
 
 _DLPACK_HOST = 1  # kDLCPU
+_SUBCLASSES = (  # of libraries: the plain array, and how to come by it
+    ("numpy", "ndarray", "{0}.filled(0) of a masked array, or np.asarray({0})"),
+    ("cupy", "ndarray", "{0}.view(cupy.ndarray)"),
+    ("torch", "Tensor", "{0}.to_local() of a DTensor, {0}.get_data() of a masked tensor, or {0}.as_subclass(torch.Tensor)"),
+)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -92,7 +97,7 @@ class DeviceFamily(Family, Protocol):
 def _layout_in_bytes(key: Key) -> Layout:
     """The layout of a key with strides in bytes, as NumPy and CuPy have them."""
     shape, strides, dtype, device, offset = key
-    return Layout(shape, _elements(strides, dtype.itemsize), _name(dtype), device, offset)
+    return Layout(shape, _elements(strides, dtype.itemsize), name_of(dtype), device, offset)
 
 
 @functools.lru_cache(1024)
@@ -104,7 +109,7 @@ def _elements(strides: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 @functools.cache
-def _name(dtype: Any) -> str:
+def name_of(dtype: Any) -> str:
     """The name of a dtype of NumPy or PyTorch."""
     return str(dtype).removeprefix("torch.")
 
@@ -175,50 +180,6 @@ class CupyFamily:
         return self.cupy.asarray(x)
 
 
-class TorchFamily:
-    def __init__(self) -> None:
-        self.torch = sys.modules["torch"]
-        self.dtypes = {name: getattr(self.torch, name) for name in DTYPES}
-        # What a stream is, without a Stream object around it, which takes 2 us; compilers of PyTorch's own ask so.
-        self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
-
-    def on_gpu(self, x: Any) -> bool:
-        if not (x.is_cuda or x.is_cpu):
-            raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
-        return x.is_cuda  # type: ignore[no-any-return]
-
-    def locate(self, x: Any) -> tuple[int, Key]:
-        if x.requires_grad and self.torch.is_grad_enabled():
-            raise CallError("a tensor requires a gradient, and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
-        pointer = x.data_ptr()
-        return pointer, (x.shape, x.stride(), x.dtype, x.get_device() if self.on_gpu(x) else None, pointer & 15)
-
-    def layout(self, key: Key) -> Layout:
-        shape, strides, dtype, device, offset = key
-        return Layout(tuple(shape), strides, _name(dtype), device, offset)
-
-    def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
-        return beside.new_empty(shape, dtype=self.dtypes[dtype])
-
-    scratch = empty  # while a graph captures, PyTorch takes memory from a pool that the graph keeps
-
-    def pointer(self, x: Any) -> int:
-        return int(x.data_ptr())
-
-    def stream(self, device: int) -> int:
-        return int(self.raw_stream(device) if self.raw_stream else self.torch.cuda.current_stream(device).cuda_stream)
-
-    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        if x.dtype == self.torch.bfloat16:
-            return np.asarray(x.detach().view(self.torch.int16).numpy()).view(by_name("bfloat16").numpy)
-        return np.asarray(x.detach().numpy())
-
-    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
-        if x.dtype.name == "bfloat16":
-            return self.torch.from_numpy(x.view(np.int16)).view(self.torch.bfloat16)
-        return self.torch.from_numpy(x)
-
-
 NUMPY = NumpyFamily()
 
 
@@ -251,12 +212,15 @@ FAMILIES = _Families()
 
 
 def _recognise(kind: type) -> Family | None:
+    """The family of arrays of exactly this type: a subclass may mean something else."""
     if kind in (np.ndarray, np.memmap):
         return NUMPY
-    if "cupy" in sys.modules and issubclass(kind, cupy().ndarray):
+    if "cupy" in sys.modules and kind is cupy().ndarray:
         return cupy_family()
-    if "torch" in sys.modules and issubclass(kind, sys.modules["torch"].Tensor):
-        return TorchFamily()
+    if "torch" in sys.modules:
+        from flashgen.runtime import pytorch
+
+        return pytorch.TorchFamily() if kind in pytorch.kinds() else None
     return None
 
 
@@ -273,9 +237,10 @@ def adopt(x: Any, name: str) -> Any:
     """An array of a family that shares the memory of `x`. Raises CallError for what is no array."""
     if FAMILIES[type(x)]:
         return x
-    if isinstance(x, np.ndarray):
-        what = f"{name} is a {type(x).__name__}, an array of NumPy with a meaning of its own, as a mask or units, which no kernel knows"
-        raise CallError(f"{what}: pass the plain numbers, as {name}.filled(0) of a masked array, or np.asarray({name})")
+    for library, plain, advice in _SUBCLASSES:
+        if library in sys.modules and isinstance(x, getattr(sys.modules[library], plain)):
+            what = f"{name} is a {type(x).__name__}, an array of {library} with a meaning of its own, as a mask, units or shards"
+            raise CallError(f"{what}, which no kernel knows: pass the plain numbers, as {advice.format(name)}")
     if hasattr(x, "__cuda_array_interface__"):
         return cupy().asarray(x)
     if not hasattr(x, "__dlpack_device__"):

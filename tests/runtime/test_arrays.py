@@ -2,7 +2,9 @@
 
 import ctypes
 import math
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flashgen
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.runtime import arrays
@@ -122,6 +125,66 @@ def test_arrays_with_a_meaning_of_their_own_are_refused_by_name() -> None:
     for other in (np.ma.masked_array(x, x == 0), x.view(Metres)):
         with pytest.raises(CallError, match=f"^v is a {type(other).__name__}, .* which no kernel knows: pass the plain numbers"):
             arrays.adopt(other, "v")
+
+
+@pytest.fixture
+def pytorch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in with the types of PyTorch that matter here."""
+
+    class Tensor:
+        requires_grad = is_cuda = negated = False
+        is_cpu, layout, shape, dtype = True, "strided", (1, 2, 3, 4), "torch.float32"
+
+        def is_neg(self) -> bool:
+            return self.negated
+
+        def data_ptr(self) -> int:
+            if self.layout != "strided":
+                raise RuntimeError("no storage")
+            return 64
+
+        def stride(self) -> tuple[int, ...]:
+            return (24, 12, 4, 1)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    class Parameter(Tensor):
+        pass
+
+    torch = ModuleType("torch")
+    parts = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter), "_C": None, "is_grad_enabled": lambda: True}
+    for name, value in {**parts, **{dtype: f"torch.{dtype}" for dtype in arrays.DTYPES}}.items():
+        setattr(torch, name, value)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def test_tensors_that_are_nothing_but_numbers(pytorch: Any) -> None:
+    for kind in (pytorch.Tensor, pytorch.nn.Parameter):
+        x = kind()
+        assert arrays.adopt(x, "q") is x
+        assert layout(x, "q") == Layout((1, 2, 3, 4), (24, 12, 4, 1), "float32", None, 0)
+
+
+@pytest.mark.parametrize("name", ["DTensor", "MaskedTensor", "NestedTensor", "FakeTensor", "Metres"])
+def test_tensors_with_a_meaning_of_their_own_are_refused_by_name(pytorch: Any, name: str) -> None:
+    x = type(name, (pytorch.nn.Parameter,), {})()
+    with pytest.raises(CallError, match=rf"^k is a {name}, an array of torch .* which no kernel knows: .* k.as_subclass\(torch.Tensor\)"):
+        arrays.adopt(x, "k")
+    with pytest.raises(CallError, match=f"^k is a {name}"):
+        flashgen.compile({"head_dim": 4, "dtype": "float32"}, "host")(pytorch.Tensor(), x, pytorch.Tensor())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"negated": True}, "^v: a tensor stands for .* x.resolve_neg"), ({"layout": "sparse_coo"}, "^v: a tensor of layout sparse_coo")],
+)
+def test_tensors_whose_memory_says_something_else(pytorch: Any, change: dict[str, Any], message: str) -> None:
+    x = pytorch.Tensor()
+    vars(x).update(change)
+    with pytest.raises(CallError, match=message):
+        layout(x, "v")
 
 
 def test_a_file_in_memory_is_an_array(tmp_path: Path) -> None:

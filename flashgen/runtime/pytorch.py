@@ -1,0 +1,67 @@
+"""Tensors of PyTorch as arrays of a call. Imported when PyTorch is, which it never imports itself."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from flashgen.dtypes import DTYPES, by_name
+from flashgen.errors import BackendError, CallError
+from flashgen.runtime.arrays import Key, Layout, name_of
+
+
+class TorchFamily:
+    """Tensors of PyTorch, on the host or on a GPU."""
+
+    def __init__(self) -> None:
+        self.torch = sys.modules["torch"]
+        self.dtypes = {name: getattr(self.torch, name) for name in DTYPES}
+        # What a stream is, without a Stream object around it, which takes 2 us; compilers of PyTorch's own ask so.
+        self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
+
+    def on_gpu(self, x: Any) -> bool:
+        if not (x.is_cuda or x.is_cpu):
+            raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
+        return x.is_cuda  # type: ignore[no-any-return]
+
+    def locate(self, x: Any) -> tuple[int, Key]:
+        if x.requires_grad and self.torch.is_grad_enabled():
+            raise CallError("a tensor requires a gradient, and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
+        if x.is_neg():
+            raise CallError("a tensor stands for what its memory holds negated, as the imaginary part of a conjugate: pass x.resolve_neg()")
+        try:
+            pointer = x.data_ptr()
+            return pointer, (x.shape, x.stride(), x.dtype, x.get_device() if self.on_gpu(x) else None, pointer & 15)
+        except RuntimeError:
+            raise CallError(f"a tensor of layout {x.layout} has no strides: pass a dense one, as x.to_dense() of a sparse tensor") from None
+
+    def layout(self, key: Key) -> Layout:
+        shape, strides, dtype, device, offset = key
+        return Layout(tuple(shape), strides, name_of(dtype), device, offset)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        return beside.new_empty(shape, dtype=self.dtypes[dtype])
+
+    scratch = empty  # while a graph captures, PyTorch takes memory from a pool that the graph keeps
+
+    def pointer(self, x: Any) -> int:
+        return int(x.data_ptr())
+
+    def stream(self, device: int) -> int:
+        return int(self.raw_stream(device) if self.raw_stream else self.torch.cuda.current_stream(device).cuda_stream)
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        if x.dtype == self.torch.bfloat16:
+            return np.asarray(x.detach().view(self.torch.int16).numpy()).view(by_name("bfloat16").numpy)
+        return np.asarray(x.detach().numpy())
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        if x.dtype.name == "bfloat16":
+            return self.torch.from_numpy(x.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(x)
+
+
+def kinds() -> tuple[type, ...]:
+    """The types of tensors that are nothing but numbers."""
+    torch = sys.modules["torch"]
+    return torch.Tensor, torch.nn.Parameter
