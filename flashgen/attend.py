@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, unknown
 from flashgen.spec import Spec
+from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
 from flashgen.spec.words import EXPRESSION_WORDS
 
 
@@ -27,7 +28,7 @@ def attention(
     *,
     score: str = "s",
     scale: str | float | None = None,
-    layout: Literal["bshd", "bhsd"] = "bshd",
+    layout: str = DEFAULT,
     lse: bool = False,
     out: Any = None,
     **values: Any,
@@ -109,13 +110,15 @@ def _for(
     kinds: tuple[tuple[str, _Kind], ...],
 ) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
-    if layout not in ("bshd", "bhsd"):
-        raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), ('bshd', 'bhsd'))} S are positions, H are heads")
+    if layout not in LAYOUTS:
+        raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), LAYOUTS)} {LETTERS}")
     layouts = {like.name: like.layout for like in qkv}
     dtype = layouts["q"].dtype
     for name, found in layouts.items():
         if len(found.shape) != 4:
-            raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(layout.upper())}")
+            raise CallError(
+                f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(axis_order(layout).axes.upper())}"
+            )
     if dtype not in ATTENTION_DTYPES:
         raise CallError(
             f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"

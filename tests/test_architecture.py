@@ -1,12 +1,15 @@
 """The rules that hold everywhere: imports, types, style, sizes, what importing costs, what a wheel contains."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from flashgen.spec.layout import LAYOUTS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "flashgen"
@@ -62,6 +65,13 @@ def test_importing_is_cheap():
 def test_planning_and_rendering_need_no_gpu_libraries():
     code = "import sys, flashgen.render, flashgen.plan, flashgen.spec; print(*sys.modules)"
     assert not {"cupy", "cuda", "sympy", "torch"} & set(_run(sys.executable, "-c", code).split())
+
+
+def test_one_file_knows_the_layouts():
+    """No other compares their names, or lists them."""
+    said = re.compile("|".join(f"[\"']{name}[\"']" for name in LAYOUTS))
+    files = [path for path in (*MODULES, *(ROOT / "templates").rglob("*")) if path.suffix and path != PACKAGE / "spec" / "layout.py"]
+    assert not [f"{path}:{i}" for path in files for i, line in enumerate(path.read_text().splitlines(), 1) if said.search(line)]
 
 
 def test_extras_name_what_the_readme_says():

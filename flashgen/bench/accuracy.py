@@ -84,7 +84,8 @@ def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _head(case: Case, x: Any, b: int, h: int) -> Any:
-    return x[b, :, h] if case.spec.layout == "bshd" else x[b, h]
+    every = slice(None)
+    return x[case.spec.order.arranged(b=b, s=every, h=h, d=every)]
 
 
 def _relative(found: Array, exact: Array) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from flashgen.dtypes import by_name
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
+from flashgen.spec.layout import DEFAULT
 from flashgen.spec.model import Tensor
 
 TOKENS, HIDDEN = 16384, 2048  # of the FlashAttention-3 paper's grid: in all, and of all heads together
@@ -83,9 +84,7 @@ class Case:
         """The shapes of q, k and v, by name."""
         n, d = self.sizes, self.spec.head_dim
         sizes = {"q": (n.heads, d.qk), "k": (n.kv_heads, d.qk), "v": (n.kv_heads, d.v)}
-        if self.spec.layout == "bshd":
-            return {name: (self.batch, self.seqlen, *size) for name, size in sizes.items()}
-        return {name: (self.batch, heads, self.seqlen, columns) for name, (heads, columns) in sizes.items()}
+        return {name: self.spec.order.arranged(b=self.batch, s=self.seqlen, h=heads, d=columns) for name, (heads, columns) in sizes.items()}
 
 
 def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = None) -> Case:
@@ -101,7 +100,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
 
 def variant_of(spec: Spec) -> str:
     """The name under which peers know the spec, or nothing."""
-    if spec.layout != "bshd" or spec.scale or spec.out_dtype or spec.group not in (None, 1):
+    if spec.layout != DEFAULT or spec.scale or spec.out_dtype or spec.group not in (None, 1):
         return ""
     plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
 

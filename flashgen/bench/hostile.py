@@ -55,7 +55,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
     if "integers" in kinds:
         values |= _params(spec, random)
-    columns, swap = spec.head_dim, spec.layout == "bhsd"
+    columns = spec.head_dim
     shapes = {"q": (sizes.heads, sizes.q_len, columns.qk), "k": (sizes.kv_heads, sizes.kv_len, columns.qk)}
     shapes["v"] = (sizes.kv_heads, sizes.kv_len, columns.v)
     q, k, v = (rounded(random.standard_normal((sizes.batch, *shape)), spec.dtype) for shape in shapes.values())
@@ -63,7 +63,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
         gone = hidden(spec, sizes, values)
         for x in (k, v):
             x[gone] = random.choice([np.nan, np.inf, -np.inf])
-    q, k, v = (x if swap else x.swapaxes(1, 2) for x in (q, k, v))
+    q, k, v = (x.transpose(spec.order.from_heads_first) for x in (q, k, v))
     if "views" in kinds:
         q, k, v = (view(x, random, aligned) for x in (q, k, v))
         values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}

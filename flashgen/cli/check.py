@@ -143,8 +143,8 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 
 def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:
     """Fresh outputs, full of NaN."""
-    batch, heads, q_len = (q.shape[0], q.shape[2], q.shape[1]) if spec.layout == "bshd" else q.shape[:3]
-    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, spec.out_element.numpy), np.full((batch, heads, q_len), np.nan, np.float32)
+    by_row = q.transpose(spec.order.to_heads_first).shape[:3]
+    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, spec.out_element.numpy), np.full(by_row, np.nan, np.float32)
 
 
 def _with_lse(spec: Spec) -> Spec:

@@ -48,7 +48,7 @@ def emulate(
     races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
-    rows_first = (0, 1, 2, 3) if program.spec.layout == "bshd" else (0, 2, 1, 3)
+    rows_first = program.spec.order.to_rows_first
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)

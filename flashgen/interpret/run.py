@@ -42,7 +42,7 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
-    q, k, v, o = (x if program.spec.layout == "bhsd" else x.swapaxes(1, 2) for x in (q, k, v, out))
+    q, k, v, o = (x.transpose(program.spec.order.to_heads_first) for x in (q, k, v, out))
     lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
     known = _values(program, q.shape[2], k.shape[2], values)
     run = _Run(program, q, k, v, known, softmax_scale(program, known))

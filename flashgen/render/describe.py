@@ -9,8 +9,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
     """Label and text of each line."""
     spec, attention = program.spec, program.attention
     tile = attention.tile
-    rows = "[B, Sq, Hq, {}]" if spec.layout == "bshd" else "[B, Hq, Sq, {}]"
-    keys = "[B, Sk, Hq / group, {}]" if spec.layout == "bshd" else "[B, Hq / group, Sk, {}]"
+    rows, keys = (f"[{', '.join(spec.order.arranged(b='B', s=s, h=h, d='{}'))}]" for s, h in (("Sq", "Hq"), ("Sk", "Hq / group")))
     qk, v = spec.head_dim.qk, spec.head_dim.v
     other = spec.out_dtype
     arrays = (

@@ -18,23 +18,24 @@ from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
-
-_ORDER = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3)}  # positions of batch, sequence, head, column
+from flashgen.spec.layout import axis_order
 
 
 def rows_first(layout: Layout, order: str) -> Layout:
     """The layout with axes [B, S, H, D], whatever the spec's `layout` is."""
-    if order == "bshd":
-        return layout
-    at = _ORDER[order]
-    return layout._replace(shape=tuple(layout.shape[i] for i in at), strides=tuple(layout.strides[i] for i in at))
+    at = axis_order(order).to_rows_first
+    return (
+        layout
+        if at == (0, 1, 2, 3)
+        else layout._replace(shape=tuple(layout.shape[i] for i in at), strides=tuple(layout.strides[i] for i in at))
+    )
 
 
 def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
-    o = (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.v)
+    o = spec.order.arranged(b=sizes.batch, s=sizes.q_len, h=sizes.heads, d=spec.head_dim.v)
     by_row = (sizes.batch, sizes.heads, sizes.q_len)
-    shapes = {"o": tuple(o[i] for i in _ORDER[spec.layout]), "lse": by_row, "max": by_row, "max_logit": (sizes.heads,)}
+    shapes = {"o": o, "lse": by_row, "max": by_row, "max_logit": (sizes.heads,)}
     return {name: shapes[name] for name in spec.outputs}
 
 
@@ -56,7 +57,7 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
         "v": (sizes.batch, sizes.kv_len, sizes.kv_heads, spec.head_dim.v),
     }
     for name, by_rows in wanted.items():
-        shape = tuple(by_rows[i] for i in _ORDER[spec.layout])
+        shape = tuple(by_rows[i] for i in spec.order.from_rows_first)
         if layouts[name].shape != shape:
             beside = (
                 ""
@@ -171,8 +172,8 @@ def _number(name: str, type: str, value: Any) -> int | float:
 def _expected(spec: Spec, name: str) -> str:
     """The shape in the words of the documentation."""
     heads, length = ("Hq", "Sq") if name == "q" else ("Hk", "Sk")
-    words = ("B", length, heads, str(spec.head_dim.v if name == "v" else spec.head_dim.qk))
-    return _text(tuple(words[i] for i in _ORDER[spec.layout]))
+    columns = str(spec.head_dim.v if name == "v" else spec.head_dim.qk)
+    return _text(spec.order.arranged(b="B", s=length, h=heads, d=columns))
 
 
 def _text(shape: tuple[int | str, ...]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from flashgen.errors import CallError, did_you_mean
+from flashgen.spec.layout import LAYOUTS
 
 _SCALE = "the factor of q.k is called scale: attention(..., scale=0.1), in a spec scale: 0.1"
 _MASK = "a mask is an expression: 'causal', 'causal & window(255, 0)', or of a tensor that is given beside it: 'm[q_idx, kv_idx]', m=m"
@@ -15,7 +16,7 @@ _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: 
 _PACKED = "sequences in one are told apart by the mask: 'causal & document(ids)' with int32 ids [b, kv_len]"
 _LENGTHS = "lengths are part of the mask: 'kv_idx < lens[b]' with int32 lens [b]"
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
-_LAYOUT = "axes are told by layout: bshd or bhsd"
+_LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
 
 HABITS: Mapping[str, str] = {
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling", "scale_factor", "qk_scale"), _SCALE),

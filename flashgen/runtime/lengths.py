@@ -52,13 +52,12 @@ class Axes:
     """The axes of a call's arrays that are lengths, by name; all others are the same in calls that differ in lengths alone."""
 
     def __init__(self, spec: Spec, names: Sequence[str]):
-        self.sequence = 1 if spec.layout == "bshd" else 2  # the axis of q and k
+        self.sequence = spec.order.axis("s")  # of q and k
         self.names = tuple(names)
         words: dict[str, Sequence[Sequence[str | int]]] = {"lse": (("b",), ("hq",), ("q_len",)), "max_logit": (("hq",),)}
         words["max"] = words["lse"]
         for name in ROLES:
-            row = (("b",), ("q_len" if name in ("q", "o") else "kv_len",), ("h",), ("d",))
-            words[name] = row if spec.layout == "bshd" else (row[0], row[2], row[1], row[3])
+            words[name] = spec.order.arranged(b=("b",), s=("q_len" if name in ("q", "o") else "kv_len",), h=("h",), d=("d",))
         for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
             read = indices(spec)[tensor.name]
             words[tensor.name] = [

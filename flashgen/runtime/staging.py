@@ -32,8 +32,9 @@ class Piece(NamedTuple):
         heads = slice(self.kv_heads.start * group, self.kv_heads.stop * group)
         if x.ndim == 1:
             return x[heads]
-        heads_last = spec.layout == "bshd" and x.ndim == 4
-        part: HostArray = x[self.batch, :, heads] if heads_last else x[self.batch, heads]
+        every = slice(None)
+        at = spec.order.arranged(b=self.batch, s=every, h=heads, d=every) if x.ndim == 4 else (self.batch, heads)
+        part: HostArray = x[at]
         return part
 
 

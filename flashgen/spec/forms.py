@@ -9,6 +9,7 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
+from flashgen.spec.layout import LAYOUTS
 from flashgen.spec.model import OUTPUTS, SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, name_fault, value_name_fault
 
@@ -32,6 +33,11 @@ def choice(*words: str | int, hint: Callable[[str, Iterable[str]], str] = did_yo
         raise expected(listed, given, hint(given, list(map(str, words))) if isinstance(given, str) else "")
 
     return check
+
+
+def layout(given: object) -> object:
+    """The name of a layout."""
+    return choice(*LAYOUTS)(given)
 
 
 def element(*dtypes: str) -> Callable[[object], object]:

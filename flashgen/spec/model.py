@@ -9,6 +9,7 @@ import numpy as np
 
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
+from flashgen.spec.layout import AxisOrder, axis_order
 from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
@@ -119,7 +120,7 @@ class Spec:
     precision: str  # of float32 products: ieee, tf32
     head_dim: HeadDim
     group: int | None  # query heads per key/value head; None: as the arrays have it
-    layout: str  # bshd, bhsd
+    layout: str  # see flashgen.spec.layout
     scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
     score: str
     mask: str
@@ -158,6 +159,11 @@ class Spec:
     def out_element(self) -> DType:
         """The row of the dtype of o."""
         return by_name(self.out_dtype or self.dtype)
+
+    @property
+    def order(self) -> AxisOrder:
+        """The row of `layout`."""
+        return axis_order(self.layout)
 
     def position(self, path: str) -> Position:
         """The position of a key's value: `mask`, `params.softcap`. Without a file, the value itself stands for it."""

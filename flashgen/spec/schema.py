@@ -20,6 +20,7 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
+from flashgen.spec.layout import DEFAULT, LAYOUTS
 from flashgen.spec.model import KEY, OUTPUTS, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
 
 
@@ -126,7 +127,9 @@ class SpecKeys(Closed):
         description="columns of a head: one number, or {qk: 192, v: 128}", examples=[128]
     )
     group: Positive | None = Field(None, description="query heads per key/value head; without it, as the arrays have it")
-    layout: Annotated[str, _one_of("bshd", "bhsd")] = Field("bshd", description="axes of q, k, v and o, outermost first")
+    layout: Annotated[str, BeforeValidator(forms.layout, json_schema_input_type=Literal.__getitem__(tuple(LAYOUTS)))] = Field(
+        DEFAULT, description="axes of q, k, v and o, outermost first"
+    )
     scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
         None, description="factor of q.k: a number, or an expression of d = head_dim.qk; without it 1/sqrt(d)"
     )

@@ -28,10 +28,9 @@ SCHEDULES = {
 def arrays(spec, batch, heads, kv_heads, q_len, kv_len, seed=0, amplitude=1.0):
     """q, k, v of the spec's layout and dtype, rounded to it."""
     random = np.random.default_rng(seed)
-    shapes = [(heads, q_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.v)]
-    if spec.layout == "bshd":
-        shapes = [(s, h, d) for h, s, d in shapes]
-    return [(amplitude * random.standard_normal((batch, *shape))).astype(spec.element.numpy) for shape in shapes]
+    sizes = [(heads, q_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.qk), (kv_heads, kv_len, spec.head_dim.v)]
+    shapes = [spec.order.arranged(b=batch, s=s, h=h, d=d) for h, s, d in sizes]
+    return [(amplitude * random.standard_normal(shape)).astype(spec.element.numpy) for shape in shapes]
 
 
 def softmax_of(name):
@@ -47,8 +46,8 @@ def plain(spec, q, k, v, **values):
     """Attention at once, in the dtype of the spec with float32 sums."""
     if k.size == 0:
         return np.zeros((*q.shape[:-1], v.shape[-1]))
-    expressions, swap = lower(spec), spec.layout == "bshd"
-    q, k, v = (x.swapaxes(1, 2) if swap else x for x in (q, k, v))
+    expressions = lower(spec)
+    q, k, v = (x.transpose(spec.order.to_heads_first) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
     b, h, q_idx, kv_idx = np.ogrid[: q.shape[0], : q.shape[1], : q.shape[2], : k.shape[2]]
@@ -64,7 +63,7 @@ def plain(spec, q, k, v, **values):
         p /= np.where(top == -np.inf, 1, p.sum(-1, keepdims=True) + np.exp(sink - top))
     v = np.where(seen.any(2)[..., None], v, 0)  # what no row sees may be anything
     o = (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(q.dtype)
-    return o.swapaxes(1, 2) if swap else o
+    return o.transpose(spec.order.from_heads_first)
 
 
 def error(a, b):
@@ -78,7 +77,7 @@ def error(a, b):
 
 def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
     """The error rule of a call, as a function of its outputs by name: o as far outside its bounds as plain attention twice, and a bit."""
-    known, keys = bounds(spec, q, k, v, **values), k.shape[1 if spec.layout == "bshd" else 2]
+    known, keys = bounds(spec, q, k, v, **values), k.shape[spec.order.axis("s")]
     if spec.softmax.normalized:
         most = 2 * apart(plain(spec, q, k, v, **values), known.o) + SLACK[spec.dtype] * max(1, largest(known.o))
     else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import TRANSCENDENTAL, approximate, meaning
-from flashgen.expr.meaning.reference import Rows, attend, bhsd, rows_of, weigh
+from flashgen.expr.meaning.reference import Rows, attend, heads_first, rows_of, weigh
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -46,7 +46,7 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Bounds:
     >>> [x[0, 0].tolist() for x in found.top]
     [[999999525.1628408, 999999527.1628399], [1000000478.8371592, 1000000480.8371601]]
     """
-    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    q, k, v = (heads_first(x, spec) for x in (q, k, v))
     o = np.zeros((2, *q.shape[:-1], v.shape[-1]))
     lse, top = np.zeros((2, *q.shape[:-1])), np.zeros((2, *q.shape[:-1]))
     for rows in rows_of(spec, q, k, v, values):
@@ -58,7 +58,8 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Bounds:
         else:
             middle, off = weigh(rows.score, rows.seen, rows.v)[0], weigh(unknown, rows.seen, np.abs(rows.v))[0]
             o[at] = _around(middle, off)
-    return Bounds((bhsd(o[0], spec.layout), bhsd(o[1], spec.layout)), (lse[0], lse[1]), (top[0], top[1]))
+    low, high = (x.transpose(spec.order.from_heads_first) for x in o)
+    return Bounds((low, high), (lse[0], lse[1]), (top[0], top[1]))
 
 
 def apart(found: Array, between: Between) -> float:

@@ -30,17 +30,17 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf (or the sink).
     What a row does not see never matters; an infinite or undefined score that it sees does, as in the formula.
     """
-    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    q, k, v = (heads_first(x, spec) for x in (q, k, v))
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
         seen = rows.score, rows.seen, rows.v
         o[rows.at], lse[rows.at] = attend(*seen, rows.sink) if spec.softmax.normalized else weigh(*seen)
-    return bhsd(o, spec.layout), lse
+    return o.transpose(spec.order.from_heads_first), lse
 
 
 def row_maximum(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
     """The greatest score that each row sees, [B, Hq, Sq] float64; -inf without any. NaN counts as none. Arguments as of `reference`."""
-    q, k, v = (bhsd(np.asarray(x), spec.layout) for x in (q, k, v))
+    q, k, v = (heads_first(x, spec) for x in (q, k, v))
     top = np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
         top[rows.at] = np.fmax.reduce(np.where(rows.seen, rows.score, -np.inf), axis=-1, initial=-np.inf)
@@ -123,6 +123,6 @@ def _product(p: Array, seen: Array, v: Array) -> Array:
     return o
 
 
-def bhsd(x: Array, layout: str) -> Array:
-    """An array of a layout as [B, H, S, D]; one of [B, H, S, D] in the layout."""
-    return x if layout == "bhsd" else x.swapaxes(1, 2)
+def heads_first(x: Array, spec: "Spec") -> Array:
+    """An array of the spec's layout as [B, H, S, D]."""
+    return np.asarray(x).transpose(spec.order.to_heads_first)
