@@ -12,12 +12,12 @@ from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.nodes import Const, Node
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.scope import words as language_words
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, unknown
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
-from flashgen.spec.words import EXPRESSION_WORDS
 
 
 def attention(
@@ -78,8 +78,8 @@ def _words(*texts: str | None) -> frozenset[str]:
 def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str, "_Kind"], ...]:
     """The declaration of each keyword, by name. Raises CallError for one that no expression names."""
     for name in values:
-        if name not in words or (name in EXPRESSION_WORDS and name in HABITS):
-            raise unknown(name, [*sorted(words - EXPRESSION_WORDS - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
+        if name not in words or (name in language_words() and name in HABITS):
+            raise unknown(name, [*sorted(words - language_words() - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
     return tuple([(name, _kind(name, value)) for name, value in sorted(values.items())])
 
 

@@ -2,9 +2,9 @@
 
 from flashgen.expr.holes.hoist import Member
 from flashgen.expr.holes.holes import Holes, holes
-from flashgen.expr.holes.instructions import Instructions
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import fold
+from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.scope import Scope
 from flashgen.expr.language.text import show

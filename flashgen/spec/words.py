@@ -17,9 +17,9 @@ while xor xor_eq restrict half dim3 threadIdx blockIdx blockDim gridDim warpSize
 """
 CPP_WORDS = frozenset(_CPP.split())
 
+# Functions and named masks of the language are taken as well: who reads the expressions refuses them.
 _EXPRESSION = """
-s d b h hq hk q_idx kv_idx q_len kv_len abs min max exp exp2 log tanh sigmoid sqrt floor where bit float int
-full causal causal_top_left window prefix chunk document
+s d b h hq hk q_idx kv_idx q_len kv_len float
 """
 EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Const, Load, Name
-from flashgen.expr.meaning.evaluate import _OPERATIONS, evaluate
+from flashgen.expr.meaning.evaluate import evaluate
 
 ROUNDING = 2.0**-20  # sixteen roundings an operation: the order of sums and products is the emitter's
 
@@ -28,7 +29,7 @@ def _float(node, values):
             return np.where(c, x, y), np.where(sure, np.where(c, dx, dy), np.inf)
         case Call(op, args):
             xs, ds = zip(*(_float(a, values) for a in args), strict=True)
-            value = _OPERATIONS[op](*xs)
+            value = row(op).numpy(*xs)
             return value, _RULES[op](*xs, *ds) + ROUNDING * (np.abs(value) + 1e-6)
     raise AssertionError(node)
 
@@ -41,11 +42,11 @@ def _bool(node, values):
             return np.where(c, x, y), c_sure & x_sure & y_sure
         case Call("&" | "|" | "~" as op, args):
             xs, sures = zip(*(_bool(a, values) for a in args), strict=True)
-            return _OPERATIONS[op](*xs), np.logical_and.reduce(np.broadcast_arrays(*sures))
+            return row(op).numpy(*xs), np.logical_and.reduce(np.broadcast_arrays(*sures))
         case Call(op, (a, b)) if a.type == "float":
             (x, dx), (y, dy) = _float(a, values), _float(b, values)
             distance = np.abs(x - y)
-            return _OPERATIONS[op](x, y), (distance > dx + dy) | np.isnan(distance) | (np.isinf(distance) & np.isfinite(y))
+            return row(op).numpy(x, y), (distance > dx + dy) | np.isnan(distance) | (np.isinf(distance) & np.isfinite(y))
     return np.asarray(evaluate(node, values)), np.asarray(True)
 
 

@@ -189,13 +189,6 @@ def test_words_of_cpp_are_free_for_values() -> None:
     assert [p.name for p in Spec(dtype="float16", head_dim=64, params=dict.fromkeys(free, 1.0)).params] == free
 
 
-def test_every_word_of_the_language_is_taken() -> None:
-    from flashgen.expr.language import masks, nodes
-
-    words = {*nodes.ARITHMETIC, *nodes.FUNCTIONS, *nodes.INDEX_NAMES, *masks.MASKS, "where", "float", "s", "d"}
-    assert {word for word in words if word.isidentifier()} - {"neg"} <= EXPRESSION_WORDS
-
-
 def test_importing_the_spec_is_cheap() -> None:
     code = "import sys, flashgen.spec; print([m for m in ('pydantic', 'sympy', 'cupy', 'jinja2') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

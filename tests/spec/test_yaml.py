@@ -155,7 +155,6 @@ def test_anchors_and_merge_keys() -> None:
         (HEAD + "name: a_\n", 3, 7, "name: 'a_' ends with _", "for example a"),
         (HEAD + "params: {a__b: 1.0}\n", 3, 10, "params.a__b: 'a__b' has two _ in a row", "for example a_b"),
         (HEAD + "params: {class: 1.0}\n", 3, 10, "params.class: 'class' is a word of Python", "for example my_class"),
-        (HEAD + "params: {tanh: 1.0}\n", 3, 10, "params.tanh: 'tanh' is a word of the expression language", "for example my_tanh"),
         (HEAD + "params: {x: 1}\ntensors:\n  x: {shape: [hq], dtype: bool}\n", 5, 3, "tensors.x: 'x' is a param too", "cannot share"),
         (HEAD + "tensors: {x: {shape: [hx], dtype: bool}}\n", 3, 23, "tensors.x.shape.0: 'hx' is no axis", "known: b, hq, hk"),
         (HEAD + "tensors: {x: {shape: [hq, 0], dtype: bool}}\n", 3, 27, "tensors.x.shape.1: expected an integer from 1", ""),

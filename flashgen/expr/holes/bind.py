@@ -1,11 +1,13 @@
 """Names of the language to names of a kernel, and operations to what the machine has."""
 
 from collections.abc import Mapping
-from math import log
 from typing import TYPE_CHECKING
 
+from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.deciding import approximate, decides
 from flashgen.expr.language.fold import as_float, call
+from flashgen.expr.language.function import Function
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, names
 from flashgen.expr.prove.integers import Integers, of_language
@@ -15,7 +17,6 @@ from flashgen.expr.prove.signs import NOTHING, Signs
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
 
-LOG2_E, LN_2 = 1 / log(2.0), log(2.0)
 S, KV_BEGIN, KV = Name("s", "float"), Name("kv_begin", "int"), Name("kv_idx", "int")
 SCALE = Name("p.softmax_scale", "float")
 RENAMED: Mapping[str, Node] = {
@@ -39,8 +40,6 @@ EXTENTS: Mapping[str | int, Node] = {  # of tensors
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
 LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
-# Rounded to the nearest, and never fused: nothing else knows these operations, so nothing rewrites them.
-IEEE = {"+": "__fadd_rn", "-": "__fsub_rn", "*": "__fmul_rn", "/": "__fdiv_rn", "sqrt": "__fsqrt_rn", "float": "__int2float_rn"}
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
 PREFIXES = {"row": 2, "at": 3}
 UNIFORM, ROW, ELEMENT = 1, 2, 3
@@ -87,8 +86,10 @@ class Binder:
                 return self(_in_floats(x))
             case Call(op, args, type):
                 parts = tuple(self(x, decides(op, decided)) for x in args)
-                exact = decided and type == "float" and op in IEEE and not approximate(node)
-                return Call(IEEE[op], parts, "float") if exact else self._machine(op, parts, type)
+                found = row(op)
+                assert found, op
+                exact = decided and type == "float" and not approximate(node)
+                return Call(found.decided, parts, "float") if exact else self._machine(found, parts, type)
         return node
 
     def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
@@ -98,31 +99,14 @@ class Binder:
         read = self.reads[address]
         return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 
-    def _machine(self, op: str, args: tuple[Node, ...], type: Type) -> Node:
+    def _machine(self, row: Function, args: tuple[Node, ...], type: Type) -> Node:
         x = args[0]
-        match op:
-            case "sigmoid" if self.accurate:
-                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), Call("exp", (call("neg", x),), "float")))
-            case "exp" | "log" | "exp2" | "tanh" | "sqrt" if self.accurate:
-                return Call(op, args, type)
-            case "//" | "%" if self._nonnegative(x):
-                return Call("quotient" if op == "//" else "remainder", args, "int")
-            case "sigmoid" if level(x) <= UNIFORM:
-                return call("/", Const(1.0, "float"), call("+", Const(1.0, "float"), call("exp", call("neg", x))))
-            case "sigmoid" if not self.short:
-                return _sigmoid(call("neg", x))
-            case "tanh" if level(x) > UNIFORM and not self.short:
-                return Call("fma", (Const(-2.0, "float"), _sigmoid(call("*", Const(2.0, "float"), x)), Const(1.0, "float")), "float")
-            case "sigmoid":
-                half = Const(0.5, "float")
-                return call("+", call("*", half, Call("ptx::tanh", (call("*", half, x),), "float")), half)
-            case "exp" if level(x) > UNIFORM:
-                return Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), x),), "float")
-            case "log" if level(x) > UNIFORM:
-                return call("*", Const(LN_2, "float"), Call("ptx::log2", (x,), "float"))
-            case "exp2" | "tanh" | "sqrt" if level(x) > UNIFORM:
-                return Call(f"ptx::{op}", args, "float")
-        return Call(op, args, type)
+        if row.name in ("//", "%") and self._nonnegative(x):
+            return Call("quotient" if row.name == "//" else "remainder", args, "int")
+        fast = row.short[0].form if self.short and row.short else row.fast
+        form = row.library if self.accurate or level(x) <= UNIFORM else fast
+        made: Operand = form(Making(row.name, type), *map(Operand, args))
+        return made.node
 
     def _clamped(self, index: Node, extent: str | int) -> Node:
         match index:
@@ -144,12 +128,6 @@ def _in_floats(x: Node) -> Node:
         case Call("*" | "neg" | "abs" | "min" | "max" as op, args):
             return call(op, *map(_in_floats, args))
     return as_float(x)
-
-
-def _sigmoid(negated: Node) -> Node:
-    """Of -x: 1 / (1 + e^-x); 0 where that is infinite."""
-    power = Call("ptx::exp2", (call("*", Const(LOG2_E, "float"), negated),), "float")
-    return Call("ptx::inverse", (call("+", Const(1.0, "float"), power),), "float")
 
 
 def _at_most(node: Node, limit: int) -> bool:

@@ -1,5 +1,7 @@
 """Nodes as CUDA text. By now a name is what the text calls it: `p.q_len`, `row.end`, `column`."""
 
+from flashgen.expr.holes.machine import OPERATIONS
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
 
 _LEVELS = {
@@ -21,20 +23,6 @@ _LEVELS = {
     "long long": 8,
 }
 _ATOM = 9
-# floor_div and floor_mod round as Python does, quotient and remainder are of what is not negative: all in templates/device/division.cuh.
-_FUNCTIONS = {
-    "float": "float",
-    "fma": "fmaf",
-    "floor": "floorf",
-    "//": "floor_div",
-    "%": "floor_mod",
-    "exp": "expf",
-    "exp2": "exp2f",
-    "log": "logf",
-    "tanh": "tanhf",
-    "sqrt": "sqrtf",
-}
-_OF_FLOATS = {"abs": "fabsf", "min": "ptx::minimum", "max": "ptx::maximum"}
 
 
 def cuda(node: Node) -> str:
@@ -63,11 +51,17 @@ def cuda(node: Node) -> str:
                 return f"{_operand(left, op)} {op} {_operand(right, op)}"
             return f"{_inside(left, level)} {op} {_inside(right, level + 1)}"
         case Call(op, (x, Name(divisor, "Divisor"))):
-            return f"{divisor}.{_FUNCTIONS.get(op, op)}({cuda(x)})"
+            return f"{divisor}.{_called(op, x)}({cuda(x)})"
         case Call(op, args):
-            function = _OF_FLOATS.get(op, op) if node.type == "float" else op
-            return f"{_FUNCTIONS.get(function, function)}({', '.join(map(cuda, args))})"
+            return f"{_called(op, args[-1])}({', '.join(map(cuda, args))})"
     raise AssertionError(node)
+
+
+def _called(op: str, of: Node) -> str:
+    """The function of the text, for an operation of such an operand."""
+    if (found := row(op)) and (name := found.cuda.get("float" if of.type == "float" else "int")):
+        return name
+    return OPERATIONS[op].cuda if op in OPERATIONS else op
 
 
 def literal(value: int | float | bool) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import ELEMENT, ROW, UNIFORM, level
 from flashgen.expr.holes.cuda import cuda
-from flashgen.expr.holes.instructions import Instructions, instructions
+from flashgen.expr.holes.instructions import instructions
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
+from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
 from flashgen.expr.prove.integers import Integers
 from flashgen.expr.prove.linear import COLUMN, Varies, normal

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.apart import take_apart
-from flashgen.expr.holes.bind import ELEMENT, KV_BEGIN, LOG2_E, RENAMED, SCALE, UNIFORM, Binder, S, level
+from flashgen.expr.holes.bind import ELEMENT, KV_BEGIN, RENAMED, SCALE, UNIFORM, Binder, S, level
 from flashgen.expr.holes.division import divide_rows
 from flashgen.expr.holes.factors import held
 from flashgen.expr.holes.hoist import Hoist, Member
-from flashgen.expr.holes.instructions import Instructions
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.saturate import saturated
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
+from flashgen.expr.language.functions import LOG2_E
+from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.text import show

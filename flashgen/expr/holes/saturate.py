@@ -8,7 +8,8 @@ will do, so that rows and elements stay as they are.
 from functools import partial
 
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import COMPARISONS, Call, Const, Load, Node, names, rebuild
+from flashgen.expr.language.nodes import Call, Const, Load, Node, names, rebuild
+from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.prove.affine import INT32, MAX_LENGTH
 from flashgen.expr.prove.integers import INT, Integers, of_language
 from flashgen.expr.prove.intervals import Interval

@@ -1,43 +1,13 @@
 """Constants folded, in float32 and in exact integers; what leaves the range of float32, or becomes 0 there, is left as it is."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from flashgen.dtypes import float32
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Const, Node, Type, rebuild
 
 INT32 = 2**31 - 1
-NEVER_0 = ("exp", "exp2", "sigmoid")
 TRUE, FALSE = Const(True, "bool"), Const(False, "bool")
-
-_EVALUATE: dict[str, Callable[..., Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "min": min,
-    "max": max,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "bit": lambda x, i: 0 <= i < 32 and bool(x >> i & 1),
-    "float": float,
-    "exp": math.exp,
-    "exp2": lambda a: 2.0**a,
-    "log": math.log,
-    "tanh": math.tanh,
-    "sigmoid": lambda a: 1.0 / (1.0 + math.exp(-a)),
-    "sqrt": math.sqrt,
-    "floor": lambda a: float(math.floor(a)),
-}
 
 
 def fold(node: Node) -> Node:
@@ -77,22 +47,21 @@ def join(*nodes: Node) -> tuple[Node, ...]:
 
 
 def _type(op: str, args: tuple[Node, ...]) -> Type:
-    if op in ("<", "<=", ">", ">=", "==", "!=", "&", "|", "~", "bit"):
-        return "bool"
-    if op in ("float", "/"):
-        return "float"
-    return args[-1].type
+    found = row(op)
+    return args[-1].type if found is None or found.gives == "same" else found.gives
 
 
 def _evaluate(node: Call, values: list[int | float | bool]) -> Node:
+    found = row(node.op)
+    assert found, node.op
     try:
-        value = _EVALUATE[node.op](*values)
-    except (ZeroDivisionError, OverflowError, ValueError):
+        value = found.python(*values)
+    except (ArithmeticError, ValueError):
         return node  # infinite or undefined: left to the arithmetic of whoever runs it
     if node.type != "float":
         return Const(value, node.type) if abs(value) <= INT32 else node
     rounded = float32(value)  # of two numbers of float32, + - * / sqrt rounded twice are rounded once
-    lost = not rounded and (value != 0 or node.op in NEVER_0)
+    lost = not rounded and (value != 0 or found.sign[0] == "always")
     return Const(rounded, "float") if math.isfinite(rounded) and not lost else node
 
 

@@ -4,7 +4,7 @@ import ast
 import re
 
 from flashgen.errors import Position, SpecError
-from flashgen.expr.language.scope import ALLOWED, MAX_DEPTH, MAX_TEXT
+from flashgen.expr.language.scope import MAX_DEPTH, MAX_TEXT, allowed
 
 
 class Located:
@@ -24,7 +24,7 @@ class Located:
             return ast.parse(re.sub(r"\s", " ", self.text).strip(), mode="eval").body
         except SyntaxError as error:
             offset = self.indent + error.offset - 1 if error.offset else len(self.text.rstrip())
-            raise self.error(min(offset, len(self.text)), error.msg if self.text.strip() else "an empty expression", ALLOWED) from None
+            raise self.error(min(offset, len(self.text)), error.msg if self.text.strip() else "an empty expression", allowed()) from None
         except (RecursionError, MemoryError):
             raise self.error(self.indent, "nested too deeply", f"allowed: {MAX_DEPTH} levels") from None
 

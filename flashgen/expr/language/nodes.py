@@ -9,10 +9,6 @@ from typing import Literal
 
 Type = Literal["int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*"]  # the last five in kernels only
 
-ARITHMETIC = ("+", "-", "*", "/", "//", "%", "neg", "abs", "min", "max")
-FUNCTIONS = ("exp", "exp2", "log", "tanh", "sigmoid", "sqrt", "floor")  # float to float
-COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-LOGIC = ("&", "|", "~")
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are
 
@@ -40,8 +36,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator or a function of ARITHMETIC, FUNCTIONS, COMPARISONS, LOGIC, `where` (condition, then, else), `bit` (of an int, which one)
-    or `float` (of an int).
+    """An operator or a function: see flashgen.expr.language.functions, which has a row for each.
 
     A node bound to a kernel (flashgen.expr.holes.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
     `wrapped`, `Divisor`, `ptx::...`: see templates/device; `__fadd_rn` and the like, of floats that decide; `int` and `long long`.

@@ -9,12 +9,12 @@ from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.expr.language.claims import Claim
 from flashgen.expr.language.fold import as_float, fold, join
+from flashgen.expr.language.function import Defined, Function
+from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
-from flashgen.expr.language.nodes import FUNCTIONS, Call, Const, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.scope import (
-    ALLOWED,
-    ARITY,
     EXAMPLES,
     HINTS,
     MAX_DEPTH,
@@ -27,6 +27,7 @@ from flashgen.expr.language.scope import (
     TITLES,
     WORDS,
     Scope,
+    allowed,
 )
 
 
@@ -67,7 +68,7 @@ class Parser(Located):
                     raise self.error(stray[0], f"arguments of {name} are given by position", f"write {usage(name)}")
                 node = self.call(tree, name, args)
             case ast.Call() | ast.Subscript():
-                raise self.error(tree, f"only a name can be {'called' if isinstance(tree, ast.Call) else 'indexed'}", ALLOWED)
+                raise self.error(tree, f"only a name can be {'called' if isinstance(tree, ast.Call) else 'indexed'}", allowed())
             case ast.UnaryOp(op, operand):
                 node = self.unary(tree, op, operand)
             case ast.BinOp(left, op, right):
@@ -82,7 +83,7 @@ class Parser(Located):
         return node
 
     def foreign(self, at: ast.expr | int, kind: type) -> SpecError:
-        return self.error(at, f"{TITLES.get(kind, kind.__name__.lower())} is not part of the language", HINTS.get(kind, ALLOWED))
+        return self.error(at, f"{TITLES.get(kind, kind.__name__.lower())} is not part of the language", HINTS.get(kind, allowed()))
 
     def grow(self, count: int, tree: ast.expr) -> None:
         self.size += count
@@ -113,7 +114,7 @@ class Parser(Located):
         if name in self.scope.tensors:
             rank = len(self.scope.tensors[name][1])
             raise self.error(tree, f"{name} is a tensor", f"index it: {name}[{', '.join('ijklmnop'[:rank])}], {rank} in all")
-        if name in ARITY:
+        if name in FUNCTIONS:
             raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, [])
@@ -142,30 +143,48 @@ class Parser(Located):
     def call(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, args)
-        if name not in ARITY:
+        if name not in FUNCTIONS:
             if name in self.scope.tensors:
                 raise self.error(tree, f"{name} is a tensor", "index it with brackets")
             if name in self.scope.names or name in self.scope.params:
-                raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(ARITY)}")
-            known = [*ARITY, *(MASKS if self.scope.masks else ())]
+                raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(FUNCTIONS)}")
+            known = [*FUNCTIONS, *(MASKS if self.scope.masks else ())]
             raise self.error(tree, f"unknown function {name!r}", OWN_S if name in OF_ALL_KEYS else did_you_mean(name, known, 0.7))
-        if len(args) != ARITY[name]:
-            raise self.error(tree, f"{name} takes {ARITY[name]} arguments, got {len(args)}", f"write {usage(name)}")
-        if name == "where":
-            condition = self.typed(args[0], "bool", "the first argument of where")
-            then, other = self.node(args[1]), self.node(args[2])
-            if (then.type == "bool") != (other.type == "bool"):
-                raise self.error(
-                    args[2], f"where chooses between {WORDS[then.type]} and {WORDS[other.type]}", "both must be numbers, or both conditions"
-                )
-            then, other = join(then, other)
-            return Call("where", (condition, then, other), then.type)
-        if name == "bit":
-            return Call("bit", tuple(self.typed(x, "int", "an argument of bit") for x in args), "bool")
-        if name in FUNCTIONS:
-            return Call(name, (as_float(self.number(args[0])),), "float")
-        numbers = join(*map(self.number, args))
-        return Call(name, numbers, numbers[0].type)
+        function = FUNCTIONS[name]
+        if len(args) != len(function.parameters):
+            raise self.error(tree, f"{name} takes {len(function.parameters)} arguments, got {len(args)}", f"write {usage(name)}")
+        return self.defined(tree, function, args) if isinstance(function, Defined) else self.function(function, args)
+
+    def function(self, function: Function, args: Sequence[ast.expr]) -> Node:
+        match function.takes:
+            case "choice":
+                return self.choice(*args)
+            case "integers":
+                nodes = tuple(self.typed(x, "int", f"an argument of {function.name}") for x in args)
+            case "floats":
+                nodes = tuple(map(self.number, args))
+                if function.gives == "int" and nodes[0].type == "int":
+                    return nodes[0]
+                nodes = tuple(map(as_float, nodes))
+            case _:
+                nodes = join(*map(self.number, args))
+        return Call(function.name, nodes, nodes[-1].type if function.gives == "same" else function.gives)
+
+    def choice(self, test: ast.expr, yes: ast.expr, no: ast.expr) -> Node:
+        condition = self.typed(test, "bool", "the first argument of where")
+        then, other = self.node(yes), self.node(no)
+        if (then.type == "bool") != (other.type == "bool"):
+            chosen = f"where chooses between {WORDS[then.type]} and {WORDS[other.type]}"
+            raise self.error(no, chosen, "both must be numbers, or both conditions")
+        then, other = join(then, other)
+        return Call("where", (condition, then, other), then.type)
+
+    def defined(self, tree: ast.expr, function: Defined, args: Sequence[ast.expr]) -> Node:
+        """What a function stands for that is an expression of others."""
+        bound: dict[str, Node | str] = {p: as_float(self.number(arg)) for p, arg in zip(function.parameters, args, strict=True)}
+        node = Parser(Scope(masks=False), function.text, self.position, bound).read()
+        self.grow(sum(1 for _ in walk(node)), tree)
+        return node
 
     def unary(self, tree: ast.expr, op: ast.unaryop, operand: ast.expr) -> Node:
         if isinstance(op, ast.Not):
@@ -256,4 +275,4 @@ def usage(name: str) -> str:
     """How a function or a named mask is written."""
     if name in MASKS:
         return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
-    return f"{name}({', '.join(('condition', 'a', 'b') if name == 'where' else 'ab'[: ARITY[name]])})"
+    return f"{name}({', '.join(FUNCTIONS[name].parameters)})"

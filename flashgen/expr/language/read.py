@@ -8,7 +8,7 @@ from flashgen.errors import SpecError
 from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
-from flashgen.expr.language.scope import INDICES, Scope
+from flashgen.expr.language.scope import INDICES, Scope, words
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -35,6 +35,7 @@ def read(spec: "Spec") -> Expressions:
 
 def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, ...]], ...]]:
     """The same, and what each text claims in its scope."""
+    _check_names(spec)
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
     tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
     parts = {
@@ -54,6 +55,18 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
 
 def _with_head_dim(node: Node, d: int) -> Node:
     return Const(d, "int") if node == Name("d", "int") else rebuild(node, lambda child: _with_head_dim(child, d))
+
+
+def _check_names(spec: "Spec") -> None:
+    """Raises SpecError for the first param or tensor that is called like a function or a named mask, at its name."""
+    taken = words()
+    for kind, declared in (("params", spec.params), ("tensors", spec.tensors)):
+        for one in declared:
+            if one.name in taken:
+                place = spec.name_position(kind, one.name)
+                raise SpecError(
+                    f"{kind}.{one.name}: {one.name!r} is a word of the expression language", place, f"for example my_{one.name}"
+                )
 
 
 def _check_read(spec: "Spec", expressions: Iterable[Node]) -> None:

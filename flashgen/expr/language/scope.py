@@ -4,15 +4,16 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.masks import MASKS
-from flashgen.expr.language.nodes import FUNCTIONS, INDEX_NAMES, Type
+from flashgen.expr.language.nodes import INDEX_NAMES, Type
+from flashgen.spec.words import EXPRESSION_WORDS
 
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 4000, 60, 1000
 MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
 MAX_EXACT = 2**63 - 2**33  # of what is computed from them: 64 bits, with room for the positions that a named mask adds
 
 INDICES: Mapping[str, Type] = dict.fromkeys(INDEX_NAMES, "int")
-ARITY = {**dict.fromkeys(FUNCTIONS, 1), "abs": 1, "min": 2, "max": 2, "where": 3, "bit": 2}
 OPERATORS: Mapping[type, str] = {
     ast.Add: "+",
     ast.Sub: "-",
@@ -35,7 +36,6 @@ EXAMPLES: Mapping[Type, str] = {
     "float": "where(condition, 1.0, 0.0)",
     "bool": "a comparison, as in kv_idx <= q_idx",
 }
-ALLOWED = "allowed: names, numbers, tensor[i, j], + - * / // %, comparisons, & | ~, and the functions " + ", ".join(ARITY)
 PARENTHESES = (
     "& | ~ bind tighter than comparisons: put each comparison in parentheses, as in (a < b) & (c < d); "
     "of integers x & 31 is x % 32, and bit(x, i) is one bit"
@@ -75,6 +75,16 @@ HINTS: Mapping[type, str] = {
 }
 
 
+def words() -> frozenset[str]:
+    """Every word of the language, which no param or tensor may be called by."""
+    return EXPRESSION_WORDS.union(FUNCTIONS, MASKS)
+
+
+def allowed() -> str:
+    """What an expression is made of."""
+    return f"allowed: names, numbers, tensor[i, j], + - * / // %, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
+
+
 @dataclass(frozen=True)
 class Scope:
     """What an expression may read: params and other names with their types, tensors with type and shape, named masks."""
@@ -87,4 +97,4 @@ class Scope:
     @property
     def known(self) -> list[str]:
         """Every word it understands."""
-        return [*self.names, *self.params, *self.tensors, *(MASKS if self.masks else ()), *ARITY]
+        return [*self.names, *self.params, *self.tensors, *(MASKS if self.masks else ()), *FUNCTIONS]

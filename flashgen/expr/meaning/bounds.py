@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.expr.language.bound import UNITS, Term
+from flashgen.expr.language.deciding import approximate
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
-from flashgen.expr.meaning.definition import TRANSCENDENTAL, approximate, meaning
+from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.reference import Rows, attend, heads_first, rows_of, weigh
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Between = tuple[Array, Array]  # low, high
 
-UNITS = 2.0**-21  # eight roundings of float32
 ORDINARY = 2.0**-12  # a score known better than this is taken as known: what else it costs is in the error rule
 UNKNOWN = 2.0**120  # terms of which nothing is known
 NEGLIGIBLE = 40.0  # a key so far below the greatest score weighs nothing
@@ -106,26 +108,8 @@ class _Terms:
         match node:
             case Name("s"):
                 return self.s
-            case Call("+" | "-", (a, b)):
-                return self(a) + self(b)
-            case Call("*", (a, b)):
-                return self(a) * self(b)
-            case Call("/", (a, b)):
-                divisor = np.abs(meaning(b, self.values))
-                return self(a) / divisor * (self(b) / divisor)
-            case Call("floor") if not approximate(node):
-                return np.abs(value)
-            case Call("neg" | "abs" | "floor" | "float", (a,)):
-                return self(a)
-            case Call("min" | "max", (a, b)):
-                return np.maximum(self(a), self(b))
-            case Call("where", (condition, a, b)):
-                return np.where(meaning(condition, self.values), self(a), self(b))
-            case Call(op, (a,)) if op in (*TRANSCENDENTAL, "sqrt"):  # monotonic
-                x, off = meaning(a, self.values), UNITS * self(a)
-                around = np.maximum(x - off, 0.0 if op == "sqrt" else -np.inf), x + off
-                ends = [meaning(Call(op, (Name("s", "float"),), "float"), {"s": end}) for end in around]
-                return np.abs(value) + np.maximum(*(np.abs(end - value) for end in ends)) / UNITS
+            case Call(op, args) if (found := row(op)) and not (found.decides and not approximate(node)):
+                return found.terms(value, *(Term(meaning(x, self.values), self(x)) for x in args))
         return np.abs(value)
 
 

@@ -5,54 +5,23 @@ Integers are exact. Floats are float64 within the range of float32: what passes 
 exponential, a logarithm, tanh or sigmoid, which no two machines round alike.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr.language.nodes import COMPARISONS, Call, Const, Load, Name, Node, walk
+from flashgen.expr.language.deciding import approximate
+from flashgen.expr.language.deciding import decides as decided
+from flashgen.expr.language.function import Function
+from flashgen.expr.language.functions import row
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
 
 Array = NDArray[Any]
 
 LARGEST = float(np.finfo(np.float32).max)
 OVERFLOW = LARGEST + 2.0**103  # from here on the nearest float32 is infinite
-TRANSCENDENTAL = ("exp", "exp2", "log", "tanh", "sigmoid")
 EXACT = ("b", "h", "hk", "q_idx", "kv_idx")  # an index that is one of these needs an axis of its extent, or of 1
-
-_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "+": lambda x, y: x + y,
-    "-": lambda x, y: x - y,
-    "*": lambda x, y: x * y,
-    "/": lambda x, y: x / y,
-    "//": lambda x, y: x // y,  # towards minus infinity; y > 0
-    "%": lambda x, y: x - x // y * y,
-    "neg": lambda x: -x,
-    "abs": np.abs,
-    "min": np.minimum,  # NaN if one is
-    "max": np.maximum,
-    "where": np.where,
-    "floor": np.floor,
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-}
-_CONDITIONS: Mapping[str, Callable[..., Any]] = {
-    "<": lambda x, y: x < y,
-    "<=": lambda x, y: x <= y,
-    ">": lambda x, y: x > y,
-    ">=": lambda x, y: x >= y,
-    "==": lambda x, y: x == y,
-    "!=": lambda x, y: x != y,
-    "&": np.logical_and,
-    "|": np.logical_or,
-    "~": np.logical_not,
-    "where": np.where,
-    "bit": lambda x, i: (i >= 0) & (i < 32) & (x // 2 ** np.clip(i, 0, 31) % 2 == 1),
-}
 
 
 def meaning(node: Node, values: Mapping[str, Any]) -> Array:
@@ -84,10 +53,12 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
             number = _value(x, values, False)
             return number.astype(np.float32).astype(np.float64) if decides else number.astype(np.float64)
         case Call(op, args, type):
-            parts = [_value(x, values, decides or op == "floor" or op in COMPARISONS) for x in args]
+            parts = [_value(x, values, decided(op, decides)) for x in args]
+            found = row(op)
+            assert found, op
             if type == "bool":
-                return np.asarray(_CONDITIONS[op](*parts))
-            return _integer(op, parts) if type == "int" else _float(op, parts, decides and not approximate(node))
+                return np.asarray(found.definition(*parts))
+            return _integer(found, parts) if type == "int" else _float(found, parts, decides and not approximate(node))
     raise AssertionError(node)
 
 
@@ -105,23 +76,18 @@ def _inside(index: Node, size: int, values: Mapping[str, Any]) -> Array:
     return np.minimum(np.maximum(i, 0), size - 1)
 
 
-def _integer(op: str, parts: list[Array]) -> Array:
-    if op in ("+", "-", "*") and np.any(np.abs(_NUMBERS[op](*(x.astype(np.float64) for x in parts))) >= 2.0**63):
-        raise OverflowError(f"a result of {op} passes 64 bits")
-    return np.asarray(_NUMBERS[op](*parts), np.int64)
+def _integer(row: Function, parts: list[Array]) -> Array:
+    if row.name in ("+", "-", "*") and np.any(np.abs(row.definition(*(x.astype(np.float64) for x in parts))) >= 2.0**63):
+        raise OverflowError(f"a result of {row.name} passes 64 bits")
+    return np.asarray(row.definition(*parts), np.int64)
 
 
-def _float(op: str, parts: list[Array], rounded: bool) -> Array:
+def _float(row: Function, parts: list[Array], rounded: bool) -> Array:
     """In float64, then taken to float32: + - * / and sqrt rounded twice are rounded right, as 53 bits are more than twice 24."""
-    x = np.asarray(_NUMBERS[op](*parts))
+    x = np.asarray(row.definition(*parts))
     return x.astype(np.float32).astype(np.float64) if rounded else in_range(x)
 
 
 def in_range(x: Array) -> Array:
     """float64 as it is, but infinite where float32 is."""
     return np.where(np.abs(x) < OVERFLOW, x, np.where(np.isnan(x), x, np.copysign(np.inf, x)))
-
-
-def approximate(node: Node) -> bool:
-    """Whether its value is only nearly the same on every machine."""
-    return any(n == Name("s", "float") or (isinstance(n, Call) and n.op in TRANSCENDENTAL) for n in walk(node))

@@ -1,43 +1,13 @@
 """Nodes evaluated with NumPy: integers in int64, floats in the type of the arrays given."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from flashgen.expr.language.deciding import decides
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
-
-_OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    "//": np.floor_divide,
-    "%": np.mod,
-    "neg": np.negative,
-    "abs": np.abs,
-    "min": np.minimum,
-    "max": np.maximum,
-    "where": np.where,
-    "floor": np.floor,
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
-    "bit": lambda x, i: (i >= 0) & (i < 32) & (x >> np.clip(i, 0, 31) & 1 == 1),
-    "&": np.logical_and,
-    "|": np.logical_or,
-    "~": np.logical_not,
-}
 
 
 def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
@@ -79,5 +49,7 @@ class _Evaluation:
             case Call("float", (x,)):
                 return self(x).astype(self.type("float", decided))
             case Call(op, args):
-                return _OPERATIONS[op](*(self(x, decides(op, decided)) for x in args))
+                found = row(op)
+                assert found, op
+                return found.numpy(*(self(x, decides(op, decided)) for x in args))
         raise AssertionError(node)

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
+from flashgen.expr.language.function import Sign
+from flashgen.expr.language.functions import row
+from flashgen.expr.language.nodes import Call, Const, Name, Node
+from flashgen.expr.language.operators import UNKNOWN
 
 NOTHING: frozenset[str] = frozenset()
+_KERNEL: dict[str, tuple[Sign, Sign]] = {"quotient": ("never", "first"), "remainder": ("never", "always"), "wrapped": ("never", "always")}
 
 
 @dataclass(frozen=True)
@@ -27,20 +31,8 @@ class Signs:
                 return NOTHING if value > 0 else None
             case Name(name):
                 return self.positives.get(name)
-            case Load():
-                return None
-            case Call("*" | "/" | "min", args):
-                return _all(*map(self.positive, args))
-            case Call("max", args):
-                return _any(*map(self.positive, args))
-            case Call("+", (a, b)):
-                return _any(_all(self.positive(a), self.nonnegative(b)), _all(self.nonnegative(a), self.positive(b)))
-            case Call("where", (_, then, other)):
-                return _all(self.positive(then), self.positive(other))
-            case Call("float" | "sqrt", (x,)):
-                return self.positive(x)
-            case Call("exp" | "exp2" | "sigmoid"):
-                return NOTHING
+            case Call(op, args):
+                return self._of(_sign(op), 0, args)
         return None
 
     def nonnegative(self, node: Node) -> frozenset[str] | None:
@@ -52,17 +44,33 @@ class Signs:
                 return NOTHING if value >= 0 else None
             case Name(name):
                 return NOTHING if name in self.nonnegatives else None
-            case Call("%" | "remainder" | "wrapped" | "abs" | "sqrt"):  # divisors are positive
-                return NOTHING
-            case Call("+" | "*" | "/" | "min", args):
-                return _all(*map(self.nonnegative, args))
-            case Call("max", args):
-                return _any(*map(self.nonnegative, args))
-            case Call("where", (_, then, other)):
-                return _all(self.nonnegative(then), self.nonnegative(other))
-            case Call("float" | "floor" | "//" | "quotient", (x, *_)):
-                return self.nonnegative(x)
+            case Call(op, args):
+                return self._of(_sign(op), 1, args)
         return None
+
+    def _of(self, sign: tuple[Sign, Sign], which: int, args: tuple[Node, ...]) -> frozenset[str] | None:
+        """Proof of an operation's sign, from those of its arguments."""
+        known = self.nonnegative if which else self.positive
+        numbers = [x for x in args if x.type != "bool"]
+        match sign[which]:
+            case "always":
+                return NOTHING
+            case "every":
+                return _all(*map(known, numbers))
+            case "some":
+                return _any(*map(known, numbers))
+            case "first":
+                return known(numbers[0])
+            case "sum":
+                a, b = numbers
+                return _any(_all(self.positive(a), self.nonnegative(b)), _all(self.nonnegative(a), self.positive(b)))
+        return None
+
+
+def _sign(op: str) -> tuple[Sign, Sign]:
+    """By what the sign of an operation is known; those of kernels alone are of what is not negative, or nothing is known of them."""
+    found = row(op)
+    return found.sign if found else _KERNEL.get(op, UNKNOWN)
 
 
 def _all(*proofs: frozenset[str] | None) -> frozenset[str] | None:

@@ -9,7 +9,8 @@ from functools import reduce
 from typing import Literal
 
 from flashgen.expr.language.deciding import approximate
-from flashgen.expr.language.nodes import COMPARISONS, INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.affine import Atom, Int, named, of, param, select, substitute
 from flashgen.expr.prove.intervals import KV_LEN, Q_BEGIN, Q_LAST, ZERO

@@ -37,3 +37,13 @@ def test_what_no_expression_reads_is_refused_at_its_name(name: str, kind: str, l
     assert (caught.value.position.line, caught.value.position.column) == (line - (name == "TENSOR"), 3)
     assert "leave it out" in caught.value.hint
     lower(loads("".join(part for part in SPEC.splitlines(keepends=True) if "PARAM" not in part and "TENSOR" not in part)))
+
+
+@pytest.mark.parametrize("name", ["tanh", "where", "causal", "document"])
+def test_functions_and_masks_are_no_names(name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        lower(loads(f"dtype: float16\nhead_dim: 64\nparams: {{{name}: 1.0}}\n"))
+    assert caught.value.message == f"params.{name}: '{name}' is a word of the expression language"
+    assert caught.value.position is not None
+    assert (caught.value.position.line, caught.value.position.column) == (3, 10)
+    assert caught.value.hint == f"for example my_{name}"

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from flashgen.expr import holes, lower
 from flashgen.expr.language.fold import fold
+from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope
-from flashgen.expr.meaning.evaluate import _OPERATIONS
 from flashgen.expr.prove import rounding as forms
 from flashgen.spec import Spec
 
@@ -32,7 +32,7 @@ def off(node, s, tanh):
         case Call("float", (x,)):
             return off(x, s, tanh)
         case Call(op, args):
-            return _OPERATIONS[op](*(off(x, s, tanh) for x in args))
+            return row(op).numpy(*(off(x, s, tanh) for x in args))
     return {"s": s, **PARAMS}.get(getattr(node, "name", ""), getattr(node, "value", None))
 
 

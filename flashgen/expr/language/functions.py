@@ -1,0 +1,144 @@
+"""The functions of the language, a row each: nothing else lists them."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flashgen.expr.language.bound import INF, rising, spread, steep, steepest, times
+from flashgen.expr.language.choices import CHOICES
+from flashgen.expr.language.function import Defined, Function, Machine, Short, plain
+from flashgen.expr.language.instructions import Instructions
+from flashgen.expr.language.operators import OPERATORS, UNKNOWN
+
+LOG2_E, LN_2 = 1 / math.log(2.0), math.log(2.0)
+
+_Real = partial(Function, parameters=("a",), takes="floats", gives="float", library=plain, short=())
+_COST = Instructions(special=1, multiply=10)  # an instruction of the special function unit, and what makes it as good as float32
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else INF
+
+
+def _log(x: float) -> float:
+    return math.log(x) if 0 < x < INF else math.copysign(INF, x - 1)
+
+
+def _sigmoid(x: float) -> float:
+    return 0.5 * math.tanh(0.5 * x) + 0.5
+
+
+def _fast_sigmoid(m: Machine, x: Any) -> Any:
+    """0 where the exponential is infinite."""
+    return m.instruction("inverse", 1.0 + m.instruction("exp2", LOG2_E * -x))
+
+
+_ROWS: tuple[Function | Defined, ...] = (
+    _Real(
+        name="exp",
+        python=math.exp,
+        numpy=np.exp,
+        definition=np.exp,
+        cuda={"float": "expf"},
+        decided="exp",
+        fast=lambda m, x: m.instruction("exp2", LOG2_E * x),
+        derivative=("exp(a)",),
+        interval=rising(_exp),
+        error=lambda x: times(_exp(x.high + x.error), x.error),
+        terms=spread(np.exp),
+        sign=("always", "always"),
+        cost=_COST,
+        approximate=True,
+    ),
+    _Real(
+        name="exp2",
+        python=lambda x: 2.0**x,
+        numpy=np.exp2,
+        definition=np.exp2,
+        cuda={"float": "exp2f"},
+        decided="exp2",
+        fast=lambda m, x: m.instruction("exp2", x),
+        derivative=("0.6931471805599453 * exp2(a)",),
+        interval=rising(lambda x: _exp(x * LN_2)),
+        error=lambda x: times(_exp((x.high + x.error) * LN_2), x.error),
+        terms=spread(np.exp2),
+        sign=("always", "always"),
+        cost=_COST,
+        approximate=True,
+    ),
+    _Real(
+        name="log",
+        python=math.log,
+        numpy=np.log,
+        definition=np.log,
+        cuda={"float": "logf"},
+        decided="log",
+        fast=lambda m, x: LN_2 * m.instruction("log2", x),
+        derivative=("1.0 / a",),
+        interval=rising(_log),
+        error=steepest(lambda x: 1 / x),
+        terms=spread(np.log),
+        sign=UNKNOWN,
+        cost=_COST,
+        approximate=True,
+    ),
+    _Real(
+        name="tanh",
+        python=math.tanh,
+        numpy=np.tanh,
+        definition=np.tanh,
+        cuda={"float": "tanhf"},
+        decided="tanh",
+        fast=lambda m, x: m.fma(-2.0, _fast_sigmoid(m, 2.0 * x), 1.0),
+        short=(Short(lambda m, x: m.instruction("tanh", x), lambda off, x: off(x.size)),),
+        derivative=("1.0 - tanh(a) * tanh(a)",),
+        interval=rising(math.tanh),
+        error=steep(1.0),
+        terms=spread(np.tanh),
+        sign=UNKNOWN,
+        cost=_COST,
+        approximate=True,
+    ),
+    _Real(
+        name="sigmoid",
+        python=lambda x: 1.0 / (1.0 + math.exp(-x)),
+        numpy=lambda x: 1 / (1 + np.exp(-x)),
+        definition=lambda x: 1 / (1 + np.exp(-x)),
+        cuda={"float": "1 / (1 + expf(-x))"},
+        decided="sigmoid",
+        library=lambda m, x: 1.0 / (1.0 + m.library("exp", -x)),
+        fast=_fast_sigmoid,
+        short=(Short(lambda m, x: 0.5 * m.instruction("tanh", 0.5 * x) + 0.5, lambda off, x: off(x.size / 2) / 2),),
+        derivative=("sigmoid(a) * sigmoid(-a)",),
+        interval=rising(_sigmoid),
+        error=steep(0.25),
+        terms=spread(lambda x: 1 / (1 + np.exp(-x))),
+        sign=("always", "always"),
+        cost=_COST,
+        approximate=True,
+    ),
+    _Real(
+        name="sqrt",
+        python=math.sqrt,
+        numpy=np.sqrt,
+        definition=np.sqrt,
+        cuda={"float": "sqrtf"},
+        decided="__fsqrt_rn",
+        fast=lambda m, x: m.instruction("sqrt", x),
+        derivative=("0.5 / sqrt(a)",),
+        interval=rising(lambda x: math.sqrt(max(x, 0.0))),
+        error=steepest(lambda x: 0.5 / math.sqrt(x)),
+        terms=spread(lambda x: np.sqrt(np.maximum(x, 0.0))),
+        sign=("every", "always"),
+        cost=_COST,
+    ),
+)
+FUNCTIONS: dict[str, Function | Defined] = {each.name: each for each in (*_ROWS, *CHOICES)}
+
+
+def row(op: str) -> Function | None:
+    """The row of an operator or a function; None: it is an operation of kernels alone."""
+    found = OPERATORS.get(op) or FUNCTIONS.get(op)
+    return found if isinstance(found, Function) else None

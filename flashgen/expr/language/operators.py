@@ -1,0 +1,167 @@
+"""The operators of the language, a row each, and those that its text has no sign for: `neg` and `float`, an integer as a float."""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flashgen.expr.language.bound import Term, added, anywhere, corners, exactly, inverse, kept, multiplied, summed, told, within
+from flashgen.expr.language.function import Function, Sign, plain
+from flashgen.expr.language.instructions import Instructions
+
+ONE = Instructions(multiply=1)
+OTHER = Instructions(other=1)
+DIVISION = Instructions(special=1, multiply=8)  # multiplies and adds of one that rounds to the nearest, besides its reciprocal
+UNKNOWN: tuple[Sign, Sign] = ("never", "never")
+
+_Row = partial(Function, parameters=("a", "b"), gives="same", library=plain, fast=plain, short=())
+
+
+_Division = partial(
+    _Row, takes="integers", derivative=(), interval=anywhere, error=told, terms=exactly, cost=OTHER
+)  # of integers, towards minus infinity; the divisor is positive
+_Condition = partial(_Row, gives="bool", derivative=(), interval=within(0.0, 1.0), error=told, terms=exactly, sign=UNKNOWN, cost=OTHER)
+
+
+def _comparison(name: str, run: Callable[..., Any]) -> Function:
+    both = {"float": name, "int": name}
+    return _Condition(name=name, takes="numbers", python=run, numpy=run, definition=run, cuda=both, decided=name, decides=True)
+
+
+def _logic(name: str, run: Callable[..., Any], cuda: str, *parameters: str) -> Function:
+    alike = {"python": run, "numpy": run, "definition": run}
+    return _Condition(name=name, takes="conditions", parameters=parameters, cuda={"bool": cuda}, decided=name, **alike)
+
+
+def _quotient(_: Any, a: Term, b: Term) -> Any:
+    divisor = np.abs(b.value)
+    return a.size / divisor * (b.size / divisor)
+
+
+_ROWS = (
+    _Row(
+        name="+",
+        takes="numbers",
+        python=operator.add,
+        numpy=operator.add,
+        definition=operator.add,
+        cuda={"float": "+", "int": "+"},
+        decided="__fadd_rn",
+        derivative=("1.0", "1.0"),
+        interval=lambda a, b: (a.low + b.low, a.high + b.high),
+        error=added,
+        terms=summed,
+        sign=("sum", "every"),
+        cost=ONE,
+    ),
+    _Row(
+        name="-",
+        takes="numbers",
+        python=operator.sub,
+        numpy=operator.sub,
+        definition=operator.sub,
+        cuda={"float": "-", "int": "-"},
+        decided="__fsub_rn",
+        derivative=("1.0", "-1.0"),
+        interval=lambda a, b: (a.low - b.high, a.high - b.low),
+        error=added,
+        terms=summed,
+        sign=UNKNOWN,
+        cost=ONE,
+    ),
+    _Row(
+        name="*",
+        takes="numbers",
+        python=operator.mul,
+        numpy=operator.mul,
+        definition=operator.mul,
+        cuda={"float": "*", "int": "*"},
+        decided="__fmul_rn",
+        derivative=("b", "a"),
+        interval=corners,
+        error=multiplied,
+        terms=lambda _, a, b: a.size * b.size,
+        sign=("every", "every"),
+        cost=ONE,
+    ),
+    _Row(
+        name="/",
+        takes="floats",
+        gives="float",
+        python=operator.truediv,
+        numpy=np.divide,
+        definition=operator.truediv,
+        cuda={"float": "/"},
+        decided="__fdiv_rn",
+        derivative=("1.0 / b", "-a / b / b"),
+        interval=lambda a, b: corners(a, inverse(b)),
+        error=lambda a, b: multiplied(a, inverse(b)),
+        terms=_quotient,
+        sign=("every", "every"),
+        cost=DIVISION,
+    ),
+    _Division(
+        name="//",
+        python=operator.floordiv,
+        numpy=operator.floordiv,
+        definition=operator.floordiv,
+        cuda={"int": "floor_div"},
+        decided="//",
+        sign=("never", "first"),
+    ),
+    _Division(
+        name="%",
+        python=operator.mod,
+        numpy=operator.mod,
+        definition=lambda x, y: x - x // y * y,
+        cuda={"int": "floor_mod"},
+        decided="%",
+        sign=("never", "always"),
+    ),
+    _Row(
+        name="neg",
+        parameters=("x",),
+        takes="numbers",
+        python=operator.neg,
+        numpy=np.negative,
+        definition=operator.neg,
+        cuda={"float": "-", "int": "-"},
+        decided="neg",
+        derivative=("-1.0",),
+        interval=lambda x: (-x.high, -x.low),
+        error=added,
+        terms=kept,
+        sign=UNKNOWN,
+        cost=OTHER,
+    ),
+    _Row(
+        name="float",
+        parameters=("x",),
+        takes="integers",
+        gives="float",
+        python=float,
+        numpy=lambda x: x.astype(np.float64),
+        definition=lambda x: x.astype(np.float64),
+        cuda={"int": "float"},
+        decided="__int2float_rn",
+        derivative=(),
+        interval=lambda x: (x.low, x.high),
+        error=added,
+        terms=kept,
+        sign=("every", "every"),
+        cost=OTHER,
+    ),
+    _comparison("<", operator.lt),
+    _comparison("<=", operator.le),
+    _comparison(">", operator.gt),
+    _comparison(">=", operator.ge),
+    _comparison("==", operator.eq),
+    _comparison("!=", operator.ne),
+    _logic("&", np.logical_and, "&", "a", "b"),
+    _logic("|", np.logical_or, "|", "a", "b"),
+    _logic("~", np.logical_not, "!", "x"),
+)
+OPERATORS = {row.name: row for row in _ROWS}
+COMPARISONS = tuple(row.name for row in _ROWS if row.gives == "bool" and row.takes == "numbers")
