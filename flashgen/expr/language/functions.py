@@ -30,9 +30,9 @@ def _sigmoid(x: float) -> float:
     return 0.5 * math.tanh(0.5 * x) + 0.5
 
 
-def _fast_sigmoid(m: Machine, x: Any) -> Any:
-    """0 where the exponential is infinite."""
-    return m.instruction("inverse", 1.0 + m.instruction("exp2", LOG2_E * -x))
+def _logistic(m: Machine, power: Any) -> Any:
+    """1 / (1 + e^power); 0 where that is infinite."""
+    return m.instruction("inverse", 1.0 + m.instruction("exp2", LOG2_E * power))
 
 
 _ROWS: tuple[Function | Defined, ...] = (
@@ -91,7 +91,7 @@ _ROWS: tuple[Function | Defined, ...] = (
         definition=np.tanh,
         cuda={"float": "tanhf"},
         decided="tanh",
-        fast=lambda m, x: m.fma(-2.0, _fast_sigmoid(m, 2.0 * x), 1.0),
+        fast=lambda m, x: m.fma(-2.0, _logistic(m, 2.0 * x), 1.0),
         short=(Short(lambda m, x: m.instruction("tanh", x), lambda off, x: off(x.size)),),
         derivative=("1.0 - tanh(a) * tanh(a)",),
         interval=rising(math.tanh),
@@ -109,7 +109,7 @@ _ROWS: tuple[Function | Defined, ...] = (
         cuda={"float": "1 / (1 + expf(-x))"},
         decided="sigmoid",
         library=lambda m, x: 1.0 / (1.0 + m.library("exp", -x)),
-        fast=_fast_sigmoid,
+        fast=lambda m, x: _logistic(m, -x),
         short=(Short(lambda m, x: 0.5 * m.instruction("tanh", 0.5 * x) + 0.5, lambda off, x: off(x.size / 2) / 2),),
         derivative=("sigmoid(a) * sigmoid(-a)",),
         interval=rising(_sigmoid),
