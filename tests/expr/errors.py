@@ -50,8 +50,14 @@ def _bool(node, values):
     return np.asarray(evaluate(node, values)), np.asarray(True)
 
 
-def _floor(x, d):
-    return np.where(np.floor(x - d) == np.floor(x + d), 0.0, 1.0)
+def _stepped(step):
+    return lambda x, d: np.where(step(x - d) == step(x + d), 0.0, 1.0 + 2 * d)
+
+
+def _power(x, y, dx, dy):
+    """By the ends of what its arguments may be: it rises or falls along each."""
+    ends = [np.power(np.maximum(x + a * dx, 0.0), y + b * dy) for a in (-1, 1) for b in (-1, 1)]
+    return np.maximum.reduce(ends) - np.minimum.reduce(ends)
 
 
 _RULES = {
@@ -69,5 +75,10 @@ _RULES = {
     "exp2": lambda x, d: np.exp2(x) * np.expm1(d),
     "log": lambda x, d: d / np.maximum(np.abs(x) - d, 0.0),
     "sqrt": lambda x, d: d / np.sqrt(np.maximum(np.abs(x) - d, 0.0)),
-    "floor": _floor,
+    "floor": _stepped(np.floor),
+    "round": _stepped(np.rint),
+    "erf": lambda _, d: 2 * d,
+    "sin": lambda _, d: d,
+    "cos": lambda _, d: d,
+    "**": _power,
 }

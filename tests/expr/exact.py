@@ -27,7 +27,22 @@ _INTEGERS = {
     "|": operator.or_,
     "~": operator.not_,
 }
-_FLOATS = {**_INTEGERS, "/": operator.truediv, "min": np.minimum, "max": np.maximum, "floor": np.floor, "sqrt": np.sqrt}
+
+
+def _int(x):
+    return 0 if np.isnan(x) else int(min(max(np.float64(x), -(2.0**31)), 2.0**31 - 1))
+
+
+_FLOATS = {
+    **_INTEGERS,
+    "/": operator.truediv,
+    "min": np.minimum,
+    "max": np.maximum,
+    "floor": np.floor,
+    "round": np.rint,
+    "int": _int,
+    "sqrt": np.sqrt,
+}
 
 
 def exact(node, values):

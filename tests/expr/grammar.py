@@ -68,6 +68,8 @@ CORNER_MASKS = [
     "h * kv_idx < q_idx",
     "ids[b, kv_idx - 4] == ids[b, kv_idx + 4]",
     "0.5 * kv_idx < e + q_idx",
+    "kv_idx < q_idx + int(c * h)",
+    "int(e * kv_idx) == round(e * q_idx)",
     "full & ~full",
     "(kv_idx < kv_len - q_len) | bit(ids[b, q_idx], kv_idx - kv_len + q_len)",
     "~bit(ids[b, kv_idx], q_idx - 2) & causal",
@@ -86,6 +88,9 @@ CORNER_SCORES = [
     "min(s, max(e, s * s)) + max(q_idx, kv_idx) * min(e, c)",
     "(s + 1) * (s - 1) / (1 + s * s) + (kv_idx * kv_idx - q_idx * q_idx) // 3",
     "c * tanh(s / c) + c * tanh(s / c) * e",
+    "gelu(s) - silu(e * s) + softplus(s) * erf(c)",
+    "sin(s) * cos(0.25 * kv_idx) + (1 + s ** 2) ** -0.5 + c ** e",
+    "table[int(4 * sigmoid(s)), h] + round(e * kv_idx) + round(c * s)",
     "s + (kv_idx - q_idx) * (kv_idx + q_idx) * e",
     "s * (kv_idx + 1) / (q_idx + 1)",
     "s + slopes[h] * (kv_idx - q_idx) + table[q_idx, h]",
@@ -113,6 +118,7 @@ def ints(depth: int) -> st.SearchStrategy[str]:
         st.builds("where({}, {}, {})".format, conditions(depth - 1, s=False), x, x),
         st.builds("ids[{}, {} + 1]".format, st.sampled_from(["b", "h % 2"]), x),  # no index alone: an axis would have to be its extent
         st.just("lens[b]"),
+        st.builds("int({})".format, st.sampled_from(["c * kv_idx", "e * q_idx", "c * n - h", "round(c * h) / 2"])),
     )
 
 
@@ -126,7 +132,12 @@ def floats(depth: int, s: bool = True) -> st.SearchStrategy[str]:
         st.builds("({} {} {})".format, x, st.sampled_from("+-*"), x),
         st.builds("({} / {})".format, x, st.sampled_from(["c", "e", "4", "kv_len", "(1 + abs(s))" if s else "2"])),
         st.builds("(e * ({}))".format, ints(depth - 1)),
-        st.builds("{}({})".format, st.sampled_from(["tanh", "sigmoid", "floor", "abs", "-"]), x),
+        st.builds(
+            "{}({})".format, st.sampled_from(["tanh", "sigmoid", "floor", "abs", "-", "erf", "round", "silu", "gelu", "softplus"]), x
+        ),
+        st.builds("{}({})".format, st.sampled_from(["sin", "cos"]), floats(0, s)),
+        st.builds("({}) ** 2".format, floats(0, s)),
+        st.builds("(1.0 + abs({})) ** {}".format, floats(0, s), st.sampled_from(["c", "-1.5", "n"])),
         st.builds("{}(-abs({}))".format, st.sampled_from(["exp", "exp2"]), x),
         st.builds("{}(1 + abs({}))".format, st.sampled_from(["log", "sqrt"]), x),
         st.builds("{}({}, {})".format, st.sampled_from(["min", "max"]), x, x),

@@ -31,6 +31,7 @@ using u32 = unsigned;
 #define __device__
 #define __forceinline__ inline
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline int __float2int_rz(float x) { return x != x ? 0 : x >= 0x1p31f ? 2147483647 : x < -0x1p31f ? -2147483647 - 1 : int(x); }
 inline float __int2float_rn(int x) { return x; }
 inline float __ll2float_rn(long long x) { return x; }
 inline float __fadd_rn(float x, float y) { return x + y; }

@@ -96,6 +96,7 @@ INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, 
 INLINED int __float_as_int(float value) { return __builtin_bit_cast(int, value); }
 INLINED unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 INLINED float __int2float_rn(int value) { return static_cast<float>(value); }
+INLINED int __float2int_rz(float x) { return x != x ? 0 : x >= 0x1p31f ? 0x7FFFFFFF : x < -0x1p31f ? -0x7FFFFFFF - 1 : int(x); }
 INLINED float __ll2float_rn(long long value) { return static_cast<float>(value); }
 // Rounded to the nearest: the product is out of sight of whatever would fuse it into a sum.
 INLINED float __fmul_rn(float a, float b) {
@@ -125,6 +126,12 @@ INLINED float expf(float x) { return __builtin_expf(x); }
 INLINED float exp2f(float x) { return __builtin_exp2f(x); }
 INLINED float logf(float x) { return __builtin_logf(x); }
 INLINED float log2f(float x) { return __builtin_log2f(x); }
+INLINED float rintf(float x) { return __builtin_rintf(x); }
+INLINED float erff(float x) { return __builtin_erff(x); }
+INLINED float sinf(float x) { return __builtin_sinf(x); }
+INLINED float cosf(float x) { return __builtin_cosf(x); }
+INLINED float powf(float x, float y) { return __builtin_powf(x, y); }
+INLINED float asinhf(float x) { return __builtin_asinhf(x); }
 
 }  // namespace builtins
 

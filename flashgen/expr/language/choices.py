@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,14 @@ from flashgen.expr.language.function import Function, plain
 from flashgen.expr.language.operators import OTHER, UNKNOWN
 
 _Pair = partial(Function, parameters=("a", "b"), takes="numbers", gives="same", library=plain, fast=plain, short=())
+
+INT = (-(2**31), 2**31 - 1)
+
+
+def _toward_zero(x: Any) -> Any:
+    """A 32-bit integer: beyond them the nearest, and 0 for NaN."""
+    return np.nan_to_num(np.clip(np.trunc(np.asarray(x, np.float64)), *INT)).astype(np.int64)
+
 
 CHOICES = (
     _Pair(
@@ -24,6 +33,42 @@ CHOICES = (
         decided="floor",
         derivative=("0.0",),
         interval=lambda x: (x.low - 1, x.high),
+        error=stepped,
+        terms=kept,
+        sign=("never", "every"),
+        cost=OTHER,
+        decides=True,
+    ),
+    _Pair(
+        name="round",
+        parameters=("a",),
+        takes="floats",
+        gives="float",
+        python=lambda x: float(round(x)),  # half to even
+        numpy=np.rint,
+        definition=np.rint,
+        cuda={"float": "rintf"},
+        decided="round",
+        derivative=("0.0",),
+        interval=lambda x: (x.low - 0.5, x.high + 0.5),
+        error=stepped,
+        terms=kept,
+        sign=("never", "every"),
+        cost=OTHER,
+        decides=True,
+    ),
+    _Pair(
+        name="int",
+        parameters=("a",),
+        takes="floats",
+        gives="int",
+        python=lambda x: min(max(int(x), INT[0]), INT[1]),
+        numpy=_toward_zero,
+        definition=_toward_zero,
+        cuda={"float": "__float2int_rz"},
+        decided="int",
+        derivative=("0.0",),
+        interval=lambda x: (x.low - 1, x.high + 1),
         error=stepped,
         terms=kept,
         sign=("never", "every"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.expr.language.bound import INF, rising, spread, steep, steepest, times
+from flashgen.expr.language.bound import INF, grown, rising, spread, steep, steepest, times, within
 from flashgen.expr.language.choices import CHOICES
 from flashgen.expr.language.function import Defined, Function, Machine, Short, plain
 from flashgen.expr.language.instructions import Instructions
@@ -34,6 +34,22 @@ def _logistic(m: Machine, power: Any) -> Any:
     """1 / (1 + e^power); 0 where that is infinite."""
     return m.instruction("inverse", 1.0 + m.instruction("exp2", LOG2_E * power))
 
+
+def _erf(x: Any) -> Any:
+    """NumPy has none."""
+    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype) if np.ndim(x) else np.asarray(x).dtype.type(math.erf(x))
+
+
+_Wave = partial(
+    _Real,
+    fast=plain,
+    interval=within(-1.0, 1.0),
+    error=steep(1.0),
+    terms=grown(1.0),
+    sign=UNKNOWN,
+    cost=Instructions(multiply=16, other=8),
+    approximate=True,
+)
 
 _ROWS: tuple[Function | Defined, ...] = (
     _Real(
@@ -134,6 +150,43 @@ _ROWS: tuple[Function | Defined, ...] = (
         sign=("every", "always"),
         cost=_COST,
     ),
+    _Real(
+        name="erf",
+        python=math.erf,
+        numpy=_erf,
+        definition=_erf,
+        cuda={"float": "erff"},
+        decided="erf",
+        fast=plain,
+        derivative=("1.1283791670955126 * exp(-a * a)",),
+        interval=rising(math.erf),
+        error=steep(2 / math.sqrt(math.pi)),
+        terms=spread(_erf),
+        sign=UNKNOWN,
+        cost=Instructions(special=1, multiply=20, other=4),
+        approximate=True,
+    ),
+    _Wave(
+        name="sin",
+        python=math.sin,
+        numpy=np.sin,
+        definition=np.sin,
+        cuda={"float": "sinf"},
+        decided="sin",
+        derivative=("cos(a)",),
+    ),
+    _Wave(
+        name="cos",
+        python=math.cos,
+        numpy=np.cos,
+        definition=np.cos,
+        cuda={"float": "cosf"},
+        decided="cos",
+        derivative=("-sin(a)",),
+    ),
+    Defined("softplus", ("a",), "max(a, 0.0) + log(1.0 + exp(-abs(a)))"),
+    Defined("silu", ("a",), "a * sigmoid(a)"),
+    Defined("gelu", ("a",), "0.5 * a * (1.0 + erf(0.7071067811865476 * a))"),
 )
 FUNCTIONS: dict[str, Function | Defined] = {each.name: each for each in (*_ROWS, *CHOICES)}
 

@@ -1,13 +1,31 @@
 """The operators of the language, a row each, and those that its text has no sign for: `neg` and `float`, an integer as a float."""
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from flashgen.expr.language.bound import Term, added, anywhere, corners, exactly, inverse, kept, multiplied, summed, told, within
+from flashgen.expr.language.bound import (
+    INF,
+    UNITS,
+    Bound,
+    Term,
+    added,
+    anywhere,
+    corners,
+    exactly,
+    inverse,
+    kept,
+    multiplied,
+    summed,
+    times,
+    told,
+    within,
+)
 from flashgen.expr.language.function import Function, Sign, plain
 from flashgen.expr.language.instructions import Instructions
 
@@ -38,6 +56,36 @@ def _logic(name: str, run: Callable[..., Any], cuda: str, *parameters: str) -> F
 def _quotient(_: Any, a: Term, b: Term) -> Any:
     divisor = np.abs(b.value)
     return a.size / divisor * (b.size / divisor)
+
+
+def _powers(a: Bound, b: Bound) -> tuple[float, float]:
+    """Where a ** b lies for a > 0: powers rise or fall along each axis."""
+    logs = (math.log(a.low) if a.low < INF else INF, math.log(a.high) if a.high < INF else INF)
+    exponents = [times(x, y) for x, y in product(logs, (b.low, b.high))]
+    return _exp(min(exponents)), _exp(max(exponents))
+
+
+def _power_error(a: Bound, b: Bound) -> float:
+    """By the steepest that it is where its arguments may be."""
+    if not (a.error or b.error):
+        return 0.0
+    least = a.low - a.error
+    if least <= 0 or INF in (a.high, b.size):
+        return INF
+    around = Bound(least, a.high + a.error), Bound(b.low - b.error, b.high + b.error)
+    logs = max(abs(math.log(x)) for x in (least, a.high + a.error))
+    return times(_powers(*around)[1], around[1].size / least * a.error + logs * b.error)
+
+
+@np.errstate(all="ignore")
+def _power_terms(value: Any, a: Term, b: Term) -> Any:
+    """By how much of itself it is off; nothing is known of it where that is all."""
+    off = np.abs(b.value) * a.size / np.abs(a.value) + np.abs(np.log(np.abs(a.value))) * b.size
+    return np.where(off * UNITS < 0.5, np.abs(value) * (1 + 2 * off), INF)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else INF
 
 
 _ROWS = (
@@ -101,6 +149,23 @@ _ROWS = (
         terms=_quotient,
         sign=("every", "every"),
         cost=DIVISION,
+    ),
+    _Row(
+        name="**",
+        takes="floats",
+        gives="float",
+        python=math.pow,
+        numpy=np.power,
+        definition=np.power,
+        cuda={"float": "powf"},
+        decided="**",
+        derivative=("b * a ** (b - 1.0)", "a ** b * log(a)"),
+        interval=lambda a, b: _powers(a, b) if a.low > 0 else (-INF, INF),
+        error=_power_error,
+        terms=_power_terms,
+        sign=("first", "first"),
+        cost=Instructions(special=2, multiply=40, other=10),
+        approximate=True,
     ),
     _Division(
         name="//",

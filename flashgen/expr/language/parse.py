@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Literal
 
 from flashgen.dtypes import float32, float32_fault
@@ -20,6 +20,7 @@ from flashgen.expr.language.scope import (
     MAX_DEPTH,
     MAX_INT,
     MAX_NODES,
+    MAX_POWER,
     OF_ALL_KEYS,
     OPERATORS,
     OWN_S,
@@ -198,6 +199,8 @@ class Parser(Located):
 
     def binary(self, tree: ast.expr, op: ast.operator, left: ast.expr, right: ast.expr) -> Node:
         symbol = OPERATORS.get(type(op))
+        if symbol == "**":
+            return self.power(tree, left, right)
         if symbol is None:
             raise self.foreign(tree, type(op))
         if symbol in "&|":
@@ -210,6 +213,17 @@ class Parser(Located):
                 raise self.error(tree, f"{symbol} takes integers", "write floor(a / b)" if symbol == "//" else "write a - b * floor(a / b)")
             self.claim("positive", right, args[1], f"the right side of {symbol}")
         return Call(symbol, args, args[0].type)
+
+    def power(self, tree: ast.expr, left: ast.expr, right: ast.expr) -> Node:
+        """A product where the exponent is a small whole number of the text: exact for integers."""
+        base, exponent = self.number(left), self.number(right)
+        if isinstance(exponent, Const) and exponent.type == "int" and 0 <= exponent.value <= MAX_POWER:
+            self.grow(int(exponent.value) * sum(1 for _ in walk(base)), tree)
+            return reduce(lambda x, y: Call("*", (x, y), base.type), [base] * int(exponent.value) or [Const(1, "int")])
+        if base.type == exponent.type == "int":
+            hint = "write 2.0 ** x, a power of floats"
+            raise self.error(right, f"an integer's exponent is a whole number of the text, from 0 to {MAX_POWER}", hint)
+        return Call("**", (as_float(base), as_float(exponent)), "float")
 
     def claim(self, kind: Literal["positive", "exact", "holds"], tree: ast.expr, node: Node, subject: str = "") -> None:
         self.claims.append(Claim(kind, node, subject, self.source(tree), partial(self.error, tree)))

@@ -10,6 +10,7 @@ from flashgen.expr.language.nodes import INDEX_NAMES, Type
 from flashgen.spec.words import EXPRESSION_WORDS
 
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 4000, 60, 1000
+MAX_POWER = 8  # of a product that a power stands for
 MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
 MAX_EXACT = 2**63 - 2**33  # of what is computed from them: 64 bits, with room for the positions that a named mask adds
 
@@ -19,6 +20,7 @@ OPERATORS: Mapping[type, str] = {
     ast.Sub: "-",
     ast.Mult: "*",
     ast.Div: "/",
+    ast.Pow: "**",
     ast.FloorDiv: "//",
     ast.Mod: "%",
     ast.BitAnd: "&",
@@ -50,7 +52,6 @@ TITLES: Mapping[type, str] = {  # of what Python has and the language has not
     ast.BoolOp: "`and` or `or`",
     ast.Not: "`not`",
     ast.IfExp: "`if`",
-    ast.Pow: "**",
     ast.BitXor: "^",
     ast.Starred: "*",
     ast.LShift: "<<",
@@ -69,7 +70,6 @@ HINTS: Mapping[type, str] = {
     ast.BoolOp: "write & for `and`, | for `or`, and put each comparison in parentheses",
     ast.Not: "write ~(condition)",
     ast.IfExp: "write where(condition, then, else)",
-    ast.Pow: "write x * x, exp2(x) or sqrt(x)",
     ast.BitXor: "write (a & ~b) | (~a & b)",
     ast.RShift: "write bit(x, i), or x // 2",
 }
@@ -82,7 +82,7 @@ def words() -> frozenset[str]:
 
 def allowed() -> str:
     """What an expression is made of."""
-    return f"allowed: names, numbers, tensor[i, j], + - * / // %, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
+    return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
 
 
 @dataclass(frozen=True)

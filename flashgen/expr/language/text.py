@@ -3,8 +3,8 @@
 from flashgen.dtypes import float32_text
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
 
-_LEVELS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "%": 5, "neg": 6, "~": 6}
-_COMPARISON, _ATOM = 1, 7
+_LEVELS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "%": 5, "neg": 6, "~": 6, "**": 7}
+_COMPARISON, _ATOM = 1, 8
 
 
 def show(node: Node) -> str:
@@ -28,6 +28,8 @@ def show(node: Node) -> str:
             return ("-" if op == "neg" else "~") + _inside(x, _ATOM)
         case Call(op, args) if op[0].isalpha():
             return f"{op}({', '.join(map(show, args))})"
+        case Call("**", (base, exponent)):
+            return f"{_inside(base, _ATOM)} ** {_inside(exponent, _LEVELS['neg'])}"
         case Call(op, (left, right)):
             level = _level(node)
             return f"{_inside(left, level + (level == _COMPARISON))} {op} {_inside(right, level + 1)}"

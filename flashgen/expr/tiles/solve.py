@@ -77,6 +77,8 @@ class Solver:
         return self.combiner.some(found) if op == "!=" else self.combiner.every(found)
 
     def number(self, node: Node) -> Int:
+        if node.type == "float":
+            raise NoRuleError("it is of floats")
         match node:
             case Const(value):
                 return Int(int(value))
