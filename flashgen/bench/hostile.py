@@ -151,8 +151,8 @@ def _linear(node: Node) -> bool:
     match node:
         case Call("+" | "-", args):
             return all(map(_linear, args))
-        case Load() | Call():
-            return not names(node) & {"q_idx", "kv_idx"}
+        case Load() | Call():  # what a float is rounded to is solved for nothing
+            return not (names(node) & {"q_idx", "kv_idx"} or any(below.type == "float" for below in walk(node)))
     return node != Name("kv_idx", "int")
 
 
