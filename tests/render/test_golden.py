@@ -1,5 +1,5 @@
-"""Emitted files as they are read: a change of any shows in its diff. A rung of the ladder that fills the skeleton of one below it is kept
-as what it changes there. `pytest tests/render/test_golden.py --snapshot-update` accepts it."""
+"""Emitted files as they are read: a change of any shows in its diff. A few are kept whole, but for the instructions that they take from
+templates/device; the others as what differs from one of those. `pytest tests/render/test_golden.py --snapshot-update` accepts it."""
 
 from difflib import unified_diff
 from pathlib import Path
@@ -12,23 +12,25 @@ from flashgen.ladder import RUNGS
 from flashgen.plan import plan
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
-from flashgen.spec import load
+from flashgen.render.snippets import vocabulary
+from flashgen.spec import Spec, load
 
 FOLDER = Path(__file__).parent.parent / "golden"
-PAIRS = (
-    "full-sm_90a", "causal-sm_90a", "document-sm_90a", "window-sm_90a", "softcap-sm_90a", "alibi-sm_90a",
-    "mla-sm_90a", "sinks-sm_90a", "sigmoid-sm_90a",
-    "causal-sm_80", "softcap-sm_89", "alibi-sm_120", "float32-sm_90a", "float32-sm_90a-1024", "float32-sm_86",
-)  # fmt: skip
+WHOLE = ("causal-sm_90a", "causal-sm_80", "softcap-sm_90a", "document-sm_90a", "float32-sm_90a", "head_dim_256-sm_90a")
 LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
-
-
-SKELETONS = {pair: plan(rung.spec(64, "float16"), rung.arch(None)).skeleton for pair, rung in LADDER.items()}
-BELOW = {pair: next((p for p in reversed(list(LADDER)[:i]) if SKELETONS[p] == SKELETONS[pair]), None) for i, pair in enumerate(LADDER)}
+LIKE = {  # a spec for an arch, with a length where the plan is not that of long sequences, and the text that is nearest
+    "full-sm_90a": "causal-sm_90a", "window-sm_90a": "causal-sm_90a", "alibi-sm_90a": "causal-sm_90a", "mla-sm_90a": "causal-sm_90a",
+    "sinks-sm_90a": "window-sm_90a", "sigmoid-sm_90a": "rung_fa3-sm_90a",
+    "softcap-sm_89": "causal-sm_80", "alibi-sm_120": "softcap-sm_89",
+    "float32-sm_90a-1024": "float32-sm_90a", "float32-sm_86": "float32-sm_90a",
+    "rung_standard-sm_90": "rung_three_pass-sm_90", "rung_three_pass-sm_90": "causal-sm_80", "rung_two_pass-sm_90": "rung_three_pass-sm_90",
+    "rung_fa1-sm_90": "rung_each_step-sm_90", "rung_each_step-sm_90": "rung_two_pass-sm_90", "rung_fa2-sm_90": "causal-sm_80",
+    "rung_fa3-sm_90a": "causal-sm_90a", "rung_lazy-sm_90a": "rung_fa3-sm_90a",
+}  # fmt: skip
 
 
 class Golden(SingleFileSnapshotExtension):
-    """tests/golden/<spec>-<arch>.cu, with a length where the plan is not that of long sequences."""
+    """tests/golden/<spec>-<arch>.cu."""
 
     file_extension = "cu"
     _write_mode = WriteMode.TEXT
@@ -43,27 +45,45 @@ class Golden(SingleFileSnapshotExtension):
 
 
 class Difference(Golden):
-    """tests/golden/rung_<name>-<arch>.diff."""
+    """tests/golden/<spec>-<arch>.diff."""
 
     file_extension = "diff"
 
 
+def spec_of(pair):
+    name = pair.partition("-")[0]
+    if pair in LADDER:
+        return LADDER[pair].spec(64, "float16")
+    if name == "head_dim_256":
+        return Spec(**(load(spec_root() / "causal.yaml").to_json() | {"head_dim": 256}))
+    return load(spec_root() / f"{name}.yaml")
+
+
 def emitted(pair):
-    name, arch, *lengths = pair.split("-")
-    spec = LADDER[pair].spec(64, "float16") if pair in LADDER else load(spec_root() / f"{name}.yaml")
-    return render(plan(spec, arch, length=int(*lengths) if lengths else LENGTHS[-1])).text
+    _, arch, *lengths = pair.split("-")
+    return named(render(plan(spec_of(pair), arch, length=int(*lengths) if lengths else LENGTHS[-1])).text)
 
 
-@pytest.mark.parametrize("pair", [*PAIRS, *(pair for pair in LADDER if not BELOW[pair])])
+def named(text):
+    """The text with the names of the functions that it takes from templates/device in place of these."""
+    for file, items in vocabulary().items():
+        names = [name for name, item in items.items() if f"{item}\n" in text]
+        for name in names:
+            text = text.replace(f"{items[name]}\n", f"// {file}: {', '.join(names)}\n" if name == names[0] else "")
+    return text
+
+
+@pytest.mark.parametrize("pair", WHOLE)
 def test_golden(pair, snapshot):
     assert emitted(pair) == snapshot(extension_class=Golden)
 
 
-@pytest.mark.parametrize("pair", [pair for pair in LADDER if BELOW[pair]])
-def test_what_a_rung_changes(pair, snapshot):
-    before, after = (emitted(p).splitlines(keepends=True) for p in (BELOW[pair], pair))
-    assert "".join(unified_diff(before, after, BELOW[pair], pair)) == snapshot(extension_class=Difference)
+@pytest.mark.parametrize("pair", LIKE)
+def test_what_is_different(pair, snapshot):
+    near, text = (emitted(p).splitlines(keepends=True) for p in (LIKE[pair], pair))
+    assert "".join(unified_diff(near, text, LIKE[pair], pair, n=1)) == snapshot(extension_class=Difference)
 
 
 def test_every_golden_is_of_a_pair():
-    assert {path.stem for path in FOLDER.iterdir()} == {*PAIRS, *LADDER}
+    assert {path.stem for path in FOLDER.iterdir()} == {*WHOLE, *LIKE}
+    assert {*LADDER} <= {*LIKE}

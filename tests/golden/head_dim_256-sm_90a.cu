@@ -1,15 +1,15 @@
-// flashgen 0.1.0 | spec sigmoid | arch sm_90a | plan 0c4a36a6 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 6b9ca43f | generated, do not edit
 //
-//   o = (score(softmax_scale * q k^T) where mask) v
+//   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
-//   arrays    q, o [B, Sq, Hq, 64] bfloat16    k, v [B, Sk, Hq / group, 64]
-//   score     sigmoid(s - log(kv_len))
+//   arrays    q, o [B, Sq, Hq, 256] bfloat16    k, v [B, Sk, Hq / group, 256]    lse [B, Hq, Sq] float32, natural log
+//   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      192 queries x 96 keys    3 warpgroups compute 64 query rows each, in turns, 1 loads
+//   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
 //   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
-//   softmax   none: the scores are the weights; no maximum, no sum, nothing rescaled; no key: o = 0
-//   shared    Q 24576 | K 4 x 12288 | V 4 x 12288 | O 24576 | tile 4 x 128 | 4 stages    148128 of 232448 bytes
+//   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
+//   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | tile 128 | 2 stages    229600 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -22,6 +22,7 @@ struct Params {
   TensorMap k;
   TensorMap v;
   TensorMap o;
+  float* lse;                            // [B, Hq, Sq], natural log
   int* counter;                          // query tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
   float softmax_scale;
   int q_len;
@@ -34,34 +35,35 @@ struct Params {
 
 // ----------------------------------------------------------------------------------------------------------------- plan
 
-constexpr int BLOCK_M = 192;             // queries of a tile
-constexpr int BLOCK_N = 96;              // keys of a tile
-constexpr int QK_COLUMNS = 64, V_COLUMNS = 64;   // head dims in products of 16 columns, zero beyond 64 and 64
-constexpr int QK_STORED = 64, V_STORED = 64;   // columns of a tile in shared memory
-constexpr int STAGES = 4;                // key and value tiles in flight
+constexpr int BLOCK_M = 128;             // queries of a tile
+constexpr int BLOCK_N = 80;              // keys of a tile
+constexpr int QK_COLUMNS = 256, V_COLUMNS = 256;   // head dims in products of 16 columns, zero beyond 256 and 256
+constexpr int QK_STORED = 256, V_STORED = 256;   // columns of a tile in shared memory
+constexpr int STAGES = 2;                // key and value tiles in flight
+constexpr float LN_2 = 0.6931471805599453f;
+#define INF __int_as_float(0x7f800000)
 
-constexpr int WARPGROUPS = 3, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
+constexpr int WARPGROUPS = 2, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
 constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
-constexpr int LOAD_REGISTERS = 32, COMPUTE_REGISTERS = 160;   // a thread
+constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
 constexpr int TILE_BYTES = 128, BARRIER_BYTES = 8;   // of a query tile's Work, of an mbarrier
 
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
 constexpr int QUERY_STAGES = 1;          // query tiles in shared memory
 
 // Shared memory, bytes from its start.
-constexpr u32 Q = 0;                     // 1 x 24576
-constexpr u32 K = 24576;                 // 4 x 12288
-constexpr u32 V = 73728;                 // 4 x 12288
-constexpr u32 O = 122880;                // 1 x 24576
-constexpr u32 TILE = 147456;             // 4 x 128
-constexpr u32 Q_FULL = 147968;           // 1 x 8
-constexpr u32 Q_EMPTY = 147976;          // 1 x 8
-constexpr u32 K_FULL = 147984;           // 4 x 8
-constexpr u32 K_EMPTY = 148016;          // 4 x 8
-constexpr u32 V_FULL = 148048;           // 4 x 8
-constexpr u32 V_EMPTY = 148080;          // 4 x 8
-constexpr u32 TILE_FULL = 148112;        // 1 x 8
-constexpr u32 TILE_EMPTY = 148120;       // 1 x 8
+constexpr u32 Q = 0;                     // 1 x 65536
+constexpr u32 K = 65536;                 // 2 x 40960
+constexpr u32 V = 147456;                // 2 x 40960
+constexpr u32 TILE = 229376;             // 1 x 128
+constexpr u32 Q_FULL = 229504;           // 1 x 8
+constexpr u32 Q_EMPTY = 229512;          // 1 x 8
+constexpr u32 K_FULL = 229520;           // 2 x 8
+constexpr u32 K_EMPTY = 229536;          // 2 x 8
+constexpr u32 V_FULL = 229552;           // 2 x 8
+constexpr u32 V_EMPTY = 229568;          // 2 x 8
+constexpr u32 TILE_FULL = 229584;        // 1 x 8
+constexpr u32 TILE_EMPTY = 229592;       // 1 x 8
 
 // Named barriers.
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
@@ -78,78 +80,56 @@ template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int colum
 
 namespace ptx {                          // one instruction a function
 
-__device__ __forceinline__ void mbarrier_init(u32 bar, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(bar), "r"(count)); }
-__device__ __forceinline__ void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;"); }
-__device__ __forceinline__ void mbarrier_expect(u32 bar, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(bar), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void mbarrier_arrive(u32 bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
-__device__ __forceinline__ void mbarrier_wait(u32 bar, int parity) {
-  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }"
-    :: "r"(bar), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
-__device__ __forceinline__ void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
-__device__ __forceinline__ void previous_kernel_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;"); }
-__device__ __forceinline__ float exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
-__device__ __forceinline__ u32 load_shared(u32 at) { u32 x; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory"); return x; }
-__device__ __forceinline__ void store_shared(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
-__device__ __forceinline__ void stmatrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-__device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
-    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch) : "memory");
-}
-// A hint for the L2: to give up first what nobody reads again soon (9.7.9.18, createpolicy).
-__device__ __forceinline__ u64 passing() { u64 hint; asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(hint)); return hint; }
-__device__ __forceinline__ void tma_load_as(u64 hint, u32 to, const TensorMap& map, u32 bar, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-    :: "r"(to), "l"(&map), "r"(bar), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
-}
-__device__ __forceinline__ void tma_store_as(u64 hint, const TensorMap& map, u32 from, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], %6;"
-    :: "l"(&map), "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint) : "memory");
-}
-__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
-template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
-template <int REGISTERS> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
+// barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync, bar_arrive
+// grid.cuh: previous_kernel_wait, next_kernel_start
+// math.cuh: exp2, log2, reciprocal, bf16x2
+// shared.cuh: load_shared, store_shared, stmatrix_x4
+// tma.cuh: tma_load, passing, tma_load_as, tma_store_as, tma_store_commit, tma_store_wait_read, tma_store_wait, async_proxy_fence
+// wgmma.cuh: wgmma_fence, wgmma_commit, wgmma_wait, fewer_registers, more_registers
 
-// d[64 x 96] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+// d[64 x 80] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %50, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-    "}, %48, %49, p, 1, 1, 0, 0; }"
+    "%32, %33, %34, %35, %36, %37, %38, %39"
+    "}, %40, %41, p, 1, 1, 0, 0; }"
+    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+    : "l"(a), "l"(b), "r"(accumulate));
+}
+
+// d[64 x 256] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
+__device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %133, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+    "}, { %128, %129, %130, %131 }, %132, p, 1, 1, 1; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-    : "l"(a), "l"(b), "r"(accumulate));
-}
-
-// d[64 x 64] (+)= a b with a in registers, b in shared memory, contiguous along its columns.
-__device__ __forceinline__ void product_pv(float* d, const u32* a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-    "}, { %32, %33, %34, %35 }, %36, p, 1, 1, 1; }"
-    : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-      "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+      "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+      "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+      "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
+      "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
+      "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
+      "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
+      "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
+      "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
+      "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
@@ -167,15 +147,13 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 
 struct Variant {                         // what score and mask need, folded once a query tile
   const Params& p;
-  float inner;
-  float bias;
+  float factor;                          // log2 units of one unit of the score
   int offset;
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
-    inner = 1.442695f * -p.softmax_scale;
-    bias = 1.442695f * -(0.0f - logf(float(p.kv_len)));
+    factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }
-  __device__ __forceinline__ float to_log2() const { return 1.0f; }   // log2 units of one unit of the score below
+  __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
   struct Row {                           // of one query row and one key tile
     int end;                             // of the keys seen, from kv_begin
@@ -184,11 +162,6 @@ struct Variant {                         // what score and mask need, folded onc
     Row row;
     row.end = min(q_idx + offset, p.kv_len) - kv_begin;
     return row;
-  }
-
-  // sigmoid(s - log(kv_len))
-  __device__ __forceinline__ float score(float s, const Row& row, int column) const {
-    return ptx::inverse(1.0f + ptx::exp2(fmaf(inner, s, bias)));
   }
 
   // kv_idx <= q_idx + kv_len - q_len
@@ -207,36 +180,117 @@ struct Sequence {                        // one of the batch: its lengths in row
   __device__ __forceinline__ int kv_len() const { return p.kv_len; }
   __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
   __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
+  // The number of a query row among those of all heads and sequences.
+  __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
 // -------------------------------------------------------------------------------------------------------------- softmax
 
-struct Rows {};                          // a row has no state
+constexpr float RESCALE_THRESHOLD = 8.0f;   // log2 units that the maximum may grow before o and l are rescaled
+struct Rows {                            // the running state of a thread's two rows
+  float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+};
 
 // Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
 __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 
-// Raw products become weights in place.
+__device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
+__device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2); }
+
+__device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
+
+constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
+// Of one row, s less a number that comes near its largest.
+__device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float near) {
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
+}
+
+// The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns it, or 0 before the first key.
+__device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
+  float largest = fmaxf(rows.max[r], row_max(top));
+  if ((largest - rows.max[r]) * variant.to_log2() <= RESCALE_THRESHOLD) largest = rows.max[r];   // any reference near the maximum will do
+  const float base = base_of(largest);
+  rescale = ptx::exp2((rows.max[r] - base) * variant.to_log2());   // exactly 1 where the maximum stays
+  rows.max[r] = largest;
+  return base;
+}
+
+// Scores of row r become exponentials, and l takes them in.
+__device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, float reference, Rows& rows, float rescale, const Variant& variant) {
+  float sum = 0.0f;
+  #pragma unroll
+  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
+    s[i] = ptx::exp2(fmaf(s[i], variant.to_log2(), -reference));
+    s[i + 1] = ptx::exp2(fmaf(s[i + 1], variant.to_log2(), -reference));
+    sum += s[i] + s[i + 1];
+  }
+  rows.sum[r] = rows.sum[r] * rescale + sum;
+}
+
+// Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows&, float (&)[2], const Variant& variant, int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant,
+                                        int q_idx, int kv_begin) {
+  float top[2], base[2], reference[2];   // reference: what exponents are relative to
+  bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
+    top[r] = -INF;
     #pragma unroll
-    for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        s[j] = variant.score(s[j], row, column(j));
-        if (MASKED && !variant.keep(row, column(j))) s[j] = 0.0f;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
+      top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
+    }
+    if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      subtract(s, r, base[r]);
+      exponentials(s, r, 0.0f, rows, rescale[r], variant);
+    } else {
+      rescale[r] = 1.0f;
+      base[r] = base_of(rows.max[r]);
+      reference[r] = base[r] * variant.to_log2();
+      raised |= (top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
+    }
   }
+  if (MASKED) return;
+  if (__any_sync(~0u, raised)) {         // seldom
+    bool large = false;
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      base[r] = raise(r, top[r], rows, rescale[r], variant);
+      reference[r] = base[r] * variant.to_log2();
+      large |= fabsf(base[r]) * variant.to_log2() >= LARGE;
+    }
+    if (__any_sync(~0u, large)) {
+      subtract(s, 0, base[0]), subtract(s, 1, base[1]);
+      reference[0] = reference[1] = 0.0f;
+    }
+  }
+  #pragma unroll
+  for (int r = 0; r < 2; ++r) exponentials(s, r, reference[r], rows, rescale[r], variant);
 }
 
-template <int N> __device__ __forceinline__ void rescale_rows(float (&)[N], const float (&)[2]) {}
+// o times the factors of its rows.
+template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], const float (&factor)[2]) {
+  if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+  #pragma unroll
+  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+}
 
-struct End { float inverse; };           // o is not divided
-__device__ __forceinline__ End finalize(const Rows&, int, const Variant&) { return {1.0f}; }
+// The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
+struct End { float inverse, lse, max; };
+__device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
+  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float sum = row_sum(rows.sum[r]);
+  if (sum == 0.0f) return {0.0f, -INF, -INF};
+  return {ptx::reciprocal(sum), fmaf(ptx::log2(sum), LN_2, largest), largest};
+}
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
@@ -244,7 +298,6 @@ struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
-  int above, below;                      // of a warpgroup: key tiles of the query tile that it does not take
   static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
 
   Work() = default;
@@ -270,18 +323,6 @@ struct Work {                            // a query tile and its key tiles
     const int tail = full_end / BLOCK_N;
     begin[0] = 0, end[0] = tail;
     begin[1] = tail, end[1] = last; // the mask is tested in these
-  }
-
-  // For a warpgroup: of these key tiles those from the first to the last that its own rows see.
-  __device__ __forceinline__ Work narrowed(const Params& p, int warpgroup) const {
-    const int q_begin = block * BLOCK_M + warpgroup * WARPGROUP_ROWS;
-    const bool exists = q_begin < Sequence{p, batch}.q_len();
-    Work own = *this;
-    own.find_keys(p, q_begin, WARPGROUP_ROWS);
-    #pragma unroll
-    for (int run = 0; run < RUNS; ++run) own.end[run] = exists ? own.end[run] : 0;
-    own.above = last() - max(own.last(), first() - 1), own.below = max(0, own.first() - first());
-    return own;
   }
 
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
@@ -346,9 +387,8 @@ struct Dealer {                          // query tiles by a counter, a block's 
 };
 
 // One warp: deals query tiles, the next while one is worked on, so that nobody waits for the counter, or while key tiles are found.
-// Each lane finds those of one reader: the loading thread, which needs what any row sees, and the warpgroups.
 __device__ __forceinline__ void deal(const Params& p, u32 shared) {
-  const int lane = threadIdx.x & 31, reader = min(lane, WARPGROUPS);
+  const int lane = threadIdx.x & 31, reader = 0;
   const u32 place = shared + TILE + TILE_BYTES * reader;
   Dealer dealer{p};
   ptx::previous_kernel_wait();           // what is counted begins at zero
@@ -357,8 +397,7 @@ __device__ __forceinline__ void deal(const Params& p, u32 shared) {
     const bool more = dealer.next(dealt);
     if (more) {
       const Work work = dealer.work();
-      const Work own = reader ? work.narrowed(p, reader - 1) : work;
-      if (lane == reader) post(place, own);
+      if (lane == reader) post(place, work);
     } else if (lane == reader) {
       ptx::store_shared(place, u32(-1));
     }
@@ -412,6 +451,12 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
       copies.values(tile, stage);
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
+    // One more place of keys and values, through which o leaves.
+    ptx::mbarrier_wait(shared + K_EMPTY + BARRIER_BYTES * stage, parity);
+    ptx::mbarrier_wait(shared + V_EMPTY + BARRIER_BYTES * stage, parity);
+    ptx::mbarrier_arrive(shared + K_FULL + BARRIER_BYTES * stage);
+    ptx::mbarrier_arrive(shared + V_FULL + BARRIER_BYTES * stage);
+    if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 }
 
@@ -438,7 +483,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   __device__ __forceinline__ Work next_tile(int nth) const {   // block -1: there are no more
     ptx::mbarrier_wait(shared + TILE_FULL, nth & 1);
-    const Work work = fetch(shared + TILE + TILE_BYTES * (1 + warpgroup));
+    const Work work = fetch(shared + TILE);
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(shared + TILE_EMPTY);
     return work;
@@ -462,20 +507,6 @@ struct Attend {                          // one warpgroup: 64 query rows against
     #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(values, 16 * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
-  }
-
-  // Key tiles of which only other warpgroups see some: turns and places go on.
-  __device__ __forceinline__ void pass(int tiles) {
-    #pragma unroll 1
-    for (; tiles > 0; --tiles, ++step) {
-      await(K_FULL, step);
-      take_turn();
-      pass_turn();
-      release(K_EMPTY, stage(step));
-      await(V_FULL, step);
-      meet();                            // all four warps have seen it
-      release(V_EMPTY, stage(step));
-    }
   }
 
   static __device__ __forceinline__ void pack(const float (&s)[BLOCK_N / 2], u32 (&probabilities)[BLOCK_N / 4]) {
@@ -514,16 +545,17 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const int row = q_idx + 8 * r;
       const End end = finalize(rows, r, variant);
       inverse[r] = end.inverse;
+      if (work.v_split == 0 && (lane & 3) == 0 && row < sequence.q_len()) p.lse[sequence.row(work.head, row)] = end.lse;
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
-    const u32 place = shared + O + warpgroup * WARPGROUP_ROWS * ROW_BYTES;
-    if (leader) ptx::tma_store_wait_read();           // the previous tile has left it
-    meet();
+    // The place of a key tile that the loading thread left out: k's for the first warpgroup, v's for the second.
+    const u32 place = shared + (warpgroup ? V + stage(step) * V_BYTES : K + stage(step) * K_BYTES);
+    await(warpgroup ? V_FULL : K_FULL, step);
     const int row = warp * 16 + lane % 16;
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / 16; ++k) {
-      const u32 block = place + k / 4 * BLOCK_M * ROW_BYTES, at = block + row * ROW_BYTES + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
+      const u32 block = place + k / 4 * WARPGROUP_ROWS * ROW_BYTES, at = block + row * ROW_BYTES + ((k % 4 * 32 + lane / 16 * 16) ^ (row % 8 << 4));
       const auto pair = [&](int i) { return ptx::bf16x2(o[8 * k + 2 * i], o[8 * k + 2 * i + 1]); };
       ptx::stmatrix_x4(at, pair(0), pair(1), pair(2), pair(3));
     }
@@ -531,10 +563,14 @@ struct Attend {                          // one warpgroup: 64 query rows against
     meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
-        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<BLOCK_M>(c), work.v_split * V_COLUMNS + c,
+        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<WARPGROUP_ROWS>(c), work.v_split * V_COLUMNS + c,
                           work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS, work.head, work.batch);
       ptx::tma_store_commit();
+      release(warpgroup ? K_EMPTY : V_EMPTY, stage(step));
+      ptx::tma_store_wait_read();
+      release(warpgroup ? V_EMPTY : K_EMPTY, stage(step));
     }
+    ++step;                              // that place counts as a key tile
   }
 
   __device__ __forceinline__ void run() {
@@ -549,7 +585,6 @@ struct Attend {                          // one warpgroup: 64 query rows against
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
       ptx::mbarrier_wait(shared + Q_FULL + BARRIER_BYTES * query_place(), dealt / QUERY_STAGES & 1);
-      pass(work.above);
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();
@@ -569,7 +604,6 @@ struct Attend {                          // one warpgroup: 64 query rows against
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
-      pass(work.below);
       write(o, rows, variant, work, q_idx);
     }
     if (leader) ptx::tma_store_wait();
