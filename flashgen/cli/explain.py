@@ -100,8 +100,11 @@ def _section(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def _rejected(chosen: Program) -> None:
-    shown = chosen.decision.rejected[:_REJECTED_SHOWN]
-    more = len(chosen.decision.rejected) - len(shown)
+    """The next best candidates, and the best of every tile height."""
+    every = chosen.decision.rejected
+    best = {one.block_m: one for one in reversed(every)}.values()
+    shown = [one for i, one in enumerate(every) if i < _REJECTED_SHOWN or one in best]
+    more = len(every) - len(shown)
     rows = [(r.candidate, r.reason) for r in shown] + ([(f"and {more} more", "all in --json")] if more else [])
     _section("rejected", rows or [("nothing", "there was one candidate")])
 

@@ -61,6 +61,7 @@ class Rejected:
 
     candidate: str
     reason: str
+    block_m: int  # query rows of its tile
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.language.nodes import Load, walk
+from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Decision, Program, Rejected, row_outputs
@@ -46,11 +47,11 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
         times = legal[0][1]["total"] / cost["total"]
         why = f"flashgen tune measured it; the cost model expects {times:.2f} times the clocks of {expected.text}"
     (best, cost), others = legal[0], legal[1:]
-    slower = [Rejected(d.text, f"{c['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for d, c in others]
-    refused = [Rejected(draft.text, reason) for draft, reason in tried.refused]
+    slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
+    rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *tried.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
-    reasons = (*_reasons(problem, cost, why), *strategy.reasons(problem, best, tried), *_range_reasons(ranges))
-    decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=(*slower, *refused))
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, tried), *_range_reasons(ranges))
+    decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
 
@@ -168,11 +169,13 @@ def _distance(draft: Draft, spec: Spec) -> int:
     return sum(abs(have - want) * unit for have, want, unit in (*sizes, *counts) if want is not None)
 
 
-def _reasons(problem: Problem, cost: dict[str, float], why: str) -> Iterator[tuple[str, str]]:
+def _reasons(problem: Problem, strategy: Strategy, cost: dict[str, float], why: str) -> Iterator[tuple[str, str]]:
     """Why this candidate, this order, this rescale: told alike for every strategy."""
     step = {k: v for k, v in cost.items() if k not in ("total", "step", "exposed")}
     busiest = max(step, key=lambda k: step[k])
     yield "tile", f"{why}. The busiest, {busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"
+    if strategy.costs:
+        yield "cost", f"clocks by numbers {of_arch(problem.arch, strategy.costs).text}"
     yield "order", _order_reason(problem)
     yield "rescale", _rescale_reason(problem.softmax)
 

@@ -147,6 +147,7 @@ class Strategy(ABC):
     """Plans the kernels of some combinations of engine, operand and algorithm."""
 
     skeleton: ClassVar[str]  # the template of its kernels
+    costs: ClassVar[str] = ""  # the table of its numbers in flashgen.plan.costs, if it has one
     lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
     apart: ClassVar[bool] = False  # what a score adds to rows and to columns is told apart: the skeleton has places for both

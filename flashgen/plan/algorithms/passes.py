@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.mma_sync import MAX_STAGES, QUERY_MARGIN, MmaSync
 from flashgen.plan.strategy import NEVER, Draft, Problem, Request
 
 NORMALIZED_FRAGMENTS = 160  # registers a thread of q, one and a half s, and o, where o is divided after every tile; fitted to what spills
-LONE_BLOCK = 1.15  # clocks of the only block on a multiprocessor against those of two, where it passes more than once; measured
 
 
 class Passes(MmaSync):
@@ -40,7 +40,8 @@ class Passes(MmaSync):
         """That of mma_sync, a pass."""
         found = super().cost(problem, draft)
         alone = problem.softmax.passes > 1 and draft.workers.blocks == 1
-        return found | {"total": found["total"] * (LONE_BLOCK if alone else 1)}
+        times = costs.of_arch(problem.arch, self.costs)["lone_block"] if alone else 1
+        return found | {"total": found["total"] * times}
 
 
 def held_while_divided(draft: Draft, q: int) -> str | None:

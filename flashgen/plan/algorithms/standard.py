@@ -56,10 +56,11 @@ class Standard(Passes):
 
 def _smem(problem: Problem, draft: Draft) -> SmemPlan | str:
     """q and keys for s; p and values for o, which leaves from their place."""
-    m, n, qk, v, stages = draft.tile.block_m, draft.tile.block_n, draft.tile.qk_columns, draft.tile.v_columns, draft.pipeline.stages
-    multiplied = [("Q", "Q", 2 * m * qk, 1, 128), ("K", "K", 2 * n * qk, stages, 128)]
-    weighted = [("P", "P", 2 * m * n, stages, 128), ("V", "V", 2 * n * v, stages, 128)]
-    return lay_out(multiplied, [], problem.arch.shared_bytes, [weighted, [("O", "O", 2 * m * v, 1, 128)]])
+    m, n, stages, size = draft.tile.block_m, draft.tile.block_n, draft.pipeline.stages, problem.spec.element.bytes
+    qk, v = draft.tile.qk_columns * size, draft.tile.v_columns * size
+    multiplied = [("Q", "Q", m * qk, 1, 128), ("K", "K", n * qk, stages, 128)]
+    weighted = [("P", "P", m * n * size, stages, 128), ("V", "V", n * v, stages, 128)]
+    return lay_out(multiplied, [], problem.arch.shared_bytes, [weighted, [("O", "O", m * v, 1, 128)]])
 
 
 def _holding(draft: Draft, entry: str, grid: Grid, ranges: KeyRanges) -> Attention:

@@ -8,6 +8,7 @@ from flashgen.plan.strategy import Problem, Request
 from flashgen.spec import HeadDim, Spec
 from flashgen.theory.schedule import SoftmaxPlan
 
+SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
 MAX_HEAD_DIM = 256  # what a thread's registers hold of o
 WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
 MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention

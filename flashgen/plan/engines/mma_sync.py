@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from flashgen.errors import PlanError
 from flashgen.expr import KeyRanges
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
-from flashgen.plan.engines.limits import up, v_splits
+from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.program import Argument, Parts
@@ -31,20 +32,14 @@ SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 HOLE_REGISTERS = 24  # more where every element of s reads arrays
 
-# Clocks, estimates: the tiles that they choose were held against every legal one, timed (docs/decisions/401).
-MMA_SYNC_FLOPS = 2048  # at most, where wgmma has more
-LONE_WARP = 2.5  # an instruction, for the one warp that a scheduler runs while others wait
-LATENCY = 100  # of a key step of a block that nothing hides,
-LOAD_LATENCY = 500  # and when its loads have half a step
-STEP = 150  # start and end of two products
-BARRIER = 160  # a barrier of the only block on a multiprocessor; others fill most of the wait
-QUERY_TILE = 1500  # start and end of 128 query rows
+PRODUCT_FLOPS = 4 * 4096  # of the four warps of a scheduler each, in one product of 16 rows, 8 keys and 16 columns
 
 
 class MmaSync(Strategy):
     """16-bit operands, online, in arrays of any strides."""
 
     skeleton = "forward_sm80"
+    costs = "mma_sync"
     # p stays below 2^8, exact in float16 and bfloat16. A warp's step of 128x64 executes 770 instead of 880 instructions at head dim 128,
     # 594 instead of 634 at 64, and no fewer at 32.
     lazy_from: ClassVar[tuple[float, float]] = (33, 33)
@@ -96,25 +91,26 @@ class MmaSync(Strategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
+        known, score = costs.of_arch(arch, self.costs), problem.holes.instructions
         warps, blocks, rows = draft.workers.warps, draft.workers.blocks, _rows(draft)
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
-        mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
+        mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes
         query = 0 if pipe.query_in_registers else tile.qk_columns
-        score = problem.holes.instructions
-        rescale = tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
+        rescale = tile.v_columns * known["rescale_lazy" if problem.softmax.rescale == "lazy" else "rescale"]
         products = rows * n * columns / 128
         loads = n * columns / 256 + rows * query / 16 + n * columns / (warps * 8 * problem.copy_bytes)
-        others = loads + rows * (n / 2 * (4.75 + score.floats) + rescale) + 70
-        one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + LATENCY + (LOAD_LATENCY if pipe.stages == 1 else 0)
+        others = loads + rows * (n / 2 * (known["softmax"] + score.floats) + rescale) + known["loop"]
+        one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"] + known["latency"]
+        one_warp += known["load_latency"] if pipe.stages == 1 else 0
         step = {
             "tensor cores": 2 * m * n * columns / mma_flops,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
             "instructions": (products + others) * warps / 4,
-            "shared memory": ((warps + 1) * n * columns + m * query) * 2 / 128,
+            "shared memory": ((warps + 1) * n * columns + m * query) * size / SHARED_BYTES,
             "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }
-        clocks = max(step.values()) + STEP + BARRIER * (2 if pipe.stages == 1 else 1) / blocks**2
-        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + QUERY_TILE * m / 128 / blocks
+        clocks = max(step.values()) + known["step"] + known["barrier"] * (2 if pipe.stages == 1 else 1) / blocks**2
+        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
         return {**step, "step": clocks, "total": total * tile.v_splits * up(problem.seen.length, m) / problem.seen.length / m}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
@@ -137,7 +133,8 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v // splits, 16)
     tile = TilePlan(block_m, block_n, qk, v, qk, v, v_splits=splits)
     pipeline = PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes)
-    q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * 2, block_n * qk * 2, block_n * v * 2
+    size = problem.spec.element.bytes
+    q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     smem = lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]])
     dealing = DealingPlan(longest_first=not problem.seen.uniform)

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashgen.expr import Holes, KeyRanges
+from flashgen.plan.costs import model as costs
+from flashgen.plan.costs.model import Costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
-from flashgen.plan.engines.limits import up, v_splits
+from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
 from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.program import Argument, Parts
@@ -24,21 +26,7 @@ GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the
 
 TILE_BYTES = 128  # of what is told about a query tile, all at once or each reader
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
-HALVED = 1050  # keys of a query row, up to which the way between the halves of the L2 bounds; with more it is as fast without, or slower
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
-
-# Clocks, fitted to measured tiles: docs/decisions/101.
-STEP = {1: 100, 2: 100, 3: 196}  # start of the two products of a key step, and their turn, by computing warpgroups
-EXPOSED = 0.7  # of the exponentials or the products, whichever are fewer: what the others do not hide
-QUERY_TILE = 2500  # start and end of 128 query rows
-OUTPUT = {"registers": 0, "own": 0, "keys": 300, "queries": 2500}  # more, by the place that cannot be loaded before o has left it
-AHEAD = 700  # less, where the next q is there already
-QUEUED = 0.8  # of that, where two more warpgroups wait for special functions while one multiplies
-COLLISIONS = 1.05  # on products of one warpgroup or of three, against those of two
-NARROW = 0.97  # of the key tiles of a query tile: a warpgroup that sees more of them had better take them all
-CONTENTION = 1.1  # on shared memory that TMA fills while products read it
-LONE_WARP = 2.5  # an instruction, for the one warp of a warpgroup that a scheduler holds
-
 
 OUTPUT_REASONS = {
     "own": "there is room to stage o beside q, so the next query tile loads while this one is written",
@@ -50,6 +38,7 @@ class Wgmma(Strategy):
     """16-bit operands, online, for arrays that tensor maps take."""
 
     skeleton = "forward_sm90"
+    costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
     apart = True
 
@@ -68,7 +57,7 @@ class Wgmma(Strategy):
         rows = by_warps if spec.block.m is None else [spec.block.m]
         keys = KEYS if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
-        halves = 128 * problem.seen.key_tiles(128, 128) <= HALVED
+        halves = 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
         busy = spec.softmax.normalized and problem.holes.instructions.special > 0
         for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
             if not multiplied or (busy and block_m == 192):
@@ -104,29 +93,34 @@ class Wgmma(Strategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
-        score, multiplied = problem.holes.instructions, 1 / pipe.multiplied if pipe.multiplied else 0
-        softmax, rescale = 2.2, 0.0  # of an element, of a key tile
+        known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.instructions
+        multiplied = 1 / pipe.multiplied if pipe.multiplied else 0
+        softmax, rescale = known["weight"], 0.0
         if problem.softmax.normalized:
-            softmax, rescale = 4.2, tile.v_columns / (16 if problem.softmax.rescale == "lazy" else 2)
-        instructions = n / 2 * (softmax + score.floats + PRODUCTS.all * multiplied) + n / 4 + rescale + 100  # of a warp
+            lazy = problem.softmax.rescale == "lazy"
+            softmax, rescale = known["softmax"], tile.v_columns * known["rescale_lazy" if lazy else "rescale"]
+        element = softmax + score.floats + PRODUCTS.all * multiplied + known["packed"]
+        instructions = n / 2 * element + rescale + known["loop"]  # of a warp
         products = 2 * m * n * (tile.qk_columns + tile.v_columns) / arch.mma_flops
+        elements = (groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns
         step = {
-            "tensor cores": products * (1 if groups == 2 else COLLISIONS),
+            "tensor cores": products * (1 if groups == 2 else known["collisions"]),
             "special functions": m * n * (problem.softmax.exponentials + score.special - multiplied) / arch.exp2,
             "instructions": instructions * draft.workers.warpgroups,
-            "shared memory": ((groups + 1) * n * (tile.qk_columns + tile.v_columns) + m * tile.qk_columns) * 2 / 128 * CONTENTION,
-            "one warpgroup": products / groups / 2 + instructions * LONE_WARP,  # its scores, then its softmax
+            "shared memory": elements * problem.spec.element.bytes / SHARED_BYTES * known["contention"],
+            "one warpgroup": products / groups / 2 + instructions * known["lone_warp"],  # its scores, then its softmax
         }
-        exposed = EXPOSED * min(step["tensor cores"], step["special functions"])
+        exposed = known["exposed"] * min(step["tensor cores"], step["special functions"])
         if groups == 3 and step["special functions"] > step["tensor cores"]:
-            exposed *= QUEUED
-        clocks = max(step.values()) + exposed + STEP[groups] * (1 if pipe.stages > 1 else 3) - pipe.stages
-        seen, rows = problem.seen, WARPGROUP_ROWS if draft.dealing.narrow else m  # that see key tiles together
+            exposed *= known["queued"]
+        start = known.by_count("step", groups) * (1 if pipe.stages > 1 else known["one_stage"])
+        clocks = max(step.values()) + exposed + start - pipe.stages
+        rows = WARPGROUP_ROWS if draft.dealing.narrow else m  # that see key tiles together
         tiles = (seen.key_tiles(rows, n) + seen.key_tiles(m, n)) / 2  # whoever skips one still takes its turn, hence half of the gain
         tiles += seen.paired  # which begin anywhere in a key tile
-        keys = tiles * clocks * up(seen.length, rows)
-        around = (QUERY_TILE * m / 128 + OUTPUT[pipe.output_place] - (AHEAD if pipe.query_stages > 1 else 0)) * up(problem.seen.length, m)
-        return {**step, "exposed": exposed, "step": clocks, "total": (keys + around) * tile.v_splits / problem.seen.length / m}
+        around = (known["query_tile"] * m / 128 + _output_clocks(known, pipe)) * up(seen.length, m)
+        total = (tiles * clocks * up(seen.length, rows) + around) * tile.v_splits / seen.length / m
+        return {**step, "exposed": exposed, "step": clocks, "total": total}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """One block a multiprocessor; the counter deals."""
@@ -175,18 +169,20 @@ def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
     """Where rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
     if block_m == 64:
         return False
-    return problem.seen.paired or block_m > 128 or problem.seen.key_tiles(64, block_n) < NARROW * problem.seen.key_tiles(block_m, block_n)
+    share = costs.of_arch(problem.arch, Wgmma.costs)["narrow"]
+    return problem.seen.paired or block_m > 128 or problem.seen.key_tiles(64, block_n) < share * problem.seen.key_tiles(block_m, block_n)
 
 
 def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> SmemPlan | str:
     """`told`: readers of what is dealt, each with a piece of its own."""
     stages, shares = pipe.stages, pipe.output_place == "queries"
-    q, o = tile.block_m * tile.qk_stored * 2, tile.block_m * tile.v_stored * 2
+    size, out_size = problem.spec.element.bytes, problem.spec.out_element.bytes
+    q, o = tile.block_m * tile.qk_stored * size, tile.block_m * tile.v_stored * out_size
     q = max(q, o) if shares else q
     pieces = [
         ("Q", "Q", q, pipe.query_stages, 1024),
-        ("K", "K", tile.block_n * tile.qk_stored * 2, stages, 1024),
-        ("V", "V", tile.block_n * tile.v_stored * 2, stages, 1024),
+        ("K", "K", tile.block_n * tile.qk_stored * size, stages, 1024),
+        ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
@@ -195,6 +191,12 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, told, 8))
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
+
+
+def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
+    """More a query tile, by the place that cannot be loaded before o has left it, and less where the next q is there already."""
+    waits = {"keys": known["output_keys"], "queries": known["output_queries"]}
+    return waits.get(pipe.output_place, 0) - (known["ahead"] if pipe.query_stages > 1 else 0)
 
 
 def _computes(holes: Holes) -> bool:

@@ -33,6 +33,7 @@ class PlanesPlan:
         return f"{planes}, scaled by powers of two: a query row, a tile of keys or values; {order}; o error about {self.error:.0e}"
 
 
+PLANE_BYTES = 2  # of a number in one plane, float16
 PLANES = {
     "ieee": PlanesPlan(2, ((1, 0), (0, 1), (0, 0)), 4e-7),
     "tf32": PlanesPlan(1, ((0, 0),), 4e-4),

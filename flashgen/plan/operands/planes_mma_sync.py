@@ -3,31 +3,27 @@
 from collections.abc import Iterator
 from itertools import product
 
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import up
-from flashgen.plan.engines.mma_sync import LONE_WARP, MAX_STAGES, MAX_WARPS, MMA_SYNC_FLOPS, choices, with_blocks
+from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.mma_sync import MAX_STAGES, MAX_WARPS, PRODUCT_FLOPS, choices, with_blocks
 from flashgen.plan.kernel import DealingPlan, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.operands.planes import PLANES
+from flashgen.plan.operands.planes import PLANE_BYTES, PLANES
 from flashgen.plan.operands.planes_strategy import PlanesStrategy
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import Draft, Problem, Request
 
 MAX_KEYS = 128
-FRAGMENTS, UNSPILLED = 185, 160  # registers a thread of q, s, p, o and sums of products, beyond which too much spills, or anything
+FRAGMENTS = 185  # registers a thread of q, s, p, o and sums of products, beyond which too much spills
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
-
-# Clocks, estimates.
-SPILLED = 8  # instructions a register and step
-STEP = 300  # start and end of two products, and their barriers
-LOAD_LATENCY = 500  # of loads that have half a step
-QUERY_TILE = 1500  # start and end of 128 query rows
 
 
 class PlanesMmaSync(PlanesStrategy):
     """float32 operands, online, in arrays of any strides."""
 
     skeleton = "forward_sm80_split"
+    costs = "planes_mma_sync"
 
     def serves(self, request: Request) -> str | None:
         return limits.unserved(request, engine="mma_sync", operand=4)
@@ -62,24 +58,25 @@ class PlanesMmaSync(PlanesStrategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-        m, n, columns, count = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, len(PLANES[problem.spec.precision].products)
-        operands = PLANES[problem.spec.precision].count
-        mma_flops = min(arch.mma_flops, MMA_SYNC_FLOPS)
+        split, known = PLANES[problem.spec.precision], costs.of_arch(arch, self.costs)
+        m, n, columns, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, draft.workers.blocks
+        mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.instructions
         query = 0 if pipe.query_in_registers else tile.qk_columns
-        score = problem.holes.instructions
-        products = n * columns / 128 * count  # instructions of a warp
-        others = operands * (n * columns / 256 + query / 16) + n / 2 * (6 + 4 * operands + score.floats) + 2 * tile.v_columns + 100
-        others += SPILLED * max(0, _held(problem, draft) - UNSPILLED)
-        one_warp = products * 4 * 4096 / mma_flops + others * LONE_WARP + (LOAD_LATENCY if pipe.stages == 1 else 0)
+        products = n * columns / 128 * len(split.products)  # instructions of a warp
+        element = known["softmax"] + known["plane"] * split.count + score.floats
+        others = split.count * (n * columns / 256 + query / 16) + n / 2 * element + 2 * tile.v_columns + known["loop"]
+        others += known["spilled"] * max(0, _held(problem, draft) - known["unspilled"])
+        one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"]
+        one_warp += known["load_latency"] if pipe.stages == 1 else 0
         step = {
-            "tensor cores": 2 * m * n * columns * count / mma_flops,
+            "tensor cores": 2 * m * n * columns * len(split.products) / mma_flops,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
             "instructions": (products + others) * draft.workers.warps / 4,
-            "shared memory": ((draft.workers.warps + 1) * n * columns + m * query) * 2 * operands / 128,
-            "one warp": one_warp / draft.workers.blocks,  # its products and exponentials follow each other
+            "shared memory": ((draft.workers.warps + 1) * n * columns + m * query) * PLANE_BYTES * split.count / SHARED_BYTES,
+            "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }
-        clocks = max(step.values()) + STEP / draft.workers.blocks
-        total = (problem.seen.key_tiles(m, n) + 1 / draft.workers.blocks) * clocks + QUERY_TILE * m / 128 / draft.workers.blocks
+        clocks = max(step.values()) + known["step"] / blocks
+        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
         return {**step, "step": clocks, "total": total * up(problem.seen.length, m) / problem.seen.length / m}
 
 
@@ -89,9 +86,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool
     tile = TilePlan(block_m, block_n, up(qk, 16), v, up(qk, 64), up(v, 64), QK_PART, v_part)
     count = PLANES[problem.spec.precision].count
     pieces = [
-        ("Q", "Q", count * block_m * tile.qk_stored * 2, 1, 1024),
-        ("K", "K", count * block_n * tile.qk_stored * 2, stages, 1024),
-        ("V", "V", count * block_n * tile.v_stored * 2, stages, 1024),
+        ("Q", "Q", count * block_m * tile.qk_stored * PLANE_BYTES, 1, 1024),
+        ("K", "K", count * block_n * tile.qk_stored * PLANE_BYTES, stages, 1024),
+        ("V", "V", count * block_n * tile.v_stored * PLANE_BYTES, stages, 1024),
     ]
     draft = Draft(
         tile=tile,

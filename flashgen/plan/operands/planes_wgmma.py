@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from itertools import product
 
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import up
+from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.engines.wgmma import GATHERED
 from flashgen.plan.kernel import DealingPlan, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.split_keys_values import SCALE_FLOATS
-from flashgen.plan.operands.planes import PLANES, place_reason
+from flashgen.plan.operands.planes import PLANE_BYTES, PLANES, place_reason
 from flashgen.plan.operands.planes_strategy import PlanesStrategy
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import Draft, Problem, Request, Tried
@@ -24,19 +25,12 @@ EXTREMES_BYTES = 2 * 3 * SPLIT_THREADS // 32 * 8  # for keys and for values, in 
 WIDE = 128  # columns of v beyond which a tile's product goes to o in parts
 PART = 64  # columns of such a part, and of q and k that one sum of a score covers: two sums halve what a tensor core truncates
 
-# Clocks, fitted to measured tiles: docs/decisions/303.
-STEP = 300  # start and end of the two products of a key step, one after the other
-QUERY_TILE = 45  # start and end of 128 query rows, for each column of q and o
-IN_PLACE_TILE = 4300  # the same where keys and values are split in place
-SPLIT_STAGE, SPLIT_WAITS = 550, 1.5  # of a tile split in place: start and end by stage, and its waits while products read shared memory
-SPLIT_NUMBER = 72  # for each number of a thread, where products read little of it
-SPLIT_BYTES = 14.0  # a multiprocessor's share of what the kernel before reads and writes, a clock
-
 
 class PlanesWgmma(PlanesStrategy):
     """float32 operands, online, in arrays of any strides; split in place where tensor maps take them."""
 
     skeleton = "forward_sm90_split"
+    costs = "planes_wgmma"
     shortest = 512  # where the kernel that splits keys and values takes as long as the attention
 
     def serves(self, request: Request) -> str | None:
@@ -79,27 +73,28 @@ class PlanesWgmma(PlanesStrategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // 64, tile.qk_columns + tile.v_columns
-        split = PLANES[problem.spec.precision]
-        score = problem.holes.instructions
-        instructions = n / 2 * (6.2 + 3 * split.count + score.floats) + tile.v_columns + 150  # of a warp
-        products = 2 * m * n * columns / arch.mma_flops * len(split.products)
+        split, seen, score = PLANES[problem.spec.precision], problem.seen, problem.holes.instructions
+        known, halves = costs.of_arch(arch, self.costs), len(split.products)
+        element = known["softmax"] + known["plane"] * split.count + score.floats
+        instructions = n / 2 * element + tile.v_columns + known["loop"]  # of a warp
+        products = 2 * m * n * columns / arch.mma_flops * halves
+        alone = products / groups * (0.5 if pipe.overlap else 1)
         step = {
             "tensor cores": products,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
             "instructions": instructions * draft.workers.warpgroups,
-            "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * 2 / 128 * len(split.products),
-            "one warpgroup": products / groups * (0.5 if pipe.overlap else 1) + instructions * 2 + STEP,  # its products and its softmax
+            "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * PLANE_BYTES / SHARED_BYTES * halves,
+            "one warpgroup": alone + instructions * known["lone_warp"] + known["step"],  # its products and its softmax
         }
         if pipe.in_place:
             numbers = n * max(tile.qk_stored, tile.v_stored) / SPLIT_THREADS
-            step["splitting"] = max(SPLIT_STAGE * pipe.stages + SPLIT_WAITS * step["shared memory"], SPLIT_NUMBER * numbers)
-        clocks = max(step.values()) + STEP * (1 if pipe.stages > 1 else 1.3) - pipe.stages
-        around = IN_PLACE_TILE if pipe.in_place else QUERY_TILE * columns
-        total = (problem.seen.key_tiles(m, n) * clocks + around * m / 128) * up(problem.seen.length, m) / problem.seen.length / m
-        before = (
-            0.0 if pipe.in_place else (4 + 2 * split.count) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1) / SPLIT_BYTES
-        )
-        return {**step, "step": clocks, "total": total + before}
+            waits = known["split_stage"] * pipe.stages + known["split_waits"] * step["shared memory"]
+            step["splitting"] = max(waits, known["split_number"] * numbers)
+        clocks = max(step.values()) + known["step"] * (1 if pipe.stages > 1 else known["one_stage"]) - pipe.stages
+        around = known["in_place_tile"] if pipe.in_place else known["query_tile"] * columns
+        total = (seen.key_tiles(m, n) * clocks + around * m / 128) * up(seen.length, m) / seen.length / m
+        moved = 0 if pipe.in_place else (4 + PLANE_BYTES * split.count) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1)
+        return {**step, "step": clocks, "total": total + moved / known["split_bytes"]}
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         yield from super().reasons(problem, draft, tried)
@@ -133,9 +128,9 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | st
     slots = 2 if pipe.in_place else 1  # where who splits also deals, more of it ahead
     held, scale = (2, 4) if pipe.in_place else (count, 4 * SCALE_FLOATS)  # float32 takes as much as two planes
     pieces = [
-        ("Q", "Q", count * tile.block_m * tile.qk_stored * 2, 1, 1024),
-        ("K", "K", held * tile.block_n * tile.qk_stored * 2, stages, 1024),
-        ("V", "V", held * tile.block_n * tile.v_stored * 2, stages, 1024),
+        ("Q", "Q", count * tile.block_m * tile.qk_stored * PLANE_BYTES, 1, 1024),
+        ("K", "K", held * tile.block_n * tile.qk_stored * PLANE_BYTES, stages, 1024),
+        ("V", "V", held * tile.block_n * tile.v_stored * PLANE_BYTES, stages, 1024),
         ("k scales", "K_SCALES", scale, stages, 16),
         ("v scales", "V_SCALES", scale, stages, 16),
         ("tile", "TILE", TILE_BYTES, slots, 8),
