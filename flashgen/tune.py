@@ -104,7 +104,7 @@ def _tune(length: int, group: list[Case], arch: Arch, card: str, clock: Clock, x
         ms: dict[str, dict[int, float]] = {}
         for (name, n), timing in timings.items():
             ms.setdefault(name, {})[n] = timing.ms
-        latest[:] = [Tuning(length, names[0], ms, wrong)]
+        latest[:] = [Tuning(length=length, planned=names[0], ms=ms, wrong=wrong)]
         tuned.keep(spec, arch, length, card, latest[0].to_json())
         advance(latest[0])
 

@@ -102,3 +102,44 @@ def test_a_wheel_carries_templates_and_specs(tmp_path):
         texts.append(lines)
     assert len(texts[0]) == 2 * len(list((ROOT / "specs").glob("*.yaml"))) > 0
     assert texts[0] == texts[1]
+
+
+EXEMPT = {
+    "Spec",
+    "Arch",
+    "DType",
+    "Argument",
+    "Rung",
+    "Implementation",
+    "Position",
+    "Holes",
+    "_Score",
+}  # the spec, rows of tables, and a place in a text
+FIELDS, POSITIONAL = 10, 3
+
+
+def _dataclasses(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+            fields = [line for line in node.body if isinstance(line, ast.AnnAssign) and "ClassVar" not in ast.unparse(line.annotation)]
+            yield node.name, len(fields)
+
+
+SIZES = {name: size for path in MODULES for name, size in _dataclasses(ast.parse(path.read_text())) if name not in EXEMPT}
+
+
+def test_dataclasses_are_small():
+    assert not {name: size for name, size in SIZES.items() if size > FIELDS}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_dataclasses_of_many_fields_are_made_with_keywords(path):
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    many = [call for call in calls if SIZES.get(call.func.id, 0) > POSITIONAL]
+    splat = [call for call in many if len(call.args) > POSITIONAL or any(isinstance(arg, ast.Starred) for arg in call.args)]
+    assert not [f"{call.lineno}: {ast.unparse(call)[:60]}" for call in splat]
+
+
+def test_no_module_is_named_by_strings():
+    """Besides those that are imported late because they are heavy: their names stand in the file."""
+    assert not [str(path) for path in MODULES if "import_module(f" in path.read_text()]

@@ -52,7 +52,7 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
             kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(results).astype(np.float64))
     split = planes(case.spec)
     expected = max(_relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
-    return Sample(case, rows, heads, np.stack(exact), 2 * expected)
+    return Sample(case=case, rows=rows, heads=heads, exact=np.stack(exact), allowed=2 * expected)
 
 
 def visible(case: Case, arrays: Mapping[str, Any]) -> float:

@@ -68,7 +68,9 @@ class Case:
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.batch, self.seqlen, self.seqlen, self.heads, self.heads // (self.spec.group or 1))
+        return Sizes(
+            batch=self.batch, q_len=self.seqlen, kv_len=self.seqlen, heads=self.heads, kv_heads=self.heads // (self.spec.group or 1)
+        )
 
     def operations(self, visible: float) -> float:
         """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
@@ -95,7 +97,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
     """
     group = spec.group or 1
     heads = heads or max(1, HIDDEN // spec.head_dim.qk // group) * group
-    return Case(spec, seqlen, batch or max(1, TOKENS // seqlen), heads, variant_of(spec))
+    return Case(spec=spec, seqlen=seqlen, batch=batch or max(1, TOKENS // seqlen), heads=heads, variant=variant_of(spec))
 
 
 def variant_of(spec: Spec) -> str:

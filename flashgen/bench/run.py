@@ -106,7 +106,17 @@ def run(
         timings = measure({name: one.run for name, one in ready.items()}, clock, repetitions)
         for name, timing in timings.items():
             one = ready[name]
-            results.measured.append(Measured(case, name, timing.ms, timing.host_us, one.compile_s, one.mask_ms, share))
+            results.measured.append(
+                Measured(
+                    case=case,
+                    implementation=name,
+                    ms=timing.ms,
+                    host_us=timing.host_us,
+                    compile_s=one.compile_s,
+                    mask_ms=one.mask_ms,
+                    visible=share,
+                )
+            )
         advance(case)
     return results
 

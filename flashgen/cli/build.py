@@ -101,8 +101,15 @@ def _write(spec: Spec, chosen: Program, source: Source, binary: Binary, folder: 
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
     shared = max(kernel.smem.bytes for kernel in chosen.kernels) + binary.shared_bytes
     tuned = chosen.digest != plan(chosen.spec, chosen.arch).digest
-    report = binary.registers, binary.spill_bytes, shared, round(binary.seconds, 3)
-    return Built(chosen.arch.name, folder / "kernel.cubin", *report, tuned)
+    return Built(
+        arch=chosen.arch.name,
+        cubin=folder / "kernel.cubin",
+        registers=binary.registers,
+        spill_bytes=binary.spill_bytes,
+        shared_bytes=shared,
+        seconds=round(binary.seconds, 3),
+        tuned=tuned,
+    )
 
 
 def report(built: Sequence[Built]) -> None:

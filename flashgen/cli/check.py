@@ -55,16 +55,17 @@ class Outcome:
     """One shape and kind of data: how far results are outside of the reference's bounds at most, and how far they may be."""
 
     data: str  # a kind of flashgen.bench.hostile, "short", or "" for normal
-    batch: int
-    q_len: int
-    kv_len: int
-    heads: int
-    kv_heads: int
+    sizes: Sizes
     o_error: float
     o_limit: float  # twice that of standard attention in the same dtype, and a floor
     lse_error: float  # 0 where nothing is summed
     lse_limit: float  # natural log
     fault: str = ""  # what the emulator found
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name, the lengths among them."""
+        found = asdict(self)
+        return {"data": found.pop("data"), **found.pop("sizes"), **found}
 
     @property
     def passed(self) -> bool:
@@ -85,7 +86,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as `--json` prints it."""
-        shapes = [_finite(asdict(outcome)) | {"passed": outcome.passed} for outcome in self.outcomes]
+        shapes = [_finite(outcome.to_json()) | {"passed": outcome.passed} for outcome in self.outcomes]
         return {"spec": self.spec, "backend": self.backend, "passed": self.passed, "shapes": shapes}
 
 
@@ -165,7 +166,7 @@ def _cases(spec: Spec) -> list[Case]:
 
 def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
     batch, q_len, kv_len, kv_heads = shape
-    return Sizes(batch, q_len, kv_len, kv_heads * (spec.group or 2), kv_heads)
+    return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=kv_heads * (spec.group or 2), kv_heads=kv_heads)
 
 
 def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
@@ -187,8 +188,7 @@ def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[],
         advance()
     floor, lse_limit = (ROUNDED, ROUNDED) if spec.precision == "tf32" else (max(FLOOR[spec.dtype], FLOOR[spec.out_element.name]), LSE_LIMIT)
     limit = floor + (2 * standard if math.isfinite(standard) else 0.0)
-    lengths = sizes.batch, sizes.q_len, sizes.kv_len, sizes.heads, sizes.kv_heads
-    return Outcome(data, *lengths, o_error, limit, lse_error, lse_limit, fault)
+    return Outcome(data=data, sizes=sizes, o_error=o_error, o_limit=limit, lse_error=lse_error, lse_limit=lse_limit, fault=fault)
 
 
 def table(report: Report) -> None:
@@ -211,7 +211,7 @@ def table(report: Report) -> None:
 
 def _cells(outcome: Outcome) -> Iterator[str]:
     yield from ("ok" if outcome.passed else "FAILED", outcome.data)
-    yield from map(str, (outcome.batch, outcome.q_len, outcome.kv_len, outcome.heads, outcome.kv_heads))
+    yield from map(str, asdict(outcome.sizes).values())
     yield from (f"{x:.2e}" for x in (outcome.o_error, outcome.o_limit, outcome.lse_error, outcome.lse_limit))
 
 

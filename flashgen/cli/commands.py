@@ -167,7 +167,7 @@ def ladder(
     from flashgen.cli import ladder as climbing  # sympy: as long to import as everything else
     from flashgen.ladder import Shape
 
-    found = climbing.run(Shape(seqlen, head_dim, heads, batch, dtype))
+    found = climbing.run(Shape(length=seqlen, head_dim=head_dim, heads=heads, batch=batch, dtype=dtype))
     paths = climbing.save(found, out)
     if as_json:
         _print_json(found.to_json())

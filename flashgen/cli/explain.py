@@ -43,7 +43,9 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
     chosen = planned(spec, by_name(arch), length_class(kv_len))
     values = read_values(spec, given, kv_len)
     work = measure(chosen, q_len, kv_len, values)
-    return Explanation(chosen, work, tuple(_counted(chosen, Sizes(1, q_len, kv_len, work.heads, 1), values)))
+    return Explanation(
+        chosen, work, tuple(_counted(chosen, Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=work.heads, kv_heads=1), values))
+    )
 
 
 def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
@@ -146,4 +148,4 @@ def _mask(found: Explanation) -> None:
     symbols = drawn(SYMBOLS, PLAIN_SYMBOLS)
     empty, partial, full = list(symbols)
     title = f"mask: {full} no mask code, {partial} mask tested, {empty} never loaded; queries downwards, keys to the right"
-    _section(title, [("", line) for line in in_characters(found.work.picture, symbols)])
+    _section(title, [("", line) for line in in_characters(found.work.picture.classes, symbols)])

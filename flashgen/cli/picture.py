@@ -32,11 +32,17 @@ def save(program: Program, work: Work, path: Path) -> None:
     colors = {"never loaded": "#eceff4", "mask tested": "#88c0d0", "no mask code": "#2e5f8a"}
     figure = Figure(figsize=(7, 6.2), layout="constrained")
     axes = figure.subplots()
-    (rows, columns), (down, across) = work.picture.shape, work.cell
+    (rows, columns), (down, across) = work.picture.classes.shape, work.picture.cell
     tile = program.attention.tile
     extent = (0, columns * across * tile.block_n, rows * down * tile.block_m, 0)
     axes.imshow(
-        work.picture, cmap=ListedColormap(list(colors.values())), vmin=EMPTY, vmax=FULL, extent=extent, interpolation="none", aspect="auto"
+        work.picture.classes,
+        cmap=ListedColormap(list(colors.values())),
+        vmin=EMPTY,
+        vmax=FULL,
+        extent=extent,
+        interpolation="none",
+        aspect="auto",
     )
     axes.set(xlim=(0, work.kv_len), ylim=(work.q_len, 0), xlabel="key", ylabel="query")
     axes.set_title(f"{program.spec.name} on {program.arch.name}: tiles of {tile.block_m} queries x {tile.block_n} keys", fontsize=11)

@@ -22,6 +22,14 @@ _PICTURE = 1024  # rows and columns of a picture at most
 
 
 @dataclass(frozen=True)
+class Picture:
+    """The tiles of a head, coarser where they are many."""
+
+    classes: NDArray[np.int8]  # of cells: [ceil(q_tiles / cell[0]), ceil(kv_tiles / cell[1])]
+    cell: tuple[int, int]  # tiles down and across that a cell stands for
+
+
+@dataclass(frozen=True)
 class Work:
     """The work of the query heads on one key/value head, one sequence."""
 
@@ -34,12 +42,11 @@ class Work:
     executed_flops: int  # of the products of tiles that rows take
     bytes: int  # of q, k, v, o, and what is written of each row, each once
     loaded_bytes: int  # of key and value tiles into shared memory
-    picture: NDArray[np.int8] = field(compare=False, repr=False)  # classes of cells: [ceil(q_tiles / cell[0]), ceil(kv_tiles / cell[1])]
-    cell: tuple[int, int] = field(compare=False, repr=False)  # tiles down and across that a cell stands for
+    picture: Picture = field(compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """The work as `--json` prints it, without the picture."""
-        return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k not in ("picture", "cell")}
+        return {k: dict(v) if k == "tiles" else v for k, v in vars(self).items() if k != "picture"}
 
 
 def measure(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> Work:
@@ -61,8 +68,7 @@ def measure(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]
         executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_splits,
         bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * program.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * program.dtype.bytes,
-        picture=np.concatenate(found.picture),
-        cell=found.cell,
+        picture=Picture(np.concatenate(found.picture), found.cell),
     )
 
 
@@ -134,7 +140,7 @@ def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]
             values[name] = bool(int(text)) if kind is bool else kind(text)
         except ValueError:
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
-    sizes = Sizes(values["b"] + 1, kv_len, kv_len, values["h"] + 1, values["hk"] + 1)
+    sizes = Sizes(batch=values["b"] + 1, q_len=kv_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
     for tensor in spec.tensors:
         values[tensor.name] = np.full(sizes.shape(tensor), values[tensor.name], tensor.dtype)
     return values

@@ -50,7 +50,7 @@ def emulate(
     """
     rows_first = program.spec.order.to_rows_first
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
-    sizes = Sizes(batch, q_len, kv_len, heads, kv_heads)
+    sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     shapes = {"lse": (batch, heads, q_len), "max": (batch, heads, q_len), "max_logit": (heads,)}
     others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in program.spec.outputs if name != "o"}

@@ -45,7 +45,7 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     q, k, v, o = (x.transpose(program.spec.order.to_heads_first) for x in (q, k, v, out))
     lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
     known = _values(program, q.shape[2], k.shape[2], values)
-    run = _Run(program, q, k, v, known, softmax_scale(program, known))
+    run = _Run(program=program, q=q, k=k, v=v, values=known, scale=softmax_scale(program, known))
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for heads, begin, end in run.heads():
             at = heads.b, heads.h

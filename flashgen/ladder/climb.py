@@ -40,7 +40,7 @@ class Shape:
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(self.batch, self.length, self.length, self.heads, self.heads)
+        return Sizes(batch=self.batch, q_len=self.length, kv_len=self.length, heads=self.heads, kv_heads=self.heads)
 
     def arrays(self) -> list[NDArray[Any]]:
         random = np.random.default_rng(self.length)
@@ -114,7 +114,7 @@ def climb(shape: Shape, lengths: Sequence[int], advance: Callable[[str], None] =
     rows = tuple(x for x in found if isinstance(x, Measured))
     absent = tuple(x for x in found if isinstance(x, Absent))
     note = f"No kernel runs here ({(reason or '').rstrip('.')}): this is the interpreter, NumPy {np.__version__}"
-    return Climb({"gpu": None, "note": note} if reason else environment(), not reason, shape, rows, absent)
+    return Climb(machine={"gpu": None, "note": note} if reason else environment(), on_gpu=not reason, shape=shape, rows=rows, absent=absent)
 
 
 def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Absent]:
@@ -140,7 +140,17 @@ def _on_gpu(shape: Shape, advance: Callable[[str], None]) -> list[Measured | Abs
             absent.append(Absent(rung.name, shape.length, "it takes more memory than is free"))
             del runs[rung.name]
             continue
-        rows.append(Measured(rung.name, arch, shape.length, 0.0, memory, _error(shape, host, result), found))
+        rows.append(
+            Measured(
+                rung=rung.name,
+                arch=arch,
+                length=shape.length,
+                milliseconds=0.0,
+                memory=memory,
+                error=_error(shape, host, result),
+                counted=found,
+            )
+        )
     times = timed(runs, DeviceClock(), REPETITIONS)
     return [*(replace(row, milliseconds=times[row.rung].ms) for row in rows), *absent]
 
@@ -160,7 +170,17 @@ def _interpreted(shape: Shape, advance: Callable[[str], None]) -> list[Measured 
         memory = max(0, tracemalloc.get_traced_memory()[1] - result.nbytes)
         tracemalloc.stop()
         found = counts(chosen).at(chosen, shape.sizes) if rung.schedule else {}
-        rows.append(Measured(rung.name, "host", shape.length, 1e3 * seconds, memory, _error(shape, host, result), found))
+        rows.append(
+            Measured(
+                rung=rung.name,
+                arch="host",
+                length=shape.length,
+                milliseconds=1e3 * seconds,
+                memory=memory,
+                error=_error(shape, host, result),
+                counted=found,
+            )
+        )
     return rows
 
 

@@ -58,7 +58,13 @@ def _line(x: float) -> Overflow:
     safe = {rung.name: float(interpret(plan(_spec(rung), "host"), q, k, v)["o"][0, 0, 0, 0]) for rung in RUNGS if rung.schedule}
     with np.errstate(over="ignore"):
         exponential = float(np.exp(np.float16(x)))
-    return Overflow(x, exponential, naive(scores, values), float(weights @ values.astype(np.float64) / weights.sum()), safe)
+    return Overflow(
+        score=x,
+        exponential=exponential,
+        naive=naive(scores, values),
+        exact=float(weights @ values.astype(np.float64) / weights.sum()),
+        safe=safe,
+    )
 
 
 def _spec(rung: Rung) -> Spec:

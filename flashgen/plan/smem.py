@@ -22,7 +22,7 @@ def lay_out(
         begin = 0
         for name, symbol, size, count, alignment in layer:
             begin = -(-begin // alignment) * alignment
-            regions.append(Region(name, symbol, begin, size, count))
+            regions.append(Region(name=name, symbol=symbol, offset=begin, bytes=size, count=count))
             begin += size * count
         end = max(end, begin)
     barriers = tuple(barriers)
@@ -30,6 +30,6 @@ def lay_out(
     if total > capacity:
         return f"takes {total} bytes of shared memory, {capacity} are there"
     for name, symbol, count in barriers:
-        regions.append(Region(name, symbol, end, 8, count, barrier=True))
+        regions.append(Region(name=name, symbol=symbol, offset=end, bytes=8, count=count, barrier=True))
         end += 8 * count
     return SmemPlan(tuple(regions), total, capacity)

@@ -48,7 +48,13 @@ def render(program: Program) -> Source:
     text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
         text = text.replace(_place(kind), functions)
-    return Source(program.spec.name, _tidy(text), program.arch.name, tuple(kernel.entry for kernel in program.kernels), OPTIONS)
+    return Source(
+        name=program.spec.name,
+        text=_tidy(text),
+        arch=program.arch.name,
+        entries=tuple(kernel.entry for kernel in program.kernels),
+        options=OPTIONS,
+    )
 
 
 def view(program: Program) -> SimpleNamespace:

@@ -78,7 +78,9 @@ def device(ordinal: int) -> Device:
     )
     name = check(*driver.cuDeviceGetName(128, handle)).partition(b"\0")[0].decode()
     context = check(*driver.cuDevicePrimaryCtxRetain(handle))
-    return Device(ordinal, name, of_capability(major, minor), multiprocessors, context, int(context))
+    return Device(
+        ordinal=ordinal, name=name, arch=of_capability(major, minor), multiprocessors=multiprocessors, context=context, handle=int(context)
+    )
 
 
 def current() -> Device:

@@ -134,14 +134,21 @@ class Gpu:
         arch = self._arch or target.arch
         values = check_values(plan(spec, arch.name), params)
         if not sizes.batch * sizes.q_len:
-            return Prepared(ordinal, outputs, {}, None, apart), None
+            return Prepared(ordinal=ordinal, outputs=outputs, scratch={}, launch=None, apart=apart), None
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.program.scratch}
         arguments = {t.name: t.argument for t in spec.tensors}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch, ordinal)
-        prepared = Prepared(ordinal, outputs, scratch, kernel.prepare(launched, values, sizes), apart, not sizes.kv_len)
+        prepared = Prepared(
+            ordinal=ordinal,
+            outputs=outputs,
+            scratch=scratch,
+            launch=kernel.prepare(launched, values, sizes),
+            apart=apart,
+            without_keys=not sizes.kv_len,
+        )
         if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
             return prepared, None
         own = replace(prepared, launch=kernel.prepare(launched, values, sizes))

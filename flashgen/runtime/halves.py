@@ -81,7 +81,7 @@ def _latencies(target: Device) -> NDArray[np.int32]:
     """The least clocks of an atomic [multiprocessor, line], 0 where there is no such multiprocessor."""
     from cuda.bindings import driver
 
-    binary = nvrtc.compile(Source("latencies", _LATENCIES, target.arch.name, ("latencies",), ()))
+    binary = nvrtc.compile(Source(name="latencies", text=_LATENCIES, arch=target.arch.name, entries=("latencies",), options=()))
     clocks = np.zeros((_MULTIPROCESSORS, _LINES), np.int32)
     with target.aside() as stream:
         module = check(*driver.cuModuleLoadData(binary.cubin))

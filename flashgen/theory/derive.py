@@ -138,7 +138,7 @@ class _Trail:
 
     def by(self, rule: Callable[[Expr], Expr], why: str) -> "_Trail":
         before, self.now = self.now, rule(self.now)
-        self.steps.append(Step(self.left, before, self.now, why))
+        self.steps.append(Step(left=self.left, before=before, after=self.now, why=why))
         return self
 
     @property
@@ -212,7 +212,9 @@ def _standard() -> Derivation:
     )
     equations = [(m[T], over(s[j], of=Largest)), (l[T], over(power(m[T]))), (p[j], weights)]
     recurrences = (*(sympy.Eq(*pair, evaluate=False) for pair in equations), whole.recurrence)
-    return Derivation("standard", tuple(whole.steps), recurrences, {p: weights.subs(j, t), l: so_far(power(m[t]))})
+    return Derivation(
+        schedule="standard", steps=tuple(whole.steps), recurrences=recurrences, definitions={p: weights.subs(j, t), l: so_far(power(m[t]))}
+    )
 
 
 def _passes(schedule: str) -> Derivation:
@@ -233,7 +235,12 @@ _ONLINE = {a: o[t] / l[t], l: so_far(power(m[t])), o: so_far(power(m[t]) * v[j])
 
 def _derivation(schedule: str, trails: Sequence[_Trail], definitions: Mapping[Expr, Expr]) -> Derivation:
     steps = tuple(step for trail in trails for step in trail.steps)
-    return Derivation(schedule, steps, (*(trail.recurrence for trail in trails[1:]), trails[0].recurrence), definitions)
+    return Derivation(
+        schedule=schedule,
+        steps=steps,
+        recurrences=(*(trail.recurrence for trail in trails[1:]), trails[0].recurrence),
+        definitions=definitions,
+    )
 
 
 def _each_step(schedule: str) -> Derivation:
@@ -249,7 +256,7 @@ def _each_step(schedule: str) -> Derivation:
     trails = whole, _maximum(), _online(l, power(m[t])), _online(o, power(m[t]) * v[j]), divided
     found = _derivation(schedule, trails, _ONLINE)
     executed = [trail.recurrence for trail in trails if trail.left != o[t]]
-    return Derivation(schedule, found.steps, (*executed[1:], executed[0]), _ONLINE)
+    return Derivation(schedule=schedule, steps=found.steps, recurrences=(*executed[1:], executed[0]), definitions=_ONLINE)
 
 
 def _lazy(schedule: str) -> Derivation:
@@ -263,7 +270,7 @@ def _lazy(schedule: str) -> Derivation:
     chosen = _Trail(m[t], m[t]).by(lambda _: stays, "m stays until the maximum passes it by more than tau: till then 2^(m[t-1] - m[t]) = 1")
     trails = whole, chosen, _online(l, power(m[t])), _online(o, power(m[t]) * v[j])
     found = _derivation(schedule, trails, _ONLINE)
-    return Derivation(schedule, found.steps, found.recurrences, _ONLINE, lazy=True)
+    return Derivation(schedule=schedule, steps=found.steps, recurrences=found.recurrences, definitions=_ONLINE, lazy=True)
 
 
 _MAKERS: Mapping[str, Callable[[], Derivation]] = {

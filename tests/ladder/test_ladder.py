@@ -85,7 +85,7 @@ def test_the_page_stands_alone(page):
     checker.feed(page)
     assert not checker.open
     assert all(source.startswith("data:image/png;base64,") for source in checker.sources)
-    assert "http" not in re.sub(r'xmlns="[^"]*"', "", page)
+    assert "http" not in re.sub(r'xmlns="[^"]*"|base64,[^"]*', "", page)  # by chance base64 may hold any four letters
 
 
 def test_what_did_not_run_is_told(climbed):

@@ -109,7 +109,7 @@ class Hoist:
         levels = []
         for at, prefix in ((UNIFORM, ""), (ROW, "row.")):
             kept = _Sharing(self.kept[at].values(), self.names[at], _name, prefix).result
-            levels.append(tuple(Member(k.value.type, k.name, cuda(k.value), k.comment) for k in kept))
+            levels.append(tuple(Member(type=k.value.type, name=k.name, value=cuda(k.value), comment=k.comment) for k in kept))
         return levels[0], levels[1]
 
     def _lift(self, node: Node, at: int, hint: str = "", comment: str = "") -> Node:

@@ -127,7 +127,9 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     for name, value in reversed(steps):
         live |= value.names if name in live else frozenset()
     read = tuple((name, flag) for flag, name in flags.items() if name in live)
-    return Reach(spans, read, tuple(step for step in steps if step[0] in live), condition, positive, spec)
+    return Reach(
+        spans=spans, flags=read, steps=tuple(step for step in steps if step[0] in live), condition=condition, positive=positive, spec=spec
+    )
 
 
 def _facts(positive: tuple[str, ...]) -> Facts:

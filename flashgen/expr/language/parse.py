@@ -226,7 +226,7 @@ class Parser(Located):
         return Call("**", (as_float(base), as_float(exponent)), "float")
 
     def claim(self, kind: Literal["positive", "exact", "holds"], tree: ast.expr, node: Node, subject: str = "") -> None:
-        self.claims.append(Claim(kind, node, subject, self.source(tree), partial(self.error, tree)))
+        self.claims.append(Claim(kind=kind, node=node, subject=subject, source=self.source(tree), refuse=partial(self.error, tree)))
 
     def compare(self, tree: ast.expr, ops: Sequence[ast.cmpop], operands: Sequence[ast.expr]) -> Node:
         for op in ops:

@@ -29,4 +29,4 @@ def lower(spec: "Spec") -> Expressions:
     sink = None if parsed.sink is None else fold(parsed.sink)
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
         raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
-    return Expressions(fold(parsed.score), fold(parsed.mask), parsed.scale, tuple(requires), sink)
+    return Expressions(score=fold(parsed.score), mask=fold(parsed.mask), scale=parsed.scale, requires=tuple(requires), sink=sink)

@@ -123,4 +123,17 @@ TESTS = {
 
 def text(pairings: Sequence[Pairing], printer: Printer) -> tuple[PairingText, ...]:
     """The pairings as CUDA text."""
-    return tuple(PairingText(x.name, printer.sum(x.key)[0], printer.sum(x.row)[0], *TESTS[x.op], x.axes, x.text) for x in pairings)
+    return tuple(_text(pairing, printer) for pairing in pairings)
+
+
+def _text(pairing: Pairing, printer: Printer) -> PairingText:
+    may, must = TESTS[pairing.op]
+    return PairingText(
+        name=pairing.name,
+        key=printer.sum(pairing.key)[0],
+        row=printer.sum(pairing.row)[0],
+        may=may,
+        must=must,
+        axes=pairing.axes,
+        meaning=pairing.text,
+    )

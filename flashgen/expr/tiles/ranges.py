@@ -106,7 +106,7 @@ class KeyRanges:
             if name != Q_LAST_STEP[0]:
                 facts.let(name, value)
         loops = tuple((printer.narrow(loop.begin), printer.narrow(loop.end), loop.masked) for loop in self.loops)
-        return RangeText(tuple(lines), loops, pairings, self.contiguous)
+        return RangeText(lines=tuple(lines), loops=loops, pairings=pairings, contiguous=self.contiguous)
 
     def classes(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
         """0 never loaded, 1 masked, 2 not masked: [q_tiles, kv_tiles]."""
@@ -159,7 +159,16 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     live = _live(steps, loops)
     kept = tuple(step for step in steps if step[0] in live)
     pairings = tuple(p for p in solver.pairings if any(name.startswith(f"{p.name}.") for name in live))
-    return KeyRanges(block_m, block_n, kept, loops, tuple(combiner.reasons), requires, tuple(tensors), pairings)
+    return KeyRanges(
+        block_m=block_m,
+        block_n=block_n,
+        steps=kept,
+        loops=loops,
+        reasons=tuple(combiner.reasons),
+        requires=requires,
+        tensors=tuple(tensors),
+        pairings=pairings,
+    )
 
 
 def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[str]:

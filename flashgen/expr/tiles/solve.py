@@ -151,7 +151,7 @@ class Solver:
         if found is None:
             if len(self.pairings) == MAX_PAIRINGS:
                 raise NoRuleError(f"{MAX_PAIRINGS} other comparisons of what tensors hold are found out before the attention already")
-            found = Pairing(f"seen_{len(self.pairings)}", op, key, row)
+            found = Pairing(name=f"seen_{len(self.pairings)}", op=op, key=key, row=row)
             self.pairings.append(found)
         return found.strip(self.facts)
 

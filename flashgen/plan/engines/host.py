@@ -30,7 +30,14 @@ class Host(Strategy):
         m, n = (BLOCK if size is None else size for size in (spec.block.m, spec.block.n))
         stages, warps = (1 if count is None else count for count in (spec.stages, spec.warps))
         yield Draft(
-            tile=TilePlan(m, n, spec.head_dim.qk, spec.head_dim.v, spec.head_dim.qk, spec.head_dim.v),
+            tile=TilePlan(
+                block_m=m,
+                block_n=n,
+                qk_columns=spec.head_dim.qk,
+                v_columns=spec.head_dim.v,
+                qk_stored=spec.head_dim.qk,
+                v_stored=spec.head_dim.v,
+            ),
             workers=WorkersPlan(warps),
             pipeline=PipelinePlan(stages),
             smem=SmemPlan(capacity=problem.arch.shared_bytes),

@@ -131,7 +131,7 @@ def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
     splits = v_splits(problem.spec)
     qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v // splits, 16)
-    tile = TilePlan(block_m, block_n, qk, v, qk, v, v_splits=splits)
+    tile = TilePlan(block_m=block_m, block_n=block_n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v, v_splits=splits)
     pipeline = PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     size = problem.spec.element.bytes
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size

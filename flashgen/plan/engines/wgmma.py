@@ -155,7 +155,15 @@ def _draft(
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     splits = v_splits(problem.spec)
     columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
-    tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, 64), up(columns, 64), v_splits=splits)
+    tile = TilePlan(
+        block_m=block_m,
+        block_n=block_n,
+        qk_columns=up(qk, 16),
+        v_columns=columns,
+        qk_stored=up(qk, 64),
+        v_stored=up(columns, 64),
+        v_splits=splits,
+    )
     groups = max(1, block_m // 64)
     load, compute = REGISTERS[min(groups, 3)]
     workers = WorkersPlan(warps=4 * groups, load_warps=4, compute_registers=compute, load_registers=load, turns=groups > 1)

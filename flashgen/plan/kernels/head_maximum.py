@@ -5,7 +5,7 @@ from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
 _THREADS = 512  # of the block that reads the rows of a head
-_REGION = Region("maximum of a warp", "", 0, 4, _THREADS // 32)  # all of its shared memory
+_REGION = Region(name="maximum of a warp", symbol="", offset=0, bytes=4, count=_THREADS // 32)  # all of its shared memory
 
 
 def head_maximum(spec: Spec) -> Parts:

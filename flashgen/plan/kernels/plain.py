@@ -17,4 +17,7 @@ def plain_smem(spec: Spec, tile: TilePlan) -> SmemPlan:
     """Its shared memory: query rows and one tile of keys or values, float32, four columns apart."""
     qk, v = spec.head_dim.qk + 4, spec.head_dim.v + 4
     q_bytes = 4 * tile.block_m * qk
-    return SmemPlan.of(Region("Q", "", 0, q_bytes), Region("K or V", "", q_bytes, 4 * tile.block_n * max(qk, v)))
+    return SmemPlan.of(
+        Region(name="Q", symbol="", offset=0, bytes=q_bytes),
+        Region(name="K or V", symbol="", offset=q_bytes, bytes=4 * tile.block_n * max(qk, v)),
+    )

@@ -6,7 +6,9 @@ from flashgen.plan.program import Argument, Parts, Scratch
 
 THREADS = 256
 SCALE_FLOATS = 4  # that a scale of keys or values takes: 16 bytes, the least that a copy moves
-_REGION = Region("extremes of a warp", "", 0, 8, THREADS // 32)  # all of its shared memory: two numbers a warp
+_REGION = Region(
+    name="extremes of a warp", symbol="", offset=0, bytes=8, count=THREADS // 32
+)  # all of its shared memory: two numbers a warp
 
 
 def split_keys_values(planes: PlanesPlan, tile: TilePlan) -> Parts:

@@ -83,7 +83,16 @@ class PlanesMmaSync(PlanesStrategy):
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
     qk, v = problem.spec.head_dim.qk, up(problem.spec.head_dim.v, 16)
     v_part = next(n for n in V_PARTS if v % n == 0)
-    tile = TilePlan(block_m, block_n, up(qk, 16), v, up(qk, 64), up(v, 64), QK_PART, v_part)
+    tile = TilePlan(
+        block_m=block_m,
+        block_n=block_n,
+        qk_columns=up(qk, 16),
+        v_columns=v,
+        qk_stored=up(qk, 64),
+        v_stored=up(v, 64),
+        qk_part=QK_PART,
+        v_part=v_part,
+    )
     count = PLANES[problem.spec.precision].count
     pieces = [
         ("Q", "Q", count * block_m * tile.qk_stored * PLANE_BYTES, 1, 1024),

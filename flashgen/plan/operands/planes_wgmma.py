@@ -108,7 +108,16 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: b
     qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
     columns = up(v, PART) if v > WIDE else up(v, 16)
     qk_part = up(qk, 16) if problem.spec.precision == "tf32" else PART  # rounded to 11 bits, what sums lose does not count
-    tile = TilePlan(block_m, block_n, up(qk, 16), columns, up(qk, PART), up(v, PART), qk_part, columns if v <= WIDE else PART)
+    tile = TilePlan(
+        block_m=block_m,
+        block_n=block_n,
+        qk_columns=up(qk, 16),
+        v_columns=columns,
+        qk_stored=up(qk, PART),
+        v_stored=up(v, PART),
+        qk_part=qk_part,
+        v_part=columns if v <= WIDE else PART,
+    )
     groups = max(1, block_m // 64)
     load, compute = (IN_PLACE if in_place else REGISTERS)[min(groups, 2)]
     workers = WorkersPlan(

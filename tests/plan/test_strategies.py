@@ -1,0 +1,75 @@
+"""Strategies say what they serve: a new engine and a new operand need no other file, and what nobody serves is one error."""
+
+import dataclasses
+
+import pytest
+
+from flashgen.arch import by_name
+from flashgen.emulate import emulate
+from flashgen.errors import PlanError
+from flashgen.plan import plan
+from flashgen.plan.engines.mma_sync import MmaSync
+from flashgen.plan.operands.planes_mma_sync import PlanesMmaSync
+from flashgen.plan.strategies import STRATEGIES
+from flashgen.plan.strategy import Request, serving
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.plan.agreement import arrays, judge
+
+TOY = dataclasses.replace(by_name("sm_80"), name="toy", engines=("toy",))
+
+
+class ToyEngine(MmaSync):
+    """An engine that multiplies as mma_sync does, on an architecture of its own, with a key tile of 32."""
+
+    def serves(self, request):
+        return None if "toy" in request.arch.engines and request.spec.element.bytes == 2 else "it is a toy"
+
+    def drafts(self, problem):
+        return (draft for draft in super().drafts(problem) if draft.tile.block_n == 32)
+
+
+class ToyOperand(PlanesMmaSync):
+    """float32 as planes on the toy's architecture, with tiles of at most 32 rows."""
+
+    def serves(self, request):
+        return None if "toy" in request.arch.engines and request.spec.element.bytes == 4 else "it is a toy"
+
+    def objection(self, problem, draft):
+        return "too high" if draft.tile.block_m > 32 else super().objection(problem, draft)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Two strategies more, and no plan of before."""
+    monkeypatch.setattr("flashgen.plan.search.STRATEGIES", [*STRATEGIES, ToyEngine(), ToyOperand()])
+    yield
+    plan.cache_clear()
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize(("dtype", "shown"), [("float16", ("block_n", 32)), ("float32", ("block_m", 32))])
+def test_a_toy_plans_emits_and_is_right(dtype, shown):
+    spec = Spec(head_dim=16, dtype=dtype, mask="causal", outputs=["o", "lse"])
+    program = plan(spec, TOY)
+    assert getattr(program.attention.tile, shown[0]) == shown[1]
+    q, k, v = arrays(spec, 1, 2, 2, 70, 90)
+    found = emulate(program, dataclasses.replace(render(program), arch="sm_80"), q, k, v)
+    judge(spec, found, q, k, v)
+
+
+def test_what_nobody_serves_is_one_error_that_says_why():
+    with pytest.raises(PlanError, match=r"no kernel serves online attention of float16 on toy\..*forward_sm90: toy has no wgmma") as error:
+        plan(Spec(head_dim=64, dtype="float16"), TOY)
+    assert "mma_sync" in str(error.value)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120", "host"])
+@pytest.mark.parametrize("schedule", ["auto", "three_pass", "standard", {"normalize": "each_step", "outer": "kv"}])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_one_strategy_serves_a_request_besides_slower_ones(arch, schedule, dtype):
+    request = Request(Spec(head_dim=64, dtype=dtype, schedule=schedule), by_name(arch), 0)
+    fits = [strategy.skeleton for strategy in STRATEGIES if strategy.serves(request) is None]
+    assert serving(STRATEGIES, request).skeleton == fits[0]
+    fallbacks = {"forward_sm90": ["forward_sm80"], "forward_sm90_split": ["forward_sm80_split"]}
+    assert fits[1:] == fallbacks.get(fits[0], [])
