@@ -158,7 +158,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     uniform, row = hoist.members()
     if reads:
         paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
-        uniform = (*uniform, Member("bool", "paired", paired, "tensors can be read two elements at a time"))
+        uniform = (*uniform, Member("bool", "paired", paired, comment="tensors can be read two elements at a time"))
     emitted = (uniform, row, statements, column_slope, row_bias, keep, early, reads, keys, outer, tuple(requires.values()), sink)
     described = show(expressions.score), show(expressions.mask)
     return Holes(*emitted, *described, cost, chosen, score.beside, reach(expressions.mask, spec))
