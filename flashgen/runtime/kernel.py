@@ -89,11 +89,11 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
     return record, writes
 
 
-def stride_change(argument: Argument, offset: int, layout: Layout) -> Change:
+def stride_change(argument: Argument, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Change:
     """The change that puts the strides of an array into a record, at the offset of its member."""
     if argument.kind == "array":  # after the pointer
-        return _strides_of(len(layout.strides)), offset + _POINTER.size, steps(layout.shape, layout.strides)
-    batch, row, head, column = layout.strides
+        return _strides_of(len(strides)), offset + _POINTER.size, steps(shape, strides)
+    batch, row, head, column = strides
     return _strides_of(4), offset, (batch, head, row, column)
 
 
@@ -136,8 +136,7 @@ class Launch:
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
         self._halves = dealing.halves(target) if program.attention.dealing.halves else 0
-        self._nothing = (-1,) * (1 + max(write.at for write in writes))
-        self._written: tuple[int, ...] = self._nothing  # addresses that the record holds
+        self._written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64
         aligned = held[start : start + record.nbytes]
@@ -162,7 +161,7 @@ class Launch:
         with self._lock:
             if stream != self._stream or (stream and self._captured(stream)):
                 self._follow(stream)
-            wanted = (*addresses, self._counter, self._halves)
+            wanted = [*addresses, self._counter, self._halves]
             if wanted != self._written:
                 self._write(wanted)
             if int(self._driver.cuCtxGetCurrent()[1]) == self._context:
@@ -177,11 +176,8 @@ class Launch:
         with self._lock:
             for pack, offset, values in changes:
                 pack(self._record, offset, *values)
-            if moved:
-                written = list(self._written)
-                for at in moved:
-                    written[at] = -1
-                self._written = tuple(written)
+            for at in moved:
+                self._written[at] = -1
             if grids:
                 for (config, _), blocks in zip(self._kernels, grids, strict=True):
                     config.gridDimX = blocks
@@ -198,9 +194,9 @@ class Launch:
             config.hStream = self._driver.CUstream(stream)
         self._stream = -1 if alone or stream == dealing.PER_THREAD else stream
 
-    def _write(self, wanted: tuple[int, ...]) -> None:
+    def _write(self, wanted: list[int]) -> None:
         """Patches the addresses that changed."""
-        written, self._written = self._written, self._nothing  # should the driver refuse a tensor map
+        written, self._written = self._written, [-1] * len(wanted)  # should the driver refuse a tensor map
         for at, into, _ in self.writes:
             if wanted[at] != written[at]:
                 into(self._record, wanted[at])

@@ -29,6 +29,7 @@ _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
 
 Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
+Lies = tuple[tuple[int, ...], tuple[int, ...]]  # the shape and the strides of an array as kernels address it, q, k, v and o [B, S, H, D]
 
 
 def fresh(made: Mapping[str, Made], ordinal: int) -> dict[str, Layout]:
@@ -116,6 +117,7 @@ class Pattern:
     ):
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._class = axes, length_class(sizes.kv_len)
+        self._turn = operator.itemgetter(*program.spec.order.to_rows_first)  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
@@ -138,7 +140,8 @@ class Pattern:
         self._arguments = [given.get(name, name) for name in axes.names]
         self._tensors = frozenset(given.values())
         self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, families, strict=True))
-        self._layouts = {name: family.layout(like) for (name, _, _, family), like in zip(self._arrays, likes, strict=True)}
+        layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
+        self._lies = {name: self._by_rows(name, layout) for name, layout in zip(self._arguments, layouts, strict=True)}
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
         """The call on arrays of other lengths; None if they differ in more, do not fit together, or another plan may serve them."""
@@ -156,39 +159,49 @@ class Pattern:
         if q_len != of.q_len:
             shapes = output_shapes(self._program.spec, sizes)
             outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
-            known, changed = replace(known, outputs=outputs), fresh(outputs, known.ordinal) | changed
+            known, changed = replace(known, outputs=outputs), self._fresh(outputs) | changed
         if known.scratch:
             scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._program.scratch}
-            known, changed = replace(known, scratch=scratch), changed | fresh(scratch, known.ordinal)
+            known, changed = replace(known, scratch=scratch), changed | self._fresh(scratch)
         if known.apart.pairs:
-            moved = {name: changed[of] for name, of in zip(self._axes.names, self._arguments, strict=True) if of in changed}
-            known = replace(known, apart=known.apart.moved(moved))
+            layouts = [family.layout(like) for (*_, family), like in zip(self._arrays, likes, strict=True)]
+            known = replace(known, apart=known.apart.moved(dict(zip(self._axes.names, layouts, strict=True))))
         self._adapt(sizes, changed)
         self.likes, self._sizes, self._prepared = list(likes), sizes, known
-        self._layouts |= changed
+        self._lies |= changed
         return known
 
-    def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Layout] | None:
-        """The layouts of given arrays that are not as before, by argument; None if a length is not that of the call, or if an array differs
-        in more, or lies so that another plan may serve it."""
+    def _by_rows(self, name: str, layout: Layout) -> Lies:
+        rows = rows_first(layout, self._program.spec.layout) if name in ROLES else layout
+        return rows.shape, rows.strides
+
+    def _fresh(self, made: Mapping[str, Made]) -> dict[str, Lies]:
+        return {name: self._by_rows(name, layout) for name, layout in fresh(made, self._prepared.ordinal).items()}
+
+    def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Lies] | None:
+        """How given arrays lie that are not as before, by argument; None if a length is not that of the call, or if an array differs in
+        more, or lies so that another plan may serve it."""
         if len(likes) != len(self.likes):
             return None
         changed = {}
         for like, before, (name, axes, others, family) in zip(likes, self.likes, self._arrays, strict=True):
-            shape, strides = like[:2]
+            shape = like[0]
             if like != before:
                 if len(shape) != len(before[0]) or others(shape) != others(before[0]) or like[2:] != before[2:]:
                     return None
-                known = strides == before[1]
-                layout = changed[name] = Layout(tuple(shape), *self._layouts[name][1:]) if known else family.layout(like)
-                if not (known or _plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
-                    return None
+                if like[1] == before[1] and name in ROLES:
+                    changed[name] = self._turn(shape), self._lies[name][1]
+                else:
+                    layout = family.layout(like)
+                    if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
+                        return None
+                    changed[name] = self._by_rows(name, layout)
             for axis, which in axes:
                 if shape[axis] != lengths[which]:
                     return None
         return changed
 
-    def _adapt(self, sizes: Sizes, changed: Mapping[str, Layout]) -> None:
+    def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies]) -> None:
         launch, values, grids = self._prepared.launch, of_lengths(self._program, sizes), None
         assert launch
         if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
@@ -196,12 +209,11 @@ class Pattern:
             grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
         changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
         moved = []
-        for name, given in changed.items():
-            layout = rows_first(given, self._program.spec.layout) if name in ROLES else given
+        for name, lies in changed.items():
             for argument, offset in self._strides.get(name, ()):
-                changes.append(stride_change(argument, offset, layout))
+                changes.append(stride_change(argument, offset, *lies))
             for map, at in self._maps.get(name, ()):
-                map.lay(layout)
+                map.lay(*lies)
                 moved.append(at)
         launch.adapt(changes, moved, grids)
 

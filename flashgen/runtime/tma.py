@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import struct
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,6 @@ STRIDE_LIMIT = 2**40  # bytes
 _KEPT = 256  # maps of a layout: outputs come from a pool, so addresses come again
 _RANK, _BYTES = 4, 128  # of a map
 _DIMS, _STRIDES = struct.Struct("<4Q").pack, struct.Struct("<3Q").pack
-_ENCODING = threading.Lock()  # of the one place that the driver encodes to
-_MEMORY = np.zeros(_BYTES + 64, np.uint8)
-_MEMORY = _MEMORY[-_MEMORY.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
-_PLACE = ctypes.c_void_p(_MEMORY.ctypes.data)
 
 
 def addressable(layout: Layout) -> str | None:
@@ -45,17 +40,20 @@ def addressable(layout: Layout) -> str | None:
 class Map:
     """A map of an array that moves boxes of (columns, rows), swizzled over the bytes of a box row: 128 bytes for each address.
 
-    Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped.
+    Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped. One thread at a time may use it.
     """
 
     def __init__(self, layout: Layout, box: tuple[int, int]):
         """`layout`: [B, S, H, D], addressable."""
         self._encode, (self._kind, self._size, self._fixed) = _encode_tiled(), _fixed(layout.dtype, box)
-        self.lay(layout)
+        memory = np.zeros(_BYTES + 64, np.uint8)
+        self._memory = memory[-memory.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
+        self._place = ctypes.c_void_p(self._memory.ctypes.data)
+        self.lay(layout.shape, layout.strides)
 
-    def lay(self, layout: Layout) -> None:
+    def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         """The array lies so from now on; an axis of one element, whose stride means nothing, gets a legal one."""
-        (batches, rows, heads, columns), (batch, row, head, _) = layout.shape, layout.strides
+        (batches, rows, heads, columns), (batch, row, head, _) = shape, strides
         size = self._size
         self._strides = _STRIDES(
             row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
@@ -68,11 +66,10 @@ class Map:
         if found is None:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            with _ENCODING:
-                place = ctypes.c_void_p(pointer)
-                if status := self._encode(_PLACE, self._kind, _RANK, place, self._dims, self._strides, *self._fixed):
-                    raise _refusal(status)
-                found = self._kept[pointer] = _MEMORY.tobytes()
+            address = ctypes.c_void_p(pointer)
+            if status := self._encode(self._place, self._kind, _RANK, address, self._dims, self._strides, *self._fixed):
+                raise _refusal(status)
+            found = self._kept[pointer] = self._memory.tobytes()
         return found
 
 

@@ -48,10 +48,10 @@ class Map:
 
     def __init__(self, layout: arrays.Layout, box: tuple[int, int]):
         self.box = box
-        self.lay(layout)
+        self.lay(layout.shape, layout.strides)
 
-    def lay(self, layout: arrays.Layout) -> None:
-        self.shape, self.strides = layout.shape, layout.strides
+    def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.shape, self.strides = shape, strides
 
     def __call__(self, at: int) -> bytes:
         return repr((self.shape, self.strides, self.box, at)).encode().ljust(128)[:128]

@@ -120,9 +120,9 @@ def test_maps_are_kept_by_address(asked: list[tuple[Any, ...]]) -> None:
 def test_an_array_of_another_length_has_another_map(asked: list[tuple[Any, ...]]) -> None:
     at = tma.Map(PACKED, (64, 128))
     at(0x1000)
-    at.lay(PACKED._replace(shape=(2, 101, 8, 128)))
+    at.lay((2, 101, 8, 128), PACKED.strides)
     at(0x1000)
-    at.lay(PACKED._replace(shape=(2, 102, 8, 128), strides=(102 * 8 * 128, 8 * 128, 128, 1)))
+    at.lay((2, 102, 8, 128), (102 * 8 * 128, 8 * 128, 128, 1))
     at(0x1000)
     assert [(call[3][1], call[4][2]) for call in asked] == [(100, 204800), (101, 204800), (102, 208896)]
 
