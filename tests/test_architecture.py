@@ -110,6 +110,7 @@ EXEMPT = {
     "DType",
     "Argument",
     "Rung",
+    "Function",
     "Implementation",
     "Position",
     "Holes",

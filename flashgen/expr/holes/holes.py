@@ -206,7 +206,8 @@ def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     _, _, called = name.name.partition(".")
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
     _, _, member = hoist.member(address, called.removeprefix("arg_") + "_row").partition(".")
-    return Read("u32" if address.type == "const bool*" else name.type, called, address.tensor.removesuffix(".address"), member, by_row)
+    kind = "u32" if address.type == "const bool*" else name.type
+    return Read(type=kind, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)
 
 
 def _reads_member(lines: tuple[str, ...], name: str) -> bool:
