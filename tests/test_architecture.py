@@ -104,18 +104,8 @@ def test_a_wheel_carries_templates_and_specs(tmp_path):
     assert texts[0] == texts[1]
 
 
-EXEMPT = {
-    "Spec",
-    "Arch",
-    "DType",
-    "Argument",
-    "Rung",
-    "Function",
-    "Implementation",
-    "Position",
-    "Holes",
-    "_Score",
-}  # the spec, rows of tables, and a place in a text
+# The spec, rows of tables, and a place in a text.
+EXEMPT = {"Spec", "Arch", "DType", "Function", "Argument", "Rung", "Implementation", "Position", "Holes", "_Score"}
 FIELDS, POSITIONAL = 10, 3
 
 
