@@ -206,18 +206,8 @@ def _read(hoist: Hoist, address: Load, name: Name) -> Read:
     _, _, called = name.name.partition(".")
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
     _, _, member = hoist.member(address, called.removeprefix("arg_") + "_row").partition(".")
-<<<<<<< HEAD
     kind = "u32" if address.type == "const bool*" else name.type
     return Read(type=kind, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)
-=======
-    return Read(
-        type="u32" if address.type == "const bool*" else name.type,
-        name=called,
-        tensor=address.tensor.removesuffix(".address"),
-        address=member,
-        by_row=by_row,
-    )
->>>>>>> 3058724 (Rows of functions are rows of a table; reads are made with keywords)
 
 
 def _reads_member(lines: tuple[str, ...], name: str) -> bool:
