@@ -13,6 +13,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 RUN = [page for page in PAGES if ">>> " in page.read_text()]
 DECIDED = sorted(DECISIONS.glob("[0-9]*.md"))
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+KINDS = {".py", ".j2", ".cuh", ".hpp"}
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)]*)?\)")
 FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)+\.(?:py|md|j2|cuh|hpp|cpp|yaml|toml|json|cu|sh)|[\w.-]+(?:/[\w.-]+)*/)`")
 
@@ -43,6 +44,19 @@ def test_files_exist(page):
 def test_pictures_can_be_shown(page):
     pictures = [page.parent / link for link, _ in LINK.findall(prose(page)) if link.endswith(".png")]
     assert not [picture for picture in pictures if not picture.read_bytes().startswith(b"\x89PNG\r\n")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_to_sections_lead_somewhere(page):
+    headings = {line.lstrip("# ").lower().replace(" ", "-") for line in prose(page).splitlines() if line.startswith("#")}
+    assert set(re.findall(r"\]\(#([^)]+)\)", prose(page))) <= headings
+
+
+def test_constants_exist():
+    """Names of constants in code type are those of the code."""
+    texts = [path.read_text() for folder in ("flashgen", "templates") for path in (ROOT / folder).rglob("*.*") if path.suffix in KINDS]
+    known = set(re.findall(r"\b[A-Z][A-Z0-9_]{3,}\b", "\n".join(texts)))
+    assert {name for page in PAGES for name in re.findall(r"`([A-Z][A-Z0-9_]{3,})`", prose(page))} <= known
 
 
 def test_pages_name_files():
