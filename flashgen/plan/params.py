@@ -27,15 +27,13 @@ def scalars(program: Program, sizes: Sizes, params: Mapping[str, int | float]) -
 
 def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
     """Those of them that follow from the sizes of a call."""
-    return {"heads": sizes.heads, "batch": sizes.batch, "group": sizes.group, **of_lengths(program, sizes)}
-
-
-def of_lengths(program: Program, sizes: Sizes) -> dict[str, int]:
-    """Those of them that follow from its lengths."""
     return {
         "q_len": sizes.q_len,
         "kv_len": sizes.kv_len,
-        "section": section(program, sizes) if program.attention.dealing.longest_first else 1,
+        "heads": sizes.heads,
+        "batch": sizes.batch,
+        "group": sizes.group,
+        "section": section(program, sizes)(sizes.kv_len),
     }
 
 

@@ -1,5 +1,7 @@
 """The sections of heads whose keys and values stay in the L2 together, as query tiles are dealt."""
 
+from collections.abc import Callable
+
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 
@@ -10,14 +12,20 @@ _WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 o
 _WIDE_BYTES = 128 << 20  # or so many bytes
 
 
-def section(program: Program, sizes: Sizes) -> int:
-    """Heads of a section; all sections have about as many: a small last one would keep few multiprocessors busy."""
+def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
+    """The heads of a section for so many keys. All sections have about as many: a small last one would keep few multiprocessors busy."""
+    if not program.attention.dealing.longest_first:
+        return lambda _: 1
     columns, halves = program.spec.head_dim.qk + program.spec.head_dim.v, program.attention.dealing.halves
     least, most = _SECTION_HEADS
-    most = least if columns >= _WIDE else min(max(least, sizes.kv_len // 32), most)
-    room = _WIDE_BYTES if columns >= _WIDE else _HALF_BYTES if halves else _SECTION_BYTES
-    keys = min(sizes.kv_len, _SEEN) if halves else sizes.kv_len
-    fit = room // max(1, keys * columns * program.dtype.bytes) * sizes.group
+    wide, size, group = columns >= _WIDE, columns * program.dtype.bytes, sizes.group
+    room = _WIDE_BYTES if wide else _HALF_BYTES if halves else _SECTION_BYTES
     heads = -(-sizes.heads * sizes.batch // (2 if halves else 1))
-    sections = -(-heads // max(1, min(fit, most)))
-    return -(-heads // sections)
+
+    def of(kv_len: int) -> int:
+        wanted = least if wide else min(max(least, kv_len // 32), most)
+        fit = room // max(1, (min(kv_len, _SEEN) if halves else kv_len) * size) * group
+        sections = -(-heads // max(1, min(fit, wanted)))
+        return -(-heads // sections)
+
+    return of

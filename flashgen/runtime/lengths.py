@@ -13,8 +13,9 @@ from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.geometry import Sizes, block_count
 from flashgen.plan.geometry import shape as shape_of
-from flashgen.plan.params import of_lengths, record_dtype
+from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument, Program
+from flashgen.plan.sections import section
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
@@ -25,6 +26,7 @@ from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 
 _WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
+_SCALARS = ("q_len", "kv_len", "section")  # that follow from lengths
 _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
 
@@ -94,9 +96,8 @@ class Turns:
                 return pattern
         if len(self.patterns) < enough:
             return None
-        first, *others = self.patterns
-        self.patterns = (*others, first)
-        return first
+        self.patterns = self.patterns[1:] + self.patterns[:1]
+        return self.patterns[-1]
 
 
 class Pattern:
@@ -122,8 +123,8 @@ class Pattern:
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
-        sized = of_lengths(program, sizes)
-        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in sized]
+        self._section = section(program, sizes)
+        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in _SCALARS]
         blocks = [size for kernel in program.kernels for size in kernel.grid.blocks if not isinstance(size, int)]
         self._blocks_follow_keys = any("kv_len" in size for size in blocks)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
@@ -139,7 +140,8 @@ class Pattern:
         given = {t.name: t.argument for t in program.spec.tensors}
         self._arguments = [given.get(name, name) for name in axes.names]
         self._tensors = frozenset(given.values())
-        self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, families, strict=True))
+        fixed = [(len(like[0]), others(like[0]), like[2:]) for others, like in zip(axes.others, likes, strict=True)]
+        self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, fixed, families, strict=True))
         layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
         self._lies = {name: self._by_rows(name, layout) for name, layout in zip(self._arguments, layouts, strict=True)}
 
@@ -184,10 +186,10 @@ class Pattern:
         if len(likes) != len(self.likes):
             return None
         changed = {}
-        for like, before, (name, axes, others, family) in zip(likes, self.likes, self._arrays, strict=True):
+        for like, before, (name, axes, others, fixed, family) in zip(likes, self.likes, self._arrays, strict=True):
             shape = like[0]
             if like != before:
-                if len(shape) != len(before[0]) or others(shape) != others(before[0]) or like[2:] != before[2:]:
+                if len(shape) != fixed[0] or others(shape) != fixed[1] or like[2:] != fixed[2]:
                     return None
                 if like[1] == before[1] and name in ROLES:
                     changed[name] = self._turn(shape), self._lies[name][1]
@@ -202,8 +204,9 @@ class Pattern:
         return changed
 
     def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies]) -> None:
-        launch, values, grids = self._prepared.launch, of_lengths(self._program, sizes), None
+        launch, grids = self._prepared.launch, None
         assert launch
+        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._section(sizes.kv_len)}
         if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
             multiprocessors = device(self._prepared.ordinal).multiprocessors
             grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
