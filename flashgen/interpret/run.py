@@ -54,7 +54,7 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
 
 
 def _values(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What expressions may read and is the same everywhere. Float params are float32, as in a kernel."""
+    """The values that expressions read alike everywhere, by name. Float params are float32, as in a kernel."""
     params = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in program.spec.params}
     tensors = {t.name: np.asarray(values[t.name]) for t in program.spec.tensors}
     return {**params, **tensors, "q_len": q_len, "kv_len": kv_len}
@@ -175,7 +175,7 @@ class _Run:
         return np.where(evaluate(expressions.mask, known), scores, hidden) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
-        """What expressions read in a tile; all of it broadcasts to [n, rows, keys]."""
+        """The values that expressions read in a tile, by name; all broadcast to [n, rows, keys]."""
         head = {name: x[:, None, None] for name, x in heads._asdict().items()}
         return {**self.values, **head, "q_idx": np.arange(rows.start, rows.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
 
@@ -191,7 +191,7 @@ class _Run:
         return product
 
     def _reached(self, heads: Heads) -> Array | None:
-        """Which keys a query may see by their place: [n, Sk]; None: all."""
+        """For each key, true if a query may see it by its place: [n, Sk]; None: all."""
         reach = self.program.holes.reach
         if reach is None:
             return None

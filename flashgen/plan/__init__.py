@@ -1,4 +1,4 @@
-"""From a spec to a Program: a search for tiles and pipelines among the candidates of whichever strategy serves."""
+"""Plans a spec as a Program: a search for tiles and pipelines among the candidates of whichever strategy serves."""
 
 from flashgen.plan.program import Program
 from flashgen.plan.search import candidates, plan

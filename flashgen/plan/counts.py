@@ -1,4 +1,4 @@
-"""What a plan does to run: passes, bytes, operations, memory, each as a formula and as a number for given lengths."""
+"""Counts of a program's work: passes, bytes, operations, memory, each as a formula and as a number for given lengths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -47,7 +47,7 @@ FLOAT = 4  # bytes, of s and of a running state
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one call, in formulas over `WORDS`.
+    """The counts of one call, in formulas over `WORDS`.
 
     `read`, `written`: bytes that the kernels ask of global memory. `dram`: bytes that pass the L2, both ways, if it keeps the keys and
     values of the heads at work and the running states of the rows at work, but not the rows of s at work. `rescales`: multiplications

@@ -27,7 +27,7 @@ class Sizes:
         return self.heads // self.kv_heads
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """Of a tensor of the spec: what the words among its axes are."""
+        """The shape of a tensor of the spec, with numbers for the words among its axes."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
         words["q_words"] = -(-self.q_len // 32)
         return tuple(words[n] if isinstance(n, str) else n for n in tensor.shape)

@@ -1,4 +1,4 @@
-"""What a launch is given besides arrays, and the emitted `struct Params` as a NumPy record: the runtime and the emulator fill it in."""
+"""The values of a launch besides arrays, and the emitted `struct Params` as a NumPy record: the runtime and the emulator fill it in."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,7 +20,7 @@ _TENSOR_MAP, _TENSOR_MAP_ALIGNMENT = np.dtype((np.uint8, 128)), 64
 
 
 def scalars(program: Program, sizes: Sizes, params: Mapping[str, int | float]) -> dict[str, int | float]:
-    """What the scalar members of Params hold, by what each is `of`. `params`: those of the spec, by name, all of them."""
+    """The values of the scalar members of Params, by what each is `of`. `params`: those of the spec, by name, all of them."""
     arguments = {p.argument: params[p.name] for p in program.spec.params}
     return {**arguments, "softmax_scale": softmax_scale(program, params), **of_sizes(program, sizes)}
 

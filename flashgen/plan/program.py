@@ -66,7 +66,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Decision:
-    """Why a program is as it is."""
+    """The reasons why a program is as it is."""
 
     cost: tuple[tuple[str, float], ...] = ()  # clocks a key step, by resource
     reasons: tuple[tuple[str, str], ...] = ()  # field, why
@@ -80,7 +80,7 @@ def row_outputs(spec: Spec) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """How a spec runs on an arch.
+    """The kernels by which a spec runs on an arch, with all that they share.
 
     >>> program = plan(load("specs/causal.yaml"), "sm_90a")
     >>> [kernel.entry for kernel in program.kernels]
@@ -110,7 +110,7 @@ class Program:
 
     @property
     def launched(self) -> bool:
-        """Whether its kernels run on a GPU."""
+        """True if its kernels run on a GPU."""
         return bool(self.arguments)
 
     @property

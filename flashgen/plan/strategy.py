@@ -31,7 +31,7 @@ class Request:
 
     @property
     def mapped(self) -> bool:
-        """Whether arrays are such as tensor maps take."""
+        """True if arrays are such as tensor maps take."""
         return not self.copy_bytes
 
     @property
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the mask shows of a sequence, at the length for which candidates are scored."""
+    """The keys that the mask shows of a sequence, at the length for which candidates are scored."""
 
     length: int  # queries and keys
     begin: NDArray[np.int64]  # of the keys that each STRIPE of query rows sees at that length, in GRAINs
@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a strategy plans for: a request, and what follows from its expressions."""
+    """The problem that a strategy plans for: a request, and what follows from its expressions."""
 
     request: Request
     expressions: Expressions
@@ -114,7 +114,7 @@ class Draft:
 
     @property
     def pieces(self) -> int:
-        """Of a query tile, those that have key ranges: itself, and the rows of each warpgroup where those narrow them."""
+        """The pieces of a query tile that have key ranges: itself, and the rows of each warpgroup where those narrow them."""
         return 1 + self.workers.warpgroups if self.dealing.narrow else 1
 
     def attention(self, entry: str, grid: Grid, ranges: KeyRanges) -> Attention:
@@ -154,7 +154,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def serves(self, request: Request) -> str | None:
-        """Why it does not serve a request; None if it does."""
+        """The reason why it does not serve a request; None if it does."""
 
     @abstractmethod
     def check(self, problem: Problem) -> None:
@@ -166,7 +166,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def objection(self, problem: Problem, draft: Draft) -> str | None:
-        """Why this draft is illegal: the limit and both numbers."""
+        """The reason why this draft is illegal: the limit and both numbers."""
 
     @abstractmethod
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
@@ -177,7 +177,7 @@ class Strategy(ABC):
         """Kernels, arguments and scratch of a draft, without those that find key ranges or a head's maximum."""
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
-        """Why it chose what only it knows of: field, reason."""
+        """The reasons for choices that only this strategy knows of: field, reason."""
         yield from ()
 
 

@@ -1,4 +1,4 @@
-"""From a Program to CUDA text."""
+"""Renders a Program as CUDA text."""
 
 from flashgen.render.environment import template_root
 from flashgen.render.source import Source, render

@@ -13,7 +13,7 @@ WIDTH = 160  # of a line of emitted text, at most
 
 @cache
 def template_root() -> Path:
-    """Where templates lie: inside the installed package, or beside it in a checkout."""
+    """The folder of templates: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "_templates"
     return installed if installed.is_dir() else package.parent / "templates"

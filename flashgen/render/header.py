@@ -76,7 +76,7 @@ def _member(program: Program, argument: Argument) -> Member:
 
 
 def _pointer(program: Program, argument: Argument) -> str:
-    """What it points to; of memory that kernels hand to each other, how much the host gives."""
+    """The comment of a pointer: what it points to, and for memory that kernels hand to each other, how much the host gives."""
     own = [f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in program.scratch if s.name == argument.of]
     told = [*own, argument.comment] if argument.comment else own
     return ": ".join(told) or f"the first element of {argument.of}"

@@ -88,7 +88,7 @@ class DeviceFamily(Family, Protocol):
         """A new array on the GPU of another one."""
 
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
-        """The same for the kernels of one call alone."""
+        """A new array for the kernels of one call alone, on the GPU of another one."""
 
     def pointer(self, x: Any) -> int: ...
     def stream(self, device: int) -> int: ...

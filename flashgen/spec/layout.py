@@ -18,7 +18,7 @@ class AxisOrder:
     axes: str
 
     def arranged(self, *, b: T, s: T, h: T, d: T) -> tuple[T, ...]:
-        """What is given of each axis, in the order of the axes.
+        """The values given for the axes, in the order of the axes.
 
         >>> axis_order("bhsd").arranged(b=1, s=128, h=8, d=64)
         (1, 8, 128, 64)

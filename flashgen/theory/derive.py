@@ -1,4 +1,4 @@
-"""How a schedule follows from softmax's definition: the recurrences that kernels execute, reached one rewriting rule at a time."""
+"""Derives a schedule from softmax's definition: the recurrences that kernels execute, reached one rewriting rule at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +131,7 @@ def _text(e: Expr) -> str:
 
 
 class _Trail:
-    """What a word stands for, rewritten step by step."""
+    """The expression that a word stands for, rewritten step by step."""
 
     def __init__(self, left: Expr, start: Expr):
         self.left, self.now, self.steps = left, start, list[Step]()

@@ -84,7 +84,7 @@ def _subtract(term: Expr, reference: Expr) -> Expr:
 
 
 def split(e: Expr) -> Expr:
-    """What runs over the first t tiles runs over the first t - 1, and over tile t."""
+    """A sum or maximum over the first t tiles becomes one over the first t - 1, and one over tile t."""
     for part in e.atoms(sympy.Sum, Largest):
         if part.limits[0] == (j, 1, b * t):
             both = part.func(part.function, (j, 1, b * (t - 1))), in_tile(part.function, part.func)
@@ -107,5 +107,5 @@ def inside(e: Expr) -> Expr:
 
 
 def name(e: Expr, meaning: Expr, word: Expr) -> Expr:
-    """What a word stands for becomes the word."""
+    """The expression with a word in place of what the word stands for."""
     return e.xreplace({meaning: word})

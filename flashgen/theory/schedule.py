@@ -51,19 +51,19 @@ class SoftmaxPlan:
 
     @property
     def exponentials(self) -> int:
-        """Of an element, besides what its score has."""
+        """The exponentials of an element, besides those of its score."""
         return 1 if self.normalized else 0
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What each pass over the keys is for, in order."""
+        """The purpose of each pass over the keys, in order."""
         if self.passes > 1:
             return ("maximum_and_sum", "output") if self.passes == 2 else ("maximum", "sum", "output")
         return ("normalized",) if self.normalize == "each_step" else ("online",)
 
 
 class State(NamedTuple):
-    """What is known of rows: m, l: [..., block_m], o: [..., block_m, D]; m in log2 units."""
+    """The state of rows: m, l: [..., block_m], o: [..., block_m, D]; m in log2 units."""
 
     m: Array
     l: Array  # noqa: E741
@@ -125,7 +125,7 @@ def _online(state: State, s: Array, product: Product, xp: Any, threshold: float 
 
 
 def _normalized(state: State, s: Array, product: Product, xp: Any) -> State:
-    """The same with o divided by l after every tile, and multiplied by it before the next."""
+    """The online step with o divided by l after every tile, and multiplied by it before the next."""
     after = _online(state._replace(o=state.o * state.l[..., None]), s, product, xp)
     return after._replace(o=_divide(after, xp))
 
@@ -163,7 +163,7 @@ def passes(softmax: SoftmaxPlan, xp: Any = np) -> tuple[Pass, ...]:
 
 
 def finish(softmax: SoftmaxPlan, state: State, xp: Any = np) -> tuple[Array, Array]:
-    """What a state stands for: o [..., block_m, D] and its log-sum-exp [..., block_m] in log2 units; 0 and -inf without keys."""
+    """The result that a state stands for: o [..., block_m, D] and its log-sum-exp [..., block_m] in log2 units; 0 and -inf without keys."""
     divided = softmax.materialize or softmax.normalize == "each_step"
     return state.o if divided else _divide(state, xp), state.m + xp.log2(_nonzero(state.l, xp))
 
@@ -211,7 +211,7 @@ def schedules() -> Mapping[str, SoftmaxPlan]:
 
 
 def resolve(schedule: Schedule, rescale: str = "always") -> SoftmaxPlan:
-    """What a spec pins, the rest filled in: one pass, divided at the end, rescaled as given where that is free.
+    """The softmax that a spec pins, the rest filled in: one pass, divided at the end, rescaled as given where that is free.
 
     >>> resolve(Schedule(passes=1), "lazy").rescale
     'lazy'

@@ -1,1 +1,1 @@
-"""What templates print of a spec, pass by pass."""
+"""The text that fills the holes of templates, made of a spec pass by pass."""

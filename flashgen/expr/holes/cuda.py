@@ -78,7 +78,7 @@ def _inside(node: Node, level: int) -> str:
 
 
 def _operand(node: Node, op: str) -> str:
-    """Of & or |: in parentheses, as in the language, unless it is a chain of the same."""
+    """An operand of & or |: in parentheses, as in the language, unless it is a chain of the same."""
     return cuda(node) if isinstance(node, Call) and node.op == op else _inside(node, _LEVELS["neg"])
 
 

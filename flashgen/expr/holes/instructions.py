@@ -1,4 +1,4 @@
-"""What an element costs: instructions of the special function unit, multiplies and adds of floats, and all others."""
+"""The cost of an element: instructions of the special function unit, multiplies and adds of floats, and all others."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ from flashgen.expr.language.nodes import Call, Load, Node, names, walk
 
 
 def instructions(nodes: Iterable[Node], shared: Callable[[Node], bool] = lambda _: False) -> Instructions:
-    """Of bound nodes in which everything that is computed outside, or before, is a name. `shared`: the same in both rows of a thread.
+    """The cost of bound nodes in which everything computed outside, or before, is a name. `shared`: the same in both rows of a thread.
 
     >>> from flashgen.expr.language.nodes import Name
     >>> s, factor = Name("s", "float"), Name("factor", "float")

@@ -1,4 +1,4 @@
-"""What a kernel has besides the language: its operations, a row each, and what the forms of functions are made of."""
+"""The operations that a kernel has besides the language, a row each; the forms of functions are made of them."""
 
 from dataclasses import dataclass
 from typing import Any

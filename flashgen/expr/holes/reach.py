@@ -46,7 +46,7 @@ class Reach:
 
     @property
     def by_head(self) -> bool:
-        """Whether query heads of one key/value head differ."""
+        """True if query heads of one key/value head differ."""
         read = frozenset[str]().union(
             *(span.begin.names | span.end.names for span in self.spans), *(value.names for _, value in self.steps)
         )
@@ -54,11 +54,11 @@ class Reach:
 
     @property
     def conditional(self) -> bool:
-        """Whether keys are asked one by one."""
+        """True if keys are asked one by one."""
         return self.condition != TRUE
 
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
-        """Whether some query may see each key: [kv_len]. `values` holds b, h, hk, params and tensors by name."""
+        """For each key, true if some query may see it: [kv_len]. `values` holds b, h, hk, params and tensors by name."""
         known = {name if name in INDEX_NAMES else param(name): value for name, value in values.items()} | {"q_len": q_len, "kv_len": kv_len}
         for name, flag in self.flags:
             known[name] = int(np.all(evaluate(flag, {**values, "q_len": q_len, "kv_len": kv_len})))
@@ -71,7 +71,7 @@ class Reach:
 
     @cached_property
     def text(self) -> "ReachText":
-        """The same for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
+        """The reach as text for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
         facts = _facts(self.positive)
         printer = Printer(facts, self.spec.tensors)
         lines = []
@@ -133,7 +133,7 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
 
 
 def _facts(positive: tuple[str, ...]) -> Facts:
-    """Of one query tile that holds every query."""
+    """The facts of one query tile that holds every query."""
     return Facts(MAX_LENGTH, 1, map(param, positive))
 
 
@@ -151,14 +151,14 @@ def _inside(facts: Facts, bound: Int) -> Int:
 
 
 def _solved(part: Node, positive: tuple[str, ...]) -> bool:
-    """Whether one span says it: of several, those that are joined may take in a key between them."""
+    """True if one span says it: of several, those that are joined may take in a key between them."""
     solver = _WholeCall(Combiner(_facts(positive)))
     strips = solver.strips(part)
     return len(strips) <= 1 and all(strip.may == strip.must for strip in strips) and not solver.combiner.reasons
 
 
 class _WholeCall(Solver):
-    """What a tensor holds at a query is not known for all queries at once."""
+    """A Solver for all queries at once, of which no value of a tensor at a query is known."""
 
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
         raise NoRuleError(f"{d} {op} 0 compares what tensors hold")

@@ -21,7 +21,7 @@ FROM_A_KEY = (INT[0] + MAX_LENGTH, INT[1])  # where a bound fits 32 bits also wh
 
 
 def saturated(node: Node) -> Node:
-    """The same for all queries and keys, with bounds and indices that 32 bits hold where those that are written might not.
+    """An equal node for all queries and keys, with bounds and indices that 32 bits hold where the written ones might not.
 
     >>> from flashgen.expr.language.nodes import Name
     >>> from flashgen.expr.language.text import show
@@ -49,7 +49,7 @@ class _Saturation:
                 return other
 
     def stop(self, x: Node, wanted: Interval, allowed: Interval) -> Node:
-        """What is x inside `wanted`, and outside on the same side of it; `allowed`, which holds `wanted`, holds it if it can be done."""
+        """A node equal to x inside `wanted`, and outside on the same side of it; it stays in `allowed`, which holds `wanted`, if it can."""
         if self.integers.small(x) and self.integers.within(x, allowed):
             return x
         match x:

@@ -1,4 +1,4 @@
-"""Where a number lies and how far it is off: what the cells of a function's row say of its result, from the same of its arguments."""
+"""Bounds of a number and of its error: the cells of a function's row give those of its result from those of its arguments."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a number lies, and how far it is off."""
+    """The interval in which a number lies, and its error."""
 
     low: float = -INF
     high: float = INF

@@ -1,4 +1,4 @@
-"""What an expression rests on beyond its grammar: claimed where it is read, at its place in the text, and proved later."""
+"""Claims that an expression rests on beyond its grammar: made where it is read, at a place in the text, and proved later."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What there is to say of a function of the language: the cells of its row."""
+"""The row of a function of the language: a cell for everything that anybody asks about it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ Sign = Literal["always", "every", "some", "sum", "first", "never"]
 
 
 class Machine(Protocol):
-    """What a kernel has, as functions of operands that add, subtract, multiply, divide and negate: itself, and instructions by name."""
+    """The functions that a kernel offers, of operands that add, subtract, multiply, divide and negate: itself, and instructions by name."""
 
     def itself(self, *args: Any) -> Any: ...
     def library(self, name: str, *args: Any) -> Any: ...
@@ -27,7 +27,7 @@ Off = Callable[[float], float]  # an error of tanh, for arguments up to a size
 
 
 def plain(machine: Machine, *args: Any) -> Any:
-    """As the function `cuda` of the row has it."""
+    """The form of a function that its cell `cuda` names."""
     return machine.itself(*args)
 
 

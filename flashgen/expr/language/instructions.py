@@ -1,4 +1,4 @@
-"""What an operation costs: instructions of the special function unit, multiplies and adds of floats, and all others."""
+"""The cost of an operation: instructions of the special function unit, multiplies and adds of floats, and all others."""
 
 from dataclasses import dataclass
 

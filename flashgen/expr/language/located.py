@@ -15,7 +15,7 @@ class Located:
         self.indent = len(text) - len(text.lstrip())
 
     def tree(self) -> ast.expr:
-        """As Python reads it. Raises SpecError."""
+        """The text as Python's syntax tree. Raises SpecError."""
         if len(self.text) > MAX_TEXT:
             raise self.error(MAX_TEXT, f"an expression of {len(self.text)} characters", f"allowed: {MAX_TEXT}")
         if stray := re.search(r"[^\x20-\x7e\s]", self.text):

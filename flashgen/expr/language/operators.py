@@ -59,14 +59,14 @@ def _quotient(_: Any, a: Term, b: Term) -> Any:
 
 
 def _powers(a: Bound, b: Bound) -> tuple[float, float]:
-    """Where a ** b lies for a > 0: powers rise or fall along each axis."""
+    """The interval of a ** b for a > 0: powers rise or fall along each axis."""
     logs = (math.log(a.low) if a.low < INF else INF, math.log(a.high) if a.high < INF else INF)
     exponents = [times(x, y) for x, y in product(logs, (b.low, b.high))]
     return _exp(min(exponents)), _exp(max(exponents))
 
 
 def _power_error(a: Bound, b: Bound) -> float:
-    """By the steepest that it is where its arguments may be."""
+    """The error of a power, by its steepest slope where its arguments may lie."""
     if not (a.error or b.error):
         return 0.0
     least = a.low - a.error
@@ -79,7 +79,7 @@ def _power_error(a: Bound, b: Bound) -> float:
 
 @np.errstate(all="ignore")
 def _power_terms(value: Any, a: Term, b: Term) -> Any:
-    """By how much of itself it is off; nothing is known of it where that is all."""
+    """The terms of a power, by its relative error; nothing is known of a power that may be off by all of itself."""
     off = np.abs(b.value) * a.size / np.abs(a.value) + np.abs(np.log(np.abs(a.value))) * b.size
     return np.where(off * UNITS < 0.5, np.abs(value) * (1 + 2 * off), INF)
 

@@ -181,7 +181,7 @@ class Parser(Located):
         return Call("where", (condition, then, other), then.type)
 
     def defined(self, tree: ast.expr, function: Defined, args: Sequence[ast.expr]) -> Node:
-        """What a function stands for that is an expression of others."""
+        """The node that a Defined function stands for."""
         bound: dict[str, Node | str] = {p: as_float(self.number(arg)) for p, arg in zip(function.parameters, args, strict=True)}
         node = Parser(Scope(masks=False), function.text, self.position, bound).read()
         self.grow(sum(1 for _ in walk(node)), tree)
@@ -286,7 +286,7 @@ class Parser(Located):
 
 
 def usage(name: str) -> str:
-    """How a function or a named mask is written."""
+    """A function or a named mask as it is written, with its parameters."""
     if name in MASKS:
         return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
     return f"{name}({', '.join(FUNCTIONS[name].parameters)})"

@@ -1,4 +1,4 @@
-"""What a spec says of score, mask and scale, as typed nodes."""
+"""Reads score, mask and scale of a spec as typed nodes."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def read(spec: "Spec") -> Expressions:
 
 
 def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, ...]], ...]]:
-    """The same, and what each text claims in its scope."""
+    """The expressions of a spec, and the claims of each text in its scope."""
     _check_names(spec)
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
     tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}

@@ -1,4 +1,4 @@
-"""What an expression may be made of, and what to say of the rest."""
+"""The names and forms that an expression may be made of, and messages for the rest."""
 
 import ast
 from collections.abc import Mapping
@@ -81,13 +81,13 @@ def words() -> frozenset[str]:
 
 
 def allowed() -> str:
-    """What an expression is made of."""
+    """The things that an expression may be made of, for messages."""
     return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression may read: params and other names with their types, tensors with type and shape, named masks."""
+    """The names that an expression may read: params and others with their types, tensors with type and shape, named masks."""
 
     params: Mapping[str, Type] = field(default_factory=dict)
     tensors: Mapping[str, tuple[Type, tuple[str | int, ...]]] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""What expressions mean: with NumPy, and in the float64 reference."""
+"""The meaning of expressions: with NumPy, and in the float64 reference."""

@@ -1,4 +1,4 @@
-"""What float32 can know of a result: how far o, lse and the maximum may lie from the reference where scores are large.
+"""Bounds of what float32 can know: o, lse and the maximum may lie so far from the reference where scores are large.
 
 A score is known to a few units of the largest of the terms that it is a sum of, however they are bracketed: 1e9 - 1e9 + s says little of s.
 A weight is then known up to a factor, and o lies between bounds. They are o itself where scores are ordinary.
@@ -65,7 +65,7 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Bounds:
 
 
 def apart(found: Array, between: Between) -> float:
-    """How far an array lies outside of bounds at most; infinite where one is NaN and the other not, or infinite and the other not."""
+    """The greatest distance of an array from its bounds; infinite where one of them alone is NaN or infinite."""
     low, high = between
     x = np.asarray(found).astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -84,7 +84,7 @@ def _around(x: Array, off: Array) -> tuple[Array, Array]:
 
 
 def _unknown(spec: "Spec", rows: Rows) -> tuple[Array, float]:
-    """How far each score may be off, [rows, keys], and the sink; 0 where that is ordinary."""
+    """The error that each score may have, [rows, keys], and that of the sink; 0 where that is ordinary."""
     parsed, shape = read(spec), rows.score.shape
     with np.errstate(all="ignore"):
         terms = _Terms(rows.known, np.abs(rows.q) @ np.abs(rows.k).T * abs(rows.scale))

@@ -1,4 +1,4 @@
-"""What an expression is worth, by the rules of the language alone: the reference judges kernels by it, and shares none of their helpers.
+"""The value of an expression by the rules of the language alone: the reference judges kernels by it, and shares nothing with them.
 
 Integers are exact. Floats are float64 within the range of float32: what passes it is infinite. Where a float decides, as the argument of
 `floor` or an operand of a comparison, each operation is rounded to float32; but not what depends on s, nor what comes out of an
@@ -83,7 +83,7 @@ def _integer(row: Function, parts: list[Array]) -> Array:
 
 
 def _float(row: Function, parts: list[Array], rounded: bool) -> Array:
-    """In float64, then taken to float32: + - * / and sqrt rounded twice are rounded right, as 53 bits are more than twice 24."""
+    """A float in float64, then taken to float32: + - * / and sqrt rounded twice are rounded right, as 53 bits are more than twice 24."""
     x = np.asarray(row.definition(*parts))
     return x.astype(np.float32).astype(np.float64) if rounded else in_range(x)
 

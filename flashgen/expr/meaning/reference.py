@@ -87,7 +87,7 @@ def products(q: Array, k: Array, scale: float) -> Array:
 
 
 def scores(parsed: Expressions, known: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Of each row and key, [rows, keys], the score and whether the mask lets it be seen. `known` has s."""
+    """The score of each row and key, [rows, keys], and true where the mask lets it be seen. `known` has s."""
     shape = known["s"].shape
     if not shape[1]:  # no key, and tensors may have none either
         return np.zeros(shape), np.zeros(shape, np.bool_)

@@ -1,1 +1,1 @@
-"""What is provable of expressions: where integers lie, signs, roundings."""
+"""Proofs about expressions: bounds of integers, signs, roundings."""

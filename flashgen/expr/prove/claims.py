@@ -1,4 +1,4 @@
-"""What expressions claim, proved, or required of the params at each call; what is neither is refused where it is written."""
+"""Proves the claims of expressions, or requires them of the params at each call; others are refused where they are written."""
 
 from collections.abc import Iterable, Iterator
 
@@ -30,7 +30,7 @@ def parse(text: str, scope: Scope, position: Position) -> Node:
 
 
 def prove(claims: Iterable[Claim], scope: Scope) -> tuple[Requirement, ...]:
-    """What must hold of the params, where that is what claims rest on. Raises SpecError for one that does not hold."""
+    """The requirements of the params that claims rest on. Raises SpecError for a claim that does not hold."""
     integers = Integers(of_language)
     found = (requirement for claim in claims for requirement in _requirements(claim, scope, integers))
     return tuple(dict.fromkeys(found))
@@ -52,7 +52,7 @@ def _requirements(claim: Claim, scope: Scope, integers: Integers) -> Iterator[Re
 
 
 def _positive(claim: Claim, scope: Scope) -> tuple[Node, ...]:
-    """What has to be positive at a call for the node to be so."""
+    """The nodes that have to be positive at a call for the node of a claim to be so."""
     if _only_params(claim.node, scope):
         return (claim.node,)
     lengths = dict.fromkeys(("q_len", "kv_len"), NOTHING)

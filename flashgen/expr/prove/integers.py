@@ -1,4 +1,4 @@
-"""Where integers lie, for any call: whether 32 bits hold them, or 64."""
+"""Bounds of integers for any call: they tell what 32 bits hold, and what 64."""
 
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -15,12 +15,12 @@ KERNEL = {"batch": "b", "head": "h", "kv_head": "hk", "p.q_len": "q_len", "p.kv_
 
 
 def of_language(name: str) -> str:
-    """What linear forms call a name of the language."""
+    """The name in linear forms of a name of the language."""
     return name if name in INDEX_NAMES else param(name)
 
 
 def of_kernel(name: str) -> str:
-    """What linear forms call a name of a kernel."""
+    """The name in linear forms of a name of a kernel."""
     return KERNEL.get(name, name)
 
 
@@ -60,20 +60,20 @@ class Integers:
         return self.extents[node]
 
     def within(self, node: Node, limits: Interval) -> bool:
-        """Whether the integer lies there."""
+        """True if the integer lies within the limits."""
         low, high = self.extent(node)
         return limits[0] <= low and high <= limits[1]
 
     def fits(self, node: Node) -> bool:
-        """Whether 32 bits hold the integer."""
+        """True if 32 bits hold the integer."""
         return self.within(node, INT)
 
     def small(self, node: Node) -> bool:
-        """Whether 32 bits hold every integer that it is computed from, and it."""
+        """True if 32 bits hold the integer and all that it is computed from."""
         return self._all(node, INT)
 
     def hold(self, node: Node) -> bool:
-        """Whether 64 bits do."""
+        """True if 64 bits hold the integer and all that it is computed from."""
         return self._all(node, LONG)
 
     def form(self, node: Node) -> Int:

@@ -1,4 +1,4 @@
-"""What is known of the names of a query tile, and what follows: intervals, and inequalities proved from them."""
+"""Facts about the names of a query tile, and what follows: intervals, and inequalities proved from them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
@@ -59,12 +59,12 @@ class Facts:
         return low, high
 
     def fits(self, x: Int) -> bool:
-        """Whether x and every part of it stay inside 64 bits."""
+        """True if x and every part of it stay inside 64 bits."""
         sizes = [abs(c) * max(map(abs, self._atom(atom))) for atom, c in x.terms]
         return abs(x.const) + sum(sizes) <= INT64 and all(self.fits(arg) for atom, _ in x.terms for arg in atom.args)
 
     def nonnegative(self, x: Int) -> bool:
-        """Whether x >= 0 follows."""
+        """True if x >= 0 follows."""
         if x not in self.proofs:
             self.proofs[x] = self.extent(x)[0] >= 0 or self._open(x)
         return self.proofs[x]
@@ -78,7 +78,7 @@ class Facts:
         return reduce(lambda x, y: largest(*_needed(parts("max", x), parts("max", y), lambda a, b: self.nonnegative(b - a))), xs)
 
     def _open(self, x: Int) -> bool:
-        """Whether x >= 0 follows when an atom gives way to its arguments: first where all of them must do, then where one may."""
+        """True if x >= 0 follows when an atom gives way to its arguments: first where all of them must do, then where one may."""
         self.opened += 1
         if self.opened > MAX_OPENED:
             return False
@@ -132,7 +132,7 @@ class Facts:
 
 
 def _needed(xs: Sequence[Int], ys: Sequence[Int], covered: Callable[[Int, Int], bool]) -> list[Int]:
-    """Of both lists, what none of the other list covers."""
+    """The members of both lists that no member of the other list covers."""
     kept = [x for x in xs if not any(covered(x, y) for y in ys)]
     return [*kept, *(y for y in ys if not any(covered(y, x) for x in kept))]
 

@@ -25,7 +25,7 @@ EXPONENTIAL = 2.0**-24  # what tanh by an exponential and a reciprocal is off by
 
 @dataclass(frozen=True)
 class Form:
-    """How tanh and sigmoid of a score are computed; errors are of a weight, relative."""
+    """The form in which tanh and sigmoid of a score are computed; errors are of a weight, relative."""
 
     tanh: float  # its relative error as one instruction
     error: float  # if they are one instruction each
@@ -34,7 +34,7 @@ class Form:
 
     @property
     def short(self) -> bool:
-        """Whether they are one instruction."""
+        """True if they are one instruction."""
         return self.error <= self.allowed or self.error < self.long
 
 

@@ -1,4 +1,4 @@
-"""What is provably positive, and on which params that rests."""
+"""Proves what is positive, and names the params that this rests on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class Signs:
 
 
 def _sign(op: str) -> tuple[Sign, Sign]:
-    """By what the sign of an operation is known; those of kernels alone are of what is not negative, or nothing is known of them."""
+    """The rule for the sign of an operation; those of kernels alone are of what is not negative, or nothing is known of them."""
     found = row(op)
     return found.sign if found else _KERNEL.get(op, UNKNOWN)
 

@@ -1,1 +1,1 @@
-"""Which key tiles a query tile loads."""
+"""The key tiles that a query tile loads."""

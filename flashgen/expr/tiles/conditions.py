@@ -12,7 +12,7 @@ _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 def reads_key(node: Node) -> bool:
-    """Whether it differs from key to key."""
+    """True if a node differs from key to key."""
     return "kv_idx" in names(node)
 
 
@@ -28,7 +28,7 @@ def visible(mask: Node) -> Node:
 
 
 def solve(node: Node) -> Node:
-    """The same for 0 <= kv_idx < kv_len, with comparisons of integers solved for kv_idx where that can be done."""
+    """An equal condition for 0 <= kv_idx < kv_len, with comparisons of integers solved for kv_idx where that can be done."""
     match node:
         case Call("~", (inner,)):
             return _negate(inner)

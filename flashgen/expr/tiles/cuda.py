@@ -57,7 +57,7 @@ class Printer:
         return text[3:] if text.startswith(" + ") else f"-{text[3:]}", wide
 
     def product(self, part: Int) -> tuple[str, bool]:
-        """Of one term with a positive coefficient."""
+        """The text of one term with a positive coefficient, and true if it takes 64 bits."""
         if not part.terms:
             return (str(part.const), False) if part.const <= INT32 else (f"{part.const}LL", True)
         ((atom, c),) = part.terms

@@ -69,7 +69,7 @@ class Combiner:
         return Span(self.facts.largest(x.begin, y.begin), self.facts.smallest(x.end, y.end))
 
     def condense(self, strips: list[Strip], limit: int = MAX_HELD) -> list[Strip]:
-        """The same keys in fewer strips: those that share an edge joined, and beyond `limit` neighbours with the gap between them."""
+        """Fewer strips with the same keys: those that share an edge are joined, and beyond `limit` neighbours with the gap between them."""
         done: list[Strip] = []
         for strip in strips:
             if self.empty(strip.may):

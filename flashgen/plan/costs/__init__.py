@@ -1,1 +1,1 @@
-"""What a step and a query tile cost, in clocks: the numbers of each card, and how the planner reads them."""
+"""The cost of a step and of a query tile, in clocks: the numbers of each card, and how the planner reads them."""

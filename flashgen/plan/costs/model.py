@@ -41,7 +41,7 @@ class Costs:
 
     @property
     def text(self) -> str:
-        """For people: the card, and how its numbers serve another."""
+        """The card, and how its numbers serve another, for people."""
         return f"fitted on {self.card}" if self.own else f"fitted on {self.card}; the rates are this architecture's"
 
 
