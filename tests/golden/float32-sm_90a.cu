@@ -826,7 +826,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_co
     init(shared + V_FULL, STAGES, 1);
     init(shared + TILE_FULL, 1, 1);
     init(shared + TILE_EMPTY, 1, 4 * WARPGROUPS + 1);   // warps that compute, and who loads
-
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -834,7 +833,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward(const __grid_co
     ptx::fewer_registers<LOAD_REGISTERS>();
     if (threadIdx.x == 0) load(p, shared);
     if (threadIdx.x / 32 == 1) deal(p, shared);
-
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Attend{p, shared, warpgroup - LOAD_WARPGROUPS}.run();

@@ -491,9 +491,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
+    const u64 q = advance(q_rows, query_place() * Q_BYTES), keys = advance(k_tile, stage(at) * K_BYTES);
     await(K_FULL, at);
     take_turn();
-    const u64 q = advance(q_rows, query_place() * Q_BYTES), keys = advance(k_tile, stage(at) * K_BYTES);
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / 16; ++k)
@@ -501,8 +501,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
-    await(V_FULL, at);
     const u64 values = advance(v_tile, stage(at) * V_BYTES);
+    await(V_FULL, at);
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(values, 16 * k * ROW_BYTES), 1);

@@ -110,8 +110,10 @@ def test_texts_are_tidy():
     for key, text in emitted().items():
         assert text.endswith("}\n"), key
         assert "\n\n\n" not in text, key
+        assert not re.search(r"\n\n *}(?!  //)|{\n\n *}", text), key
         assert "\t" not in text, key
         assert max(map(len, text.splitlines())) <= WIDTH, key
         assert not re.search(r" \n", text), key
         assert "${" not in text, key
         assert "//%" not in text, key
+        assert not re.search(r"shared \+ \w+ \+ \d+ \*|\* 128\b", text), key  # places have names
