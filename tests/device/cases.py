@@ -39,7 +39,11 @@ class Case:
     @property
     def digest(self) -> str:
         """What a recorded result belongs to; how a text is laid out in lines changes nothing."""
-        data = [" ".join(self.text.split()), repr((self.scalars, self.maps, self.outputs)), *(x.tobytes().hex() for x in self.inputs.values())]
+        data = [
+            " ".join(self.text.split()),
+            repr((self.scalars, self.maps, self.outputs)),
+            *(x.tobytes().hex() for x in self.inputs.values()),
+        ]
         return hashlib.sha256("\0".join(data).encode()).hexdigest()
 
 
