@@ -22,6 +22,8 @@ class DType:
     cuda: str  # storage type in emitted text
     mma: str | None  # operand type of mma and wgmma, of float32's planes too; None: not on tensor cores
     rounding: float  # unit roundoff
+    operand: str | None = None  # how it becomes an operand of products: native, planes; None: not on tensor cores
+    k_step: int = 0  # columns of q and k, or keys, that one mma or wgmma sums up
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
@@ -34,15 +36,15 @@ class DType:
 
 
 _ROWS = (
-    DType("float16", 2, "u16", "f16", 2.0**-11),
-    DType("bfloat16", 2, "u16", "bf16", 2.0**-8),
-    DType("float32", 4, "float", "f16", 2.0**-24),
+    DType("float16", 2, "u16", "f16", 2.0**-11, operand="native", k_step=16),
+    DType("bfloat16", 2, "u16", "bf16", 2.0**-8, operand="native", k_step=16),
+    DType("float32", 4, "float", "f16", 2.0**-24, operand="planes", k_step=16),
     DType("int32", 4, "int", None, 0.0),
     DType("int64", 8, "long long", None, 0.0),
     DType("bool", 1, "bool", None, 0.0),
 )
 DTYPES = {row.name: row for row in _ROWS}
-ATTENTION_DTYPES = ("float16", "bfloat16", "float32")  # of q, k, v
+ATTENTION_DTYPES = tuple(row.name for row in _ROWS if row.operand)  # of q, k, v
 TENSOR_DTYPES = ("float32", "int32", "bool")  # of arrays that expressions read
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from flashgen.expr import KeyRanges
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
+ROW_BYTES = 128  # of a row of a tile that TMA swizzles: more columns are another block of rows
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class KeysOuter(MmaSync):
     lazy_from = NEVER
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand=2, algorithm="keys_outer")
+        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="keys_outer")
 
     def check(self, problem: Problem) -> None:
         limits.check(problem)

@@ -17,7 +17,7 @@ class Passes(MmaSync):
     lazy_from = NEVER
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand=2, algorithm="passes")
+        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="passes")
 
     def check(self, problem: Problem) -> None:
         limits.check(problem)

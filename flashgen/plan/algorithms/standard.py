@@ -25,7 +25,7 @@ class Standard(Passes):
     skeleton = "standard_sm80"
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand=2, algorithm="standard")
+        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="standard")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles and warps of mma_sync, two stages; q stays in shared memory."""
@@ -42,7 +42,7 @@ class Standard(Passes):
         arguments = native_arguments(
             spec,
             Argument("s", "float*", "pointer", "scratch s", comment="[B, Hq, rows of whole tiles, columns of whole tiles]"),
-            Argument("p", "u16*", "pointer", "scratch p", comment="like s"),
+            Argument("p", f"{spec.element.cuda}*", "pointer", "scratch p", comment="like s"),
         )
         pairs = (("q_len", tile.block_m), tile.block_m, ("kv_len", tile.block_n), tile.block_n)
         scratch = tuple(Scratch(f"scratch {x}", dtype, ("batch", "heads", *pairs)) for x, dtype in (("s", "float32"), ("p", spec.dtype)))

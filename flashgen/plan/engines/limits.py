@@ -14,12 +14,12 @@ WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
 MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
 
 
-def unserved(request: Request, *, engine: str, operand: int, algorithm: str = "") -> str | None:
-    """Why a strategy of this engine, for operands of so many bytes and this algorithm, if it names one, does not serve a request."""
+def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "") -> str | None:
+    """Why a strategy of this engine, for this kind of operands and this algorithm, if it names one, does not serve a request."""
     if engine not in request.arch.engines:
         return f"{request.arch.name} has no {engine}"
-    if request.spec.element.bytes != operand:
-        return f"it takes operands of {operand} bytes, not {request.spec.dtype}"
+    if request.spec.element.operand != operand:
+        return f"it takes {operand} operands, and {request.spec.dtype} becomes {request.spec.element.operand}"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 

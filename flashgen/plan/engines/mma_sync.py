@@ -45,7 +45,7 @@ class MmaSync(Strategy):
     lazy_from: ClassVar[tuple[float, float]] = (33, 33)
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand=2, algorithm="online")
+        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="online")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims and schedules that no kernel has."""
@@ -130,7 +130,8 @@ def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
 
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
     splits = v_splits(problem.spec)
-    qk, v = up(problem.spec.head_dim.qk, 16), up(problem.spec.head_dim.v // splits, 16)
+    step = problem.spec.element.k_step
+    qk, v = up(problem.spec.head_dim.qk, step), up(problem.spec.head_dim.v // splits, step)
     tile = TilePlan(block_m=block_m, block_n=block_n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v, v_splits=splits)
     pipeline = PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     size = problem.spec.element.bytes
@@ -158,7 +159,7 @@ def _rows(draft: Draft) -> int:
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
     """The members of Params where kernels copy 16-bit operands themselves; `scratch` between outputs and strides."""
     return (
-        *(Argument(x, "const u16*", "pointer", x) for x in ("q", "k", "v")),
+        *(Argument(x, f"const {spec.element.cuda}*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(spec),
         *scratch,

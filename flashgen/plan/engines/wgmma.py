@@ -9,7 +9,7 @@ from flashgen.plan.costs.model import Costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
-from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.kernel import ROW_BYTES, WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
@@ -43,7 +43,7 @@ class Wgmma(Strategy):
     apart = True
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="wgmma", operand=2, algorithm="online") or (
+        return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
 
@@ -144,7 +144,7 @@ class Wgmma(Strategy):
 
 def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     """What o leaves from, with q of how many query tiles; float32 goes to memory from the registers."""
-    if problem.spec.out_element.bytes == 4:
+    if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
 
@@ -152,19 +152,19 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
 def _draft(
     problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
 ) -> Draft:
-    qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
-    splits = v_splits(problem.spec)
-    columns = up(v, 16) if splits == 1 else up(-(-v // splits), 64)  # whole blocks of columns: another block stores the next
+    qk, v, element = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
+    splits, row = v_splits(problem.spec), ROW_BYTES // element.bytes
+    columns = up(v, element.k_step) if splits == 1 else up(-(-v // splits), row)  # whole rows: another block stores the next
     tile = TilePlan(
         block_m=block_m,
         block_n=block_n,
-        qk_columns=up(qk, 16),
+        qk_columns=up(qk, element.k_step),
         v_columns=columns,
-        qk_stored=up(qk, 64),
-        v_stored=up(columns, 64),
+        qk_stored=up(qk, row),
+        v_stored=up(columns, row),
         v_splits=splits,
     )
-    groups = max(1, block_m // 64)
+    groups = max(1, block_m // WARPGROUP_ROWS)
     load, compute = REGISTERS[min(groups, 3)]
     workers = WorkersPlan(warps=4 * groups, load_warps=4, compute_registers=compute, load_registers=load, turns=groups > 1)
     pipeline = PipelinePlan(stages=stages, query_stages=ahead, output_place=place, multiplied=multiplied)
@@ -213,10 +213,9 @@ def _computes(holes: Holes) -> bool:
 
 
 def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
-    tile = draft.tile
-    yield Argument("q", "TensorMap", "tensor_map", "q", (64, tile.block_m))
-    yield Argument("k", "TensorMap", "tensor_map", "k", (64, tile.block_n))
-    yield Argument("v", "TensorMap", "tensor_map", "v", (64, tile.block_n))
+    columns = ROW_BYTES // spec.element.bytes
+    for name, rows in (("q", draft.tile.block_m), ("k", draft.tile.block_n), ("v", draft.tile.block_n)):
+        yield Argument(name, "TensorMap", "tensor_map", name, (columns, rows))
     yield from _output(spec)
     yield from row_arguments(spec)
     yield from _dealing(draft.dealing.halves)
@@ -236,8 +235,8 @@ def _dealing(halves: bool) -> Iterator[Argument]:
 
 def _output(spec: Spec) -> Iterator[Argument]:
     """o, by TMA, or where it is of float32 from the registers."""
-    if spec.out_element.bytes == 2:
-        yield Argument("o", "TensorMap", "tensor_map", "o", (64, 64))
+    if spec.out_element.operand == "native":
+        yield Argument("o", "TensorMap", "tensor_map", "o", (ROW_BYTES // spec.out_element.bytes, WARPGROUP_ROWS))
     else:
         yield Argument("o", "float*", "pointer", "o")
         yield Argument("o_strides", "Strides", "strides", "o")

@@ -58,4 +58,4 @@ def planes(spec: Spec) -> PlanesPlan | None:
     >>> planes(Spec(head_dim=64, dtype="float32")).count
     2
     """
-    return PLANES[spec.precision] if spec.dtype == "float32" else None
+    return PLANES[spec.precision] if spec.element.operand == "planes" else None

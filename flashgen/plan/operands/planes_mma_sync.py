@@ -26,7 +26,7 @@ class PlanesMmaSync(PlanesStrategy):
     costs = "planes_mma_sync"
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand=4)
+        return limits.unserved(request, engine="mma_sync", operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether q stays in registers."""
@@ -81,12 +81,13 @@ class PlanesMmaSync(PlanesStrategy):
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
-    qk, v = problem.spec.head_dim.qk, up(problem.spec.head_dim.v, 16)
+    qk, step = problem.spec.head_dim.qk, problem.spec.element.k_step
+    v = up(problem.spec.head_dim.v, step)
     v_part = next(n for n in V_PARTS if v % n == 0)
     tile = TilePlan(
         block_m=block_m,
         block_n=block_n,
-        qk_columns=up(qk, 16),
+        qk_columns=up(qk, step),
         v_columns=v,
         qk_stored=up(qk, 64),
         v_stored=up(v, 64),

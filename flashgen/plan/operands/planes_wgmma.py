@@ -7,7 +7,7 @@ from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.engines.wgmma import GATHERED
-from flashgen.plan.kernel import DealingPlan, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.split_keys_values import SCALE_FLOATS
 from flashgen.plan.operands.planes import PLANE_BYTES, PLANES, place_reason
 from flashgen.plan.operands.planes_strategy import PlanesStrategy
@@ -34,7 +34,7 @@ class PlanesWgmma(PlanesStrategy):
     shortest = 512  # where the kernel that splits keys and values takes as long as the attention
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="wgmma", operand=4)
+        return limits.unserved(request, engine="wgmma", operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles and stages."""
@@ -105,20 +105,20 @@ class PlanesWgmma(PlanesStrategy):
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: bool, in_place: bool) -> Draft:
-    qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
-    columns = up(v, PART) if v > WIDE else up(v, 16)
-    qk_part = up(qk, 16) if problem.spec.precision == "tf32" else PART  # rounded to 11 bits, what sums lose does not count
+    qk, v, step = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element.k_step
+    columns = up(v, PART) if v > WIDE else up(v, step)
+    qk_part = up(qk, step) if problem.spec.precision == "tf32" else PART  # rounded to 11 bits, what sums lose does not count
     tile = TilePlan(
         block_m=block_m,
         block_n=block_n,
-        qk_columns=up(qk, 16),
+        qk_columns=up(qk, step),
         v_columns=columns,
         qk_stored=up(qk, PART),
         v_stored=up(v, PART),
         qk_part=qk_part,
         v_part=columns if v <= WIDE else PART,
     )
-    groups = max(1, block_m // 64)
+    groups = max(1, block_m // WARPGROUP_ROWS)
     load, compute = (IN_PLACE if in_place else REGISTERS)[min(groups, 2)]
     workers = WorkersPlan(
         warps=4 * groups,
