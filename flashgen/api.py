@@ -17,8 +17,8 @@ from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
 from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
+from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
-from flashgen.runtime.kernel import Executable
 from flashgen.runtime.overlap import Apart
 from flashgen.spec import Spec, load
 

@@ -20,7 +20,7 @@ from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout, liken
 from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
-from flashgen.runtime.kernel import Executable
+from flashgen.runtime.executable import Executable
 from flashgen.runtime.lengths import Axes, Pattern, Prepared, Turns, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class

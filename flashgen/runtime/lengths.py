@@ -20,7 +20,7 @@ from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
 from flashgen.runtime.device import device
-from flashgen.runtime.kernel import ROLES, Change, Launch, stride_change
+from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flashgen.arch import by_name
 from flashgen.errors import CallError
 from flashgen.plan.params import record_dtype
-from flashgen.runtime import arrays, cache, choice, dealing, gpu, kernel, lengths, tma, tuned
+from flashgen.runtime import arrays, cache, choice, dealing, executable, gpu, lengths, tma, tuned
 from flashgen.runtime.device import Device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
@@ -62,7 +62,7 @@ def launches() -> Any:
     """A module's, since its stand-ins hold no state: hypothesis calls a test many times."""
     seen = Launches()
 
-    def launch(self: kernel.Launch) -> None:
+    def launch(self: executable.Launch) -> None:
         seen.append((bytes(self._record), [(c.gridDimX, int(c.hStream)) for c, _ in self._kernels]))
 
     def empty(_: Any, shape: Any, dtype: str, beside: Any) -> Any:  # noqa: ARG001
@@ -70,7 +70,7 @@ def launches() -> Any:
         return on_gpu(shape, arrays.by_name(dtype).numpy, address=(1 << 44) + (seen.made << 30))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel.Launch, "_launch", launch)
+        patch.setattr(executable.Launch, "_launch", launch)
         patch.setattr(arrays.CupyFamily, "empty", empty)
         patch.setattr(arrays.CupyFamily, "stream", lambda *_: seen.stream)
         patch.setattr(tma, "Map", Map)
@@ -78,8 +78,8 @@ def launches() -> Any:
         patch.setattr(driver, "cuStreamIsCapturing", lambda _: (0, 0))
         patch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
         patch.setattr(dealing, "halves", lambda _: 0x6000)
-        patch.setattr(kernel, "_load", lambda made, _: ("f",) * len(made.program.kernels))
-        patch.setattr(kernel, "device", lambda _: CARD)
+        patch.setattr(executable, "_load", lambda made, _: ("f",) * len(made.program.kernels))
+        patch.setattr(executable, "device", lambda _: CARD)
         patch.setattr(gpu, "device", lambda _: CARD)
         patch.setattr(lengths, "device", lambda _: CARD)
         patch.setattr(cache, "binary", lambda *_: SimpleNamespace(cubin=b""))
@@ -128,8 +128,8 @@ def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launch
 
 def test_what_comes_again_is_not_prepared_again(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Any] = []
-    prepare = kernel.Executable.prepare
-    monkeypatch.setattr(kernel.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    prepare = executable.Executable.prepare
+    monkeypatch.setattr(executable.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
     attend = Gpu(Spec(head_dim=64, dtype="float16"), None)
     for i in range(1, 9):
         qkv = tuple(on_gpu((1, 70 + i // 5, 2, 64), np.float16, address=(3 * i + j) << 40) for j in range(3))
@@ -156,12 +156,12 @@ GROWING = [
 @pytest.mark.parametrize("spec", GROWING, ids=["causal", "bias", "float32"])
 def test_a_cache_that_grows_is_prepared_a_few_times(launches: Launches, monkeypatch: pytest.MonkeyPatch, spec: Spec, whole: bool) -> None:
     prepared: list[Any] = []
-    prepare = kernel.Executable.prepare
+    prepare = executable.Executable.prepare
     attend = Gpu(spec, None)
     for kv_len in range(600, 640):
-        monkeypatch.setattr(kernel.Executable, "prepare", prepare)
+        monkeypatch.setattr(executable.Executable, "prepare", prepare)
         expected = [made_by(Gpu(spec, None), (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)]
-        monkeypatch.setattr(kernel.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+        monkeypatch.setattr(executable.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
         assert [made_by(attend, (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)] == expected
     assert len(prepared) == 2 * gpu._STATES
 
@@ -204,8 +204,8 @@ def test_lengths_that_take_turns_are_not_adapted_each_time(launches: Launches, m
     attend = Gpu(spec, None)
     for kv_len in range(600, 610):
         made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)
-    adapt = kernel.Launch.adapt
-    monkeypatch.setattr(kernel.Launch, "adapt", lambda *given: adapted.append(given) or adapt(*given))
+    adapt = executable.Launch.adapt
+    monkeypatch.setattr(executable.Launch, "adapt", lambda *given: adapted.append(given) or adapt(*given))
     for _ in range(5):
         for kv_len in (620, 630, 640):
             made_by(attend, (growing(spec, kv_len, 0, False), (), {}, 0), launches)

@@ -16,7 +16,7 @@ from flashgen.plan import Program, plan
 from flashgen.plan.geometry import Sizes, block_count
 from flashgen.plan.params import STRIDES, record_dtype, scalars
 from flashgen.render import Source
-from flashgen.runtime import dealing, kernel, tma
+from flashgen.runtime import dealing, executable, tma
 from flashgen.runtime.arrays import Layout, contiguous_strides
 from flashgen.runtime.device import Device
 from flashgen.runtime.nvrtc import Binary
@@ -74,12 +74,12 @@ def planned() -> Program:
 
 
 def by_rows() -> dict[str, Layout]:
-    return {name: kernel.rows_first(x, "bhsd") if name in "qkvo" else x for name, x in LAYOUTS.items()}
+    return {name: executable.rows_first(x, "bhsd") if name in "qkvo" else x for name, x in LAYOUTS.items()}
 
 
 def test_the_record(planned: Program) -> None:
     known = scalars(planned, SIZES, {"softcap": 30.0, "left": 7})
-    record, writes = kernel.fill(planned, by_rows(), known)
+    record, writes = executable.fill(planned, by_rows(), known)
     memory = bytearray(record.tobytes())
     for at, into, _ in writes:
         into(memoryview(memory), tuple(ADDRESSES.values())[at])
@@ -102,7 +102,7 @@ def test_the_record(planned: Program) -> None:
 
 def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Program) -> None:
     bias = by_rows()["arg_bias"]._replace(shape=(8, 0), strides=(0, 1))
-    record, writes = kernel.fill(planned, by_rows() | {"arg_bias": bias}, scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    record, writes = executable.fill(planned, by_rows() | {"arg_bias": bias}, scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
     memory = bytearray(record.tobytes())
     for at, into, _ in writes:
         into(memoryview(memory), tuple(ADDRESSES.values())[at])
@@ -112,7 +112,7 @@ def test_an_array_without_elements_lies_in_memory_that_is_there(planned: Program
 
 def test_strides_are_those_of_the_axes_whatever_the_layout() -> None:
     planned = plan(SPEC, "sm_90a", 2)
-    record, _ = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    record, _ = executable.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
     strides = {a.of: record[a.name] for a in planned.arguments if a.kind == "strides"}
     assert strides["k"] == np.array((2 * 1500 * 64, 1500 * 64, 64, 1), STRIDES)
 
@@ -166,9 +166,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def prepare(planned: Program) -> kernel.Launch:
-    record, writes = kernel.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
-    return kernel.Launch(["f"], Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, [99], planned)
+def prepare(planned: Program) -> executable.Launch:
+    record, writes = executable.fill(planned, by_rows(), scalars(planned, SIZES, {"softcap": 30.0, "left": 7}))
+    return executable.Launch(["f"], Device(0, "H", by_name("sm_90a"), 132, None, 77), record, writes, [99], planned)
 
 
 def test_a_launch_takes_new_addresses_and_streams(planned: Program, launched: list[dict[str, Any]]) -> None:
@@ -247,9 +247,9 @@ def test_a_refused_launch_is_an_error(planned: Program, monkeypatch: pytest.Monk
 
 def test_a_module_is_loaded_once_a_device(planned: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
-    monkeypatch.setattr(kernel, "_load", lambda _, target: loaded.append(target.ordinal) or f"function {target.ordinal}")
+    monkeypatch.setattr(executable, "_load", lambda _, target: loaded.append(target.ordinal) or f"function {target.ordinal}")
     source = Source("f", "", "sm_90a", ("forward",), ())
-    made = kernel.Executable(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
+    made = executable.Executable(planned, source, Binary(b"", 1, 0, 0, "", 0.0, ""))
     for ordinal in (0, 1, 0, 1):
         target = SimpleNamespace(ordinal=ordinal)
         assert made.on(target) == f"function {ordinal}"  # type: ignore[arg-type]
