@@ -202,8 +202,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant,
-                                        int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant, int q_idx, int kv_begin) {
   float top[2], base[2], reference[2];   // reference: what exponents are relative to
   bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
@@ -496,10 +495,12 @@ struct Attend {                          // one block: a query tile against all 
       float inverse[2];
       #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = q_idx + 16 * m + 8 * r;
         const End end = finalize(rows[m], r, variant);
         inverse[r] = end.inverse;
-        if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) p.lse[sequence.row(work.head, row)] = end.lse;
+        const int row = q_idx + 16 * m + 8 * r;
+        if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) {
+          p.lse[sequence.row(work.head, row)] = end.lse;
+        }
       }
       #pragma unroll
       for (int i = 0; i < V_COLUMNS / 2; ++i) o[m][i] *= inverse[i / 2 % 2];

@@ -167,8 +167,8 @@ __device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
   }
 }
 
-// 8 columns of a row.
-__device__ __forceinline__ void load_columns(float* x, const float* from, const Strides& strides) {
+// 8 columns of a row, side by side.
+__device__ __forceinline__ void load_columns(float* x, const float* from) {
   ptx::load_global_x4(x, from);
   ptx::load_global_x4(x + 4, from + 4);
 }
@@ -313,7 +313,7 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
   from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
   for (int i = 0; i < PASSES; ++i)       // no conditions, so that all are under way at once
-    load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row, strides);
+    load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row);
   if (LANES * 8 > DIM || PASSES * PASS - 1 > last || !seen)
     #pragma unroll
     for (int i = 0; i < PASSES; ++i)
@@ -367,14 +367,15 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(co
   const int tile = number % tiles, head = number / tiles % heads;
   const Sequence sequence{p, number / tiles / heads};
   const bool seen = true;
-  const auto exists = [&](int kv_idx) { return true; };
-  float* const scales = (blockIdx.x % 2 ? p.v_scales : p.k_scales) + (long long)number * (SCALE_BYTES / 4);
+  const auto exists = [](int) { return true; };
   if (blockIdx.x % 2 == 0)
     split_tile<QK_DIM, QK_STORED>(sequence.rows(p.k, p.k_strides, head), p.k_strides, tile * BLOCK_N, sequence.kv_len(),
-                                  p.k_planes + (long long)number * (K_BYTES / 2), scales, words, seen, exists);
+                                  p.k_planes + (long long)number * (K_BYTES / 2), p.k_scales + (long long)number * (SCALE_BYTES / 4),
+                                  words, seen, exists);
   else
     split_tile<V_DIM, V_STORED>(sequence.rows(p.v, p.v_strides, head), p.v_strides, tile * BLOCK_N, sequence.kv_len(),
-                                p.v_planes + (long long)number * (V_BYTES / 2), scales, words, seen, exists);
+                                p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4),
+                                words, seen, exists);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
@@ -448,7 +449,8 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
       const int q_idx = min(work.block * BLOCK_M + row + 8 * r, sequence.q_len() - 1);   // beyond the end the last row again
       const float* const from = sequence.rows(p.q, p.q_strides, work.head) + q_idx * p.q_strides.row;
       #pragma unroll
-      for (int c = 0; c < CHUNKS; ++c) load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column, p.q_strides);
+      for (int c = 0; c < CHUNKS; ++c)
+        load_columns(x[r] + 8 * c, from + min(chunk(c) * 8, QK_DIM - 8) * p.q_strides.column);
     }
   }
   static __device__ __forceinline__ int chunk(int c) { return c * 4 + threadIdx.x % 4; }
@@ -923,7 +925,7 @@ struct AttendPlain {
     softmax<MASKED>(s, rows, rescale, unit, {1.0f, 1.0f}, variant, work.block * BLOCK_M + warp_row + lane / 4, tile * BLOCK_N);
     __syncthreads();
     load_rows<BLOCK_N, V_DIM>(tile_at, sequence.rows(p.v, p.v_strides, work.kv_head), p.v_strides, tile * BLOCK_N,
-                              [&](int kv_idx) { return kv_idx < sequence.kv_len() && true; });
+                              [&](int kv_idx) { return kv_idx < sequence.kv_len(); });
     __syncthreads();
     output(s, rescale, unit);
   }

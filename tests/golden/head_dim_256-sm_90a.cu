@@ -231,8 +231,7 @@ __device__ __forceinline__ void exponentials(float (&s)[BLOCK_N / 2], int r, flo
 
 // Raw products become exponentials in place. Returns in `rescale` the factors that bring o and l to the new maximum.
 template <bool MASKED>
-__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant,
-                                        int q_idx, int kv_begin) {
+__device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, float (&rescale)[2], const Variant& variant, int q_idx, int kv_begin) {
   float top[2], base[2], reference[2];   // reference: what exponents are relative to
   bool raised = false;                   // a maximum rises, or what scores are compared with is large
   #pragma unroll
@@ -476,6 +475,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void release(u32 barriers, int nth) const { if (leader) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
   __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
   __device__ __forceinline__ u32 query_place() const { return dealt % QUERY_STAGES; }
+  __device__ __forceinline__ int first_row(const Work& work) const {
+    return work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;
+  }
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }
@@ -537,15 +539,17 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void queries_read() const { release(Q_EMPTY, query_place()); }
 
   // o / l through shared memory to o, the other outputs of a row straight from the registers.
-  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work, int q_idx) {
+  __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work) {
     const Sequence sequence{p, work.batch};
     float inverse[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = q_idx + 8 * r;
       const End end = finalize(rows, r, variant);
       inverse[r] = end.inverse;
-      if (work.v_split == 0 && (lane & 3) == 0 && row < sequence.q_len()) p.lse[sequence.row(work.head, row)] = end.lse;
+      const int row = first_row(work) + 8 * r;
+      if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) {
+        p.lse[sequence.row(work.head, row)] = end.lse;
+      }
     }
     #pragma unroll
     for (int i = 0; i < V_COLUMNS / 2; ++i) o[i] *= inverse[i / 2 % 2];
@@ -579,7 +583,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
       const Variant variant(p, work.batch, work.head, work.kv_head);
-      const int q_idx = work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;
+      const int q_idx = first_row(work);
       const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
@@ -604,7 +608,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         meet();                          // all four warps have seen q full; no product holds them together here
         queries_read();
       }
-      write(o, rows, variant, work, q_idx);
+      write(o, rows, variant, work);
     }
     if (leader) ptx::tma_store_wait();
   }
