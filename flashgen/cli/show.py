@@ -66,11 +66,11 @@ def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):
         yield f"\n// {title}"
         yield from (f"const {m.type} {m.name} = {m.value};" for m in members)
-    yield "\n// score, in units of `outer` log2, from the raw product s"
-    yield from holes.score or ("return s;",)
-    yield f"// outer: {holes.outer}"
+    yield "\n// score, in units of `factor` log2, from the raw product s"
+    yield from holes.score.body.lines if holes.score.body else ("return s;",)
+    yield f"// factor: {holes.score.factor}"
     yield "\n// whether row and column see each other"
-    yield from holes.keep
+    yield from holes.mask.body.lines
     keys = chosen.attention.ranges.cuda()
     yield "\n// key tiles of a query tile"
     yield from keys.lines

@@ -119,7 +119,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tupl
 def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
-    least = strategy.lazy_from[found.instructions.special > 0]
+    least = strategy.lazy_from[found.score.instructions.special > 0]
     schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and spec.head_dim.v >= least else "always")
     if schedule.rescale == "lazy" and "max" in row_outputs(spec):
         if spec.schedule.threshold:

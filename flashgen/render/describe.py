@@ -24,8 +24,8 @@ def describe(program: Program) -> list[tuple[str, str]]:
     taken = max(kernel.smem.bytes for kernel in program.attentions)
     return [
         ("arrays", f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays),
-        ("score", program.holes.description_score),
-        ("mask", program.holes.description_mask),
+        ("score", program.holes.score.text),
+        ("mask", program.holes.mask.text),
         *([("planes", program.planes.text)] if program.planes else []),
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
         ("keys", f"of a query tile: {_runs(program)}"),

@@ -127,19 +127,19 @@ def text(holes):
         "set_uniform": " ".join(f"{m.name} = {m.value};" for m in holes.uniform),
         "row": " ".join(f"{m.type} {m.name};" for m in holes.row),
         "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
-        "outer": holes.outer,
-        "column_slope": holes.column_slope or "0.0f",
-        "row_bias": holes.row_bias or "0.0f",
-        "raw": "*s + variant.column_slope(p) * float(column)" if holes.column_slope else "*s",
-        "besides": " + variant.row_bias(p, row)" if holes.row_bias else "",
+        "outer": holes.score.factor,
+        "column_slope": holes.score.column_slope or "0.0f",
+        "row_bias": holes.score.row_bias or "0.0f",
+        "raw": "*s + variant.column_slope(p) * float(column)" if holes.score.column_slope else "*s",
+        "besides": " + variant.row_bias(p, row)" if holes.score.row_bias else "",
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
             f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "
             f"at[0].{r.name} = {r.halves(r.name)[0]}, at[1].{r.name} = {r.halves(r.name)[1]};"
             for r in holes.reads
         ),
-        "score": " ".join(holes.score or ["return s;"]),
-        "keep": " ".join(holes.keep),
+        "score": " ".join(holes.score.body.lines if holes.score.body else ["return s;"]),
+        "keep": " ".join(holes.mask.body.lines),
     }
 
 

@@ -6,9 +6,9 @@ slope * float(column), is the same in every row and every key tile: the sums of 
 
 from dataclasses import dataclass
 
-from flashgen.expr.holes.bind import ROW, UNIFORM, S, level
+from flashgen.expr.holes.bind import S, level
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import Call, Node
+from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Node
 from flashgen.expr.prove.linear import COLUMN, Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 

@@ -9,47 +9,51 @@ from flashgen.expr.language.fold import as_float, call
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, names
+from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.prove.linear import COLUMN
 from flashgen.expr.prove.signs import NOTHING, Signs
+from flashgen.spec.words import argument
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
 
-S, KV_BEGIN, KV = Name("s", "float"), Name("kv_begin", "int"), Name("kv_idx", "int")
-SCALE = Name("p.softmax_scale", "float")
+S, KV_BEGIN, KV = Name("s", "float", ELEMENT), Name("kv_begin", "int", ROW), Name("kv_idx", "int")
+SCALE = Argument("p.softmax_scale", "float")
 RENAMED: Mapping[str, Node] = {
     "s": Call("*", (SCALE, S), "float"),
     "b": Name("batch", "int"),
     "h": Name("head", "int"),
     "hk": Name("kv_head", "int"),
-    "q_idx": Name("q_idx", "int"),
+    "q_idx": Name("q_idx", "int", ROW),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
-    "q_len": Name("p.q_len", "int"),
-    "kv_len": Name("p.kv_len", "int"),
+    "q_len": Argument("p.q_len", "int"),
+    "kv_len": Argument("p.kv_len", "int"),
 }
 EXTENTS: Mapping[str | int, Node] = {  # of tensors
-    "b": Name("p.batch", "int"),
-    "hq": Name("p.heads", "int"),
-    "hk": Call("quotient", (Name("p.heads", "int"), Name("p.group", "int")), "int"),
+    "b": Argument("p.batch", "int"),
+    "hq": Argument("p.heads", "int"),
+    "hk": Call("quotient", (Argument("p.heads", "int"), Argument("p.group", "int")), "int"),
     "q_len": RENAMED["q_len"],
     "kv_len": RENAMED["kv_len"],
     "q_words": Call("quotient", (Call("+", (RENAMED["q_len"], Const(31, "int")), "int"), Const(32, "int")), "int"),
 }
+OWN = frozenset({SCALE, *(Argument(f"p.{name}", "int") for name in ("q_len", "kv_len", "batch", "heads", "group"))})  # of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
-LEVELS = {"s": 3, "column": 3, "q_idx": 2, "kv_begin": 2}  # of names: 3 an element, 2 a row; all others are uniform
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
-PREFIXES = {"row": 2, "at": 3}
-UNIFORM, ROW, ELEMENT = 1, 2, 3
 
 
 def level(node: Node) -> int:
     """Where it varies: over elements, rows or query tiles; 0: nowhere."""
     if isinstance(node, Const):
         return 0
-    return max((LEVELS.get(name) or PREFIXES.get(name.partition(".")[0], UNIFORM) for name in names(node)), default=UNIFORM)
+    return max((below.level for below in walk(node) if isinstance(below, Name)), default=UNIFORM)
+
+
+def varies(node: Node) -> bool:
+    """Whether it differs from element to element."""
+    return level(node) == ELEMENT
 
 
 class Binder:
@@ -61,7 +65,7 @@ class Binder:
         self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
-        positives |= {f"p.arg_{p.name}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        positives |= {f"p.{argument(p.name)}": frozenset([p.name]) for p in spec.params if p.default > 0}
         self.integers = Integers(of_language)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
@@ -75,13 +79,13 @@ class Binder:
         """
         match node:
             case Name(name, type):
-                return RENAMED.get(name) or Name(f"p.arg_{name}", type)
+                return RENAMED.get(name) or Argument(f"p.{argument(name)}", type)
             case Load(tensor, indices, type):
                 bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
                 inside = tuple(self._clamped(index, extent) for index, extent in bound)
                 if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(tensor, inside[:-1], type)
-                return Load(f"p.arg_{tensor}", inside, type)
+                return Load(f"p.{argument(tensor)}", inside, type)
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
             case Call(op, args, type):
@@ -93,9 +97,9 @@ class Binder:
         return node
 
     def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
-        address = Load(f"p.arg_{tensor}.address", (*indices, KV_BEGIN), POINTERS[type])
+        address = Load(f"p.{argument(tensor)}.address", (*indices, KV_BEGIN), POINTERS[type])
         if address not in self.reads:
-            self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type)
+            self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type, ELEMENT)
         read = self.reads[address]
         return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 

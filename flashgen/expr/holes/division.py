@@ -7,9 +7,9 @@ n divides what differs from column to column, a sum x = rest + columns, with col
     x % n == k  where  0 <= k < n  and  columns % n == (k - rest) % n
 """
 
-from flashgen.expr.holes.bind import ELEMENT, UNIFORM, level
+from flashgen.expr.holes.bind import level
 from flashgen.expr.language.fold import FALSE, TRUE, call
-from flashgen.expr.language.nodes import Call, Const, Node, names, rebuild
+from flashgen.expr.language.nodes import ELEMENT, UNIFORM, Call, Const, Node, names, rebuild
 from flashgen.expr.prove.integers import Integers
 from flashgen.expr.prove.linear import Sum, assemble, collect, plus, times, zero
 from flashgen.expr.prove.signs import NOTHING, Signs

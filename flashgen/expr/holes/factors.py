@@ -1,6 +1,6 @@
 """Uniform factors of q.k, which a kernel makes one of where the text may multiply in steps: float32 has to hold their product."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,17 @@ def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Require
 
     Raises SpecError for a factor of constants that breaks it. A factor of what only the kernel knows has none.
 
+    >>> from flashgen.expr.language.nodes import Argument
     >>> from flashgen.spec import Spec
     >>> spec = Spec(head_dim=16, dtype="float16", score="tanh(s / cap)", params={"cap": 50.0})
-    >>> factor = Call("/", (SCALE, Name("p.arg_cap", "float")), "float")
+    >>> factor = Call("/", (SCALE, Argument("p.arg_cap", "float")), "float")
     >>> [rule.text for rule in held([factor], Const(0.25, "float"), spec)]
     ['0 < abs(0.25 / cap) <= 3.4028235e+38']
     """
     params = {p.name for p in spec.params}
+    meanings: dict[str, Node] = {f"p.{p.argument}": Name(p.name, p.type) for p in spec.params} | {SCALE.name: scale}
     for bound in factors:
-        factor = fold(_of_language(bound, scale))
+        factor = fold(_of_language(bound, meanings))
         if any(isinstance(node, Load) for node in walk(factor)) or not names(factor) <= params:
             continue
         condition, text = _holds(factor), f"0 < abs({show(factor)}) <= {show(MOST)}"
@@ -44,13 +46,10 @@ def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Require
             raise SpecError(f"{MESSAGE}, {show(factor)}", spec.position("score"), f"write numbers for which {text}")
 
 
-def _of_language(node: Node, scale: Node) -> Node:
-    match node:
-        case Name(SCALE.name):
-            return scale
-        case Name(name, type):
-            return Name(name.removeprefix("p.arg_"), type)
-    return rebuild(node, lambda child: _of_language(child, scale))
+def _of_language(node: Node, meanings: Mapping[str, Node]) -> Node:
+    if isinstance(node, Name):
+        return meanings.get(node.name, node)
+    return rebuild(node, lambda child: _of_language(child, meanings))
 
 
 def _holds(factor: Node) -> Node:

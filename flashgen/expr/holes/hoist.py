@@ -1,16 +1,31 @@
 """Members and statements: what varies less is computed further outside, and what occurs twice once."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from flashgen.expr.holes.bind import ELEMENT, ROW, UNIFORM, level
+from flashgen.expr.holes.bind import OWN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.instructions import Instructions
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, children, names, rebuild
+from flashgen.expr.language.nodes import (
+    ELEMENT,
+    ROW,
+    UNIFORM,
+    Argument,
+    Call,
+    Const,
+    Load,
+    Name,
+    Node,
+    Type,
+    children,
+    names,
+    rebuild,
+    walk,
+)
 from flashgen.expr.prove.integers import Integers
 from flashgen.expr.prove.linear import COLUMN, Varies, normal
 
@@ -64,7 +79,36 @@ class Kept:
 
     name: str
     value: Node
-    comment: str
+    comment: str = ""
+    end: bool = False  # whether columns are below it where they are seen
+
+
+@dataclass(frozen=True)
+class Body:
+    """The statements of a function that returns an element's value."""
+
+    lines: tuple[str, ...]
+    nodes: tuple[Node, ...]  # what they compute
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it reads params, or tensors at indices of which nothing is known."""
+        return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in OWN) for node in self._below())
+
+    @property
+    def divides(self) -> bool:
+        """Whether it divides by what only the kernel knows."""
+        return any(
+            isinstance(node, Call) and node.op in ("quotient", "remainder") and node.args[1].type == "Divisor" for node in self._below()
+        )
+
+    def reads(self, member: str) -> bool:
+        """Whether it reads a member of Row."""
+        return any(node.name == f"row.{member}" for node in self._below() if isinstance(node, Name))
+
+    def _below(self) -> Iterator[Node]:
+        for node in self.nodes:
+            yield from walk(node)
 
 
 class Hoist:
@@ -81,18 +125,18 @@ class Hoist:
         """A uniform number as a constant or the name of a member."""
         return cuda(self._outside(node, ELEMENT, hint, comment))
 
-    def member(self, node: Node, hint: str, comment: str = "") -> str:
-        """The name of a member of Row that holds this."""
-        return cuda(self._outside(node, ELEMENT, hint, comment))
+    def member(self, node: Node, hint: str) -> str:
+        """The name of the member of Row that holds this."""
+        return cuda(self._outside(node, ELEMENT, hint)).removeprefix("row.")
 
-    def statements(self, node: Node) -> tuple[str, ...]:
-        """A body that returns the element's value."""
+    def body(self, node: Node) -> Body:
+        """The body that returns an element's value."""
         value = self._lift(node, ELEMENT)
         locals = Names(self.names[UNIFORM].taken)
-        shared = _Sharing([Kept("", value, "")], locals, lambda node: LOCALS[node.type]).result
+        shared = _Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         self.instructions += instructions((k.value for k in shared), self._both_rows)
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
-        return (*lines, f"return {cuda(shared[-1].value)};")
+        return Body((*lines, f"return {cuda(shared[-1].value)};"), tuple(k.value for k in shared))
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""
@@ -102,13 +146,13 @@ class Hoist:
         """Whether it is the same in both rows of a thread."""
         same = {f"row.{k.name}" for k in self.of_any_row()}
         same |= {"column", *(k.name for k in self.kept[UNIFORM].values())}
-        return all(name in same or name.startswith("p.") for name in names(node))
+        return all(isinstance(x, Argument) or x.name in same for x in walk(node) if isinstance(x, Name))
 
     def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
         """Of Variant and of Row, in an order that computes them."""
         levels = []
-        for at, prefix in ((UNIFORM, ""), (ROW, "row.")):
-            kept = _Sharing(self.kept[at].values(), self.names[at], _name, prefix).result
+        for at in (UNIFORM, ROW):
+            kept = _Sharing(self.kept[at].values(), self.names[at], _name, at).result
             levels.append(tuple(Member(type=k.value.type, name=k.name, value=cuda(k.value), comment=k.comment) for k in kept))
         return levels[0], levels[1]
 
@@ -144,16 +188,16 @@ class Hoist:
             tidy = self.tidy(node, lambda n: not isinstance(n, Const))
         if level(tidy) < varies:
             return self._outside(tidy, at, hint, comment)
-        if isinstance(tidy, Name) and tidy.name.startswith("p."):
+        if isinstance(tidy, Argument):
             return tidy
         if varies == 0:
             return self._lift(tidy, 0)
         known = self.kept[varies]
         value = self._lift(tidy, varies)
         if value not in known:
-            known[value] = Kept(self.names[varies].fresh(hint or _name(tidy)), value, comment)
-        name = known[value].name
-        return Name(f"row.{name}" if varies == ROW else name, value.type)
+            name = self.names[varies].fresh(hint or _name(tidy))
+            known[value] = Kept(name=name, value=value, comment=comment, end=(hint, comment) == BOUNDS["<"])
+        return _member(known[value].name, value.type, varies)
 
     def tidy(self, node: Node, varies: Varies) -> Node:
         """The node with its sums gathered, where 64 bits hold each of them."""
@@ -163,6 +207,11 @@ class Hoist:
     def _short(self, x: Node, n: Node) -> bool:
         """Whether 32 bits hold what is divided and what divides."""
         return n.type == "int" and self.integers.fits(x) and self.integers.fits(n)
+
+
+def _member(name: str, type: Type, at: int) -> Name:
+    """What a member of Variant or of Row, or a local, is read as."""
+    return Name(f"row.{name}" if at == ROW else name, type, at)
 
 
 def _name(node: Node) -> str:
@@ -184,8 +233,9 @@ def _name(node: Node) -> str:
 class _Sharing:
     """Computes every operation that occurs in two places once, before its first use; and what would make a line too long to read."""
 
-    def __init__(self, kept: Iterable[Kept], names: Names, hint: Callable[[Node], str], prefix: str = ""):
-        self.names, self.hint, self.prefix = names, hint, prefix
+    def __init__(self, kept: Iterable[Kept], names: Names, hint: Callable[[Node], str], at: int):
+        """`at`: the level of what is kept."""
+        self.names, self.hint, self.at = names, hint, at
         self.waiting = {k.value: k for k in kept}
         self.done: dict[Node, Name] = {}
         self.result: list[Kept] = []
@@ -203,8 +253,8 @@ class _Sharing:
 
     def _emit(self, kept: Kept) -> None:
         if self.waiting.pop(kept.value, None):
-            self.result.append(Kept(kept.name, rebuild(kept.value, self._visit), kept.comment))
-            self.done[kept.value] = Name(self.prefix + kept.name, kept.value.type)
+            self.result.append(replace(kept, value=rebuild(kept.value, self._visit)))
+            self.done[kept.value] = _member(kept.name, kept.value.type, self.at)
 
     def _visit(self, node: Node) -> Node:
         if not isinstance(node, Call | Load) or (isinstance(node, Call) and node.op == "float" and isinstance(node.args[0], Name)):
@@ -217,6 +267,6 @@ class _Sharing:
         if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
             return value
         name = self.names.fresh(self.hint(node))
-        self.result.append(Kept(name, value, ""))
-        self.done[node] = Name(self.prefix + name, node.type)
+        self.result.append(Kept(name, value))
+        self.done[node] = _member(name, node.type, self.at)
         return self.done[node]

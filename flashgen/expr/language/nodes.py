@@ -4,13 +4,14 @@ Every analysis and every printer works on these; Python's ast does not go past `
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Type = Literal["int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*"]  # the last five in kernels only
 
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are
+UNIFORM, ROW, ELEMENT = 1, 2, 3  # what a name of a kernel varies over: query tiles, rows, elements
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Const:
 class Name:
     name: str  # `s`, an index name, or a param
     type: Type
+    level: int = field(default=UNIFORM, repr=False)  # in a kernel
+
+
+class Argument(Name):
+    """A member of a kernel's Params: the same in all of a call."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class Atom(_Canonical):
         return f"{self.op}({', '.join(args)})"
 
     @cached_property
+    def reads(self) -> bool:
+        """Whether a tensor is read in it."""
+        return self.op == "read" or any(atom.reads for arg in self.args for atom, _ in arg.terms)
+
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset((self.name,)) if self.op == "name" else frozenset[str]().union(*(arg.names for arg in self.args))
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import reduce
 
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import Call, Const, Name, Node, Type, names, rebuild
+from flashgen.expr.language.nodes import ELEMENT, Call, Const, Name, Node, Type, names, rebuild
 
-COLUMN = Name("column", "int")  # of a key in its tile, known when the loop over columns is unrolled
+COLUMN = Name("column", "int", ELEMENT)  # of a key in its tile, known when the loop over columns is unrolled
 Varies = Callable[[Node], bool]
 
 

@@ -30,10 +30,15 @@ class Pairing:
     key: Int
     row: Int
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """What forms call the members of its int4."""
+        return tuple(f"{self.name}.{field}" for field in FIELDS)
+
     def strip(self, facts: Facts) -> Strip:
         """Its keys, by the names of what the kernels before the attention find."""
-        facts.known |= {f"{self.name}.{field}": (0, MAX_LENGTH) for field in FIELDS}
-        begin, end, full_begin, full_end = (named(f"{self.name}.{field}") for field in FIELDS)
+        facts.known |= dict.fromkeys(self.members, (0, MAX_LENGTH))
+        begin, end, full_begin, full_end = map(named, self.members)
         return Strip(Span(begin, end), Span(full_begin, full_end))
 
     @property
@@ -59,7 +64,7 @@ class Pairing:
             rows = slice(top, top + together)
             may, must = self._compare(low[rows, None], high[rows, None], least, most)
             found[:, rows] = (*_first_and_last(may), *_first_run(must))
-        return {f"{self.name}.{field}": np.minimum(x * block_n, kv_len) for field, x in zip(FIELDS, found, strict=True)}
+        return {name: np.minimum(x * block_n, kv_len) for name, x in zip(self.members, found, strict=True)}
 
     def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
         """Of tiles of rows and tiles of keys whose values lie between these: whether some pair may hold, and whether all must."""

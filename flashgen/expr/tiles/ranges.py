@@ -158,7 +158,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     steps = (Q_LAST_STEP, *facts.meanings.items())
     live = _live(steps, loops)
     kept = tuple(step for step in steps if step[0] in live)
-    pairings = tuple(p for p in solver.pairings if any(name.startswith(f"{p.name}.") for name in live))
+    pairings = tuple(p for p in solver.pairings if not live.isdisjoint(p.members))
     return KeyRanges(
         block_m=block_m,
         block_n=block_n,

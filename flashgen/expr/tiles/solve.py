@@ -33,6 +33,7 @@ class Solver:
     def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None):
         self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
         self.cases = 0
+        self.reads: dict[Int, str] = {}  # at no row or key: what they are called
         self.pairings: list[Pairing] = []
 
     def strips(self, node: Node, want: bool = True) -> list[Strip]:
@@ -88,8 +89,8 @@ class Solver:
                 read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
                 if not read.names.isdisjoint((ROW, KEY)):
                     return read
-                taken = sum(name.startswith("read_") for name in self.facts.meanings)
-                return self.facts.let(f"read_{taken}_{tensor}", read)
+                self.reads.setdefault(read, f"read_{len(self.reads)}_{tensor}")
+                return self.facts.let(self.reads[read], read)
             case Call(op, args):
                 return self.bounded(self.operation(op, [self.number(arg) for arg in args]))
 
@@ -239,7 +240,7 @@ class Solver:
 
 def _read(d: Int, *indices: str) -> bool:
     """Whether a tensor is read at one of these."""
-    reads = [atom for atom, _ in d.terms if "[" in atom.text]
+    reads = [atom for atom, _ in d.terms if atom.reads]
     return any(not atom.names.isdisjoint(indices) for atom in reads)
 
 

@@ -17,7 +17,7 @@ ROW = Instructions(special=1, multiply=2)  # the factor of a rescale, and the su
 def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Holes) -> Instructions:
     """Of a thread, which holds two rows and a quarter of their columns."""
     elements = tile.block_n // 2
-    score = holes.instructions.times(elements)
+    score = holes.score.instructions.times(elements)
     if not softmax.normalized:
         return score
     rescale = Instructions(multiply=tile.v_columns // 2)
@@ -28,18 +28,18 @@ def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes
 def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
     """For people: all, what the score has in it, and what its functions are off by."""
     tile, pipe, softmax, holes = draft.tile, draft.pipeline, problem.softmax, problem.holes
-    whole, score = instructions(tile, pipe, softmax, holes), holes.instructions
+    whole, score = instructions(tile, pipe, softmax, holes), holes.score.instructions
     thread = f"a thread takes {whole.special:g} special functions and {whole.multiply:g} multiplies and adds for a key tile without mask"
     part = f"; of each of its {tile.block_n // 2} elements, the score takes {score.special:g} and {score.multiply:g}"
     yield "instructions", thread + (part if score.special or score.multiply else "")
     if pipe.multiplied:
         yield "multiplied", f"one exponential in {pipe.multiplied} by multiply-adds, off by 2^-13: the score keeps special functions busy"
-    if holes.column_slope:
+    if holes.score.column_slope:
         yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
-    if holes.row_bias:
+    if holes.score.row_bias:
         yield "bias", "what rows and key tiles add to scores goes to the maximum and the reference of a row"
-    if holes.form:
-        yield "functions", _of_form(holes.form)
+    if holes.score.form:
+        yield "functions", _of_form(holes.score.form)
 
 
 def _of_form(form: Form) -> str:

@@ -91,7 +91,7 @@ class MmaSync(Strategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-        known, score = costs.of_arch(arch, self.costs), problem.holes.instructions
+        known, score = costs.of_arch(arch, self.costs), problem.holes.score.instructions
         warps, blocks, rows = draft.workers.warps, draft.workers.blocks, _rows(draft)
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
         mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes

@@ -58,7 +58,7 @@ class Wgmma(Strategy):
         keys = KEYS if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
         halves = 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
-        busy = spec.softmax.normalized and problem.holes.instructions.special > 0
+        busy = spec.softmax.normalized and problem.holes.score.instructions.special > 0
         for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
             if not multiplied or (busy and block_m == 192):
                 yield _draft(problem, block_m, block_n, n, place, ahead, multiplied, halves)
@@ -83,7 +83,7 @@ class Wgmma(Strategy):
         by_row = holes.gathers or any(read.by_row for read in holes.reads)
         extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
         gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
-        extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.instructions.special else 0
+        extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
         needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
         if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
             return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
@@ -93,7 +93,7 @@ class Wgmma(Strategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
-        known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.instructions
+        known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.score.instructions
         multiplied = 1 / pipe.multiplied if pipe.multiplied else 0
         softmax, rescale = known["weight"], 0.0
         if problem.softmax.normalized:
@@ -209,7 +209,7 @@ def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
 
 def _computes(holes: Holes) -> bool:
     """Whether score or mask hold more of an element than s."""
-    return holes.beside or holes.divides or holes.instructions.special > 1
+    return holes.score.beside or holes.divides or holes.score.instructions.special > 1
 
 
 def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:

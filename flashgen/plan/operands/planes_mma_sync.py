@@ -60,7 +60,7 @@ class PlanesMmaSync(PlanesStrategy):
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         split, known = PLANES[problem.spec.precision], costs.of_arch(arch, self.costs)
         m, n, columns, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, draft.workers.blocks
-        mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.instructions
+        mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.score.instructions
         query = 0 if pipe.query_in_registers else tile.qk_columns
         products = n * columns / 128 * len(split.products)  # instructions of a warp
         element = known["softmax"] + known["plane"] * split.count + score.floats

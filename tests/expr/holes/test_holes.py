@@ -28,10 +28,10 @@ def lines(members):
 
 def test_a_linear_score_has_no_hole():
     found = emitted()
-    assert found.score is None
-    assert (lines(found.uniform), found.outer) == (["float factor = p.softmax_scale * 1.442695f;"], "factor")
-    assert (lines(found.row), found.keep) == (["int end = p.kv_len - kv_begin;"], ("return column < row.end;",))
-    assert (found.requires, found.description_score, found.description_mask) == ((), "s", "True")
+    assert found.score.body is None
+    assert (lines(found.uniform), found.score.factor) == (["float factor = p.softmax_scale * 1.442695f;"], "factor")
+    assert (lines(found.row), found.mask.body.lines) == (["int end = p.kv_len - kv_begin;"], ("return column < row.end;",))
+    assert (found.requires, found.score.text, found.mask.text) == ((), "s", "True")
 
 
 def test_causal_softcap():
@@ -42,7 +42,7 @@ def test_causal_softcap():
         "int offset = p.kv_len - p.q_len + 1;",
     ]
     assert lines(found.row) == ["int end = min(q_idx + offset, p.kv_len) - kv_begin;"]
-    assert (found.score, found.keep) == (("return ptx::tanh(inner * s);",), ("return column < row.end;",))
+    assert (found.score.body.lines, found.mask.body.lines) == (("return ptx::tanh(inner * s);",), ("return column < row.end;",))
     assert [r.text for r in found.requires] == [
         "softcap > 0",
         "0 < abs(softcap * 1.442695) <= 3.4028235e+38",
@@ -50,7 +50,7 @@ def test_causal_softcap():
     ]
     assert evaluate(found.requires[0].node, {"softcap": 50.0})
     assert not evaluate(found.requires[0].node, {"softcap": float("nan")})
-    assert found.description_mask == "kv_idx <= q_idx + kv_len - q_len"
+    assert found.mask.text == "kv_idx <= q_idx + kv_len - q_len"
 
 
 ALIBI = {"mask": "causal", "score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
@@ -60,10 +60,10 @@ def test_alibi_is_two_multiply_adds():
     found = emitted(**ALIBI)
     assert lines(found.uniform)[0] == "float slope = p.arg_slopes(head);"
     assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
-    assert found.score == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
-    assert found.outer == "1.442695f"
-    assert found.instructions == Instructions(multiply=2)
-    assert (found.column_slope, found.row_bias) == (None, None)
+    assert found.score.body.lines == ("return fmaf(p.softmax_scale, s, fmaf(slope, float(column), row.bias));",)
+    assert found.score.factor == "1.442695f"
+    assert found.score.instructions == Instructions(multiply=2)
+    assert (found.score.column_slope, found.score.row_bias) == (None, None)
 
 
 def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
@@ -73,8 +73,9 @@ def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
         "float slope = p.arg_slopes(head) / p.softmax_scale;",
     ]
     assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
-    assert (found.score, found.column_slope, found.row_bias, found.outer) == (None, "slope", "row.bias", "factor")
-    assert found.instructions == Instructions(multiply=0.5, other=0.5)  # for both rows: computed and copied
+    assert found.score.body is None
+    assert (found.score.column_slope, found.score.row_bias, found.score.factor) == ("slope", "row.bias", "factor")
+    assert found.score.instructions == Instructions(multiply=0.5, other=0.5)  # for both rows: computed and copied
 
 
 @pytest.mark.parametrize(("score", "column_slope", "row_bias"), [
@@ -95,14 +96,14 @@ def test_what_is_apart(score, column_slope, row_bias):
     tensors = {name: {"shape": [extent], "dtype": "float32"} for name, extent in of.items()}
     params = read({"c": 0.5, "temperature": 2.0}, score)
     found = emitted(apart=True, score=score, tensors=read(tensors, score), params=params)
-    assert (found.column_slope, found.row_bias) == (column_slope, row_bias)
+    assert (found.score.column_slope, found.score.row_bias) == (column_slope, row_bias)
 
 
 def test_window_of_a_param():
     found = emitted(mask="window(w, 0)", params={"w": 127})
     assert "int index = int(min(max((long long)offset_2 - p.arg_w, -1073741824LL), 1073741824LL));" in lines(found.uniform)
     assert lines(found.row)[0] == "int begin = (flag ? 0 : q_idx + index) - kv_begin;"
-    assert found.keep == ("return (column >= row.begin) & (column < row.end);",)
+    assert found.mask.body.lines == ("return (column >= row.begin) & (column < row.end);",)
     assert [r.text for r in found.requires] == ["w >= -1"]
 
 
@@ -113,34 +114,34 @@ def test_chunk_is_two_bounds():
         "int begin = row.index - kv_begin;",
         "int end = min(min(row.index + 64, q_idx + offset_2), p.kv_len) - kv_begin;",
     ]
-    assert found.keep == ("return (column >= row.begin) & (column < row.end);",)
+    assert found.mask.body.lines == ("return (column >= row.begin) & (column < row.end);",)
 
 
 def test_a_remainder_that_is_compared_is_divided_once_a_row():
     found = emitted(mask="causal & ((q_idx - kv_idx) % 4 == 0)")
     assert "int index = floor_mod(q_idx - kv_begin, 4);" in lines(found.row)
-    assert found.keep == ("return (column < row.end) & (remainder(column, 4) == row.index);",)
+    assert found.mask.body.lines == ("return (column < row.end) & (remainder(column, 4) == row.index);",)
 
 
 def test_a_param_divides_as_a_product():
     found = emitted(mask="kv_idx // n % 2 == 0", params={"n": 64})
     assert "Divisor by_index = Divisor(min(p.arg_n, 1073741824));" in lines(found.uniform)
     assert "int index = by_index.floor_mod(kv_begin);" in lines(found.row)
-    assert found.keep == ("return (column < row.end) & (remainder(by_index.quotient(column + row.index), 2) == row.index_2);",)
+    assert found.mask.body.lines == ("return (column < row.end) & (remainder(by_index.quotient(column + row.index), 2) == row.index_2);",)
 
 
 def test_bucketed_bias_reads_a_table():
     found = emitted(score="s + table[min(abs(q_idx - kv_idx) // 8, 31), h]", tensors={"table": {"shape": [32, "hq"], "dtype": "float32"}})
     assert lines(found.uniform) == ["int h = head;"]
     assert lines(found.row) == ["int offset = q_idx - kv_begin;", "int end = p.kv_len - kv_begin;"]
-    assert found.score == ("return fmaf(p.softmax_scale, s, p.arg_table(min(quotient(abs(row.offset - column), 8), 31), h));",)
+    assert found.score.body.lines == ("return fmaf(p.softmax_scale, s, p.arg_table(min(quotient(abs(row.offset - column), 8), 31), h));",)
 
 
 def test_a_mask_of_a_tensor_is_read_along_the_keys():
     found = emitted(mask="keep[b, h, q_idx, kv_idx]", tensors={"keep": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bool"}})
     assert "const bool* keep_row = p.arg_keep.address(b, h, min(q_idx, last_query), kv_begin);" in lines(found.row)
     assert found.reads == (Read("u32", "arg_keep", "p.arg_keep", "keep_row", by_row=True),)
-    assert found.keep == ("return (column < row.end) & flag_at(at.arg_keep, column);",)
+    assert found.mask.body.lines == ("return (column < row.end) & flag_at(at.arg_keep, column);",)
     assert lines(found.uniform)[-1] == "bool paired = p.arg_keep.paired(p.kv_len);"
 
 
@@ -152,28 +153,28 @@ def test_a_mask_of_a_tensor_is_read_along_the_keys():
     ("bit(n, kv_idx)", ("kv_begin",)),
 ])  # fmt: skip
 def test_what_all_rows_of_a_mask_share(mask, early):
-    assert emitted(mask=mask, params=read({"n": 3}, mask)).early == early
+    assert emitted(mask=mask, params=read({"n": 3}, mask)).mask.early == early
 
 
 def test_temperature_of_a_head_is_one_product():
     found = emitted(score="s / temperature[h]", tensors={"temperature": {"shape": ["hq"], "dtype": "float32"}})
     assert lines(found.uniform) == ["float inner = p.softmax_scale / p.arg_temperature(head);"]
-    assert (found.score, found.outer, found.requires) == (("return inner * s;",), "1.442695f", ())
+    assert (found.score.body.lines, found.score.factor, found.requires) == (("return inner * s;",), "1.442695f", ())
 
 
 def test_what_moves_to_outer_is_positive():
-    assert emitted(score="s * t", params={"t": -1.0}).score == ("return inner * s;",)
-    assert emitted(score="s / t", params={"t": 2}).score is None
-    assert emitted(score="-s").score is not None
-    assert emitted(scale="0-1").score is not None
+    assert emitted(score="s * t", params={"t": -1.0}).score.body.lines == ("return inner * s;",)
+    assert emitted(score="s / t", params={"t": 2}).score.body is None
+    assert emitted(score="-s").score.body is not None
+    assert emitted(scale="0-1").score.body is not None
     scaled = [r.text for r in emitted(scale="t / 2", params={"t": 1.0}).requires]
     assert scaled == ["t > 0", "t / 2.0 >= 7.888609e-31", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
-    assert emitted(score="exp(e) * s / (1 + sqrt(kv_len))", params={"e": -3.0}).score is None
+    assert emitted(score="exp(e) * s / (1 + sqrt(kv_len))", params={"e": -3.0}).score.body is None
 
 
 def test_what_occurs_twice_is_computed_once():
     found = emitted(score="where(s > 0, tanh(s), 2 * tanh(s))")
-    assert found.score == (
+    assert found.score.body.lines == (
         "const float x = p.softmax_scale * s;",
         "const float x_2 = ptx::tanh(x);",
         "return x > 0.0f ? x_2 : 2.0f * x_2;",
@@ -182,7 +183,11 @@ def test_what_occurs_twice_is_computed_once():
 
 def test_weights_are_whole():
     found = emitted(apart=True, softmax="none", **ALIBI)
-    assert (found.column_slope, found.row_bias, found.score) == (None, None, emitted(softmax="none", **ALIBI).score)
+    assert (found.score.column_slope, found.score.row_bias, found.score.body.lines) == (
+        None,
+        None,
+        emitted(softmax="none", **ALIBI).score.body.lines,
+    )
 
 
 def test_text_is_the_same_every_time():

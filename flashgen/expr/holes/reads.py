@@ -1,0 +1,50 @@
+"""Reads along the keys: elements of a tensor beside each other, read ahead of the scores that they are for."""
+
+from dataclasses import dataclass
+
+from flashgen.expr.holes.bind import level
+from flashgen.expr.holes.hoist import Hoist
+from flashgen.expr.language.nodes import UNIFORM, Load, Name
+
+
+@dataclass(frozen=True)
+class Read:
+    """Elements of a tensor beside each other along the keys, read before the score that they are for is there."""
+
+    type: str
+    name: str  # a member of At
+    tensor: str  # as the text calls it
+    address: str  # of the first, a member of Row
+    by_row: bool  # whether it differs from query to query
+
+    @property
+    def flags(self) -> bool:
+        """Whether they are bools, of which two share a word."""
+        return self.type == "u32"
+
+    @property
+    def pair(self) -> str:
+        """The type of two beside each other."""
+        return self.type if self.flags else f"Two<{self.type}>"
+
+    @property
+    def rows(self) -> tuple[str, str]:
+        """What two elements of each row of two are called: the same unless rows differ."""
+        return self.name, f"below_{self.name}" if self.by_row else self.name
+
+    def of_row(self, r: int) -> str:
+        """Two elements of a row of two."""
+        return f"{self.tensor}.template {'flags' if self.flags else 'two'}<PAIRED>(row[{r}].{self.address}, column, end)"
+
+    def halves(self, name: str) -> tuple[str, str]:
+        """Its left and its right element."""
+        return (name, name) if self.flags else (f"{name}.left", f"{name}.right")
+
+
+def read(hoist: Hoist, address: Load, name: Name) -> Read:
+    """The read that begins at an address and is called so."""
+    _, _, called = name.name.partition(".")
+    by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
+    member = hoist.member(address, called.removeprefix("arg_") + "_row")
+    kind = "u32" if address.type == "const bool*" else name.type
+    return Read(type=kind, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)

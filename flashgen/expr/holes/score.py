@@ -1,0 +1,65 @@
+"""A bound score told apart: a positive uniform factor, what a row and a column have of it, and what is left for an element."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flashgen.expr.holes.apart import take_apart
+from flashgen.expr.holes.bind import SCALE, level, varies
+from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
+from flashgen.expr.prove.linear import Sum, assemble, collect, zero
+from flashgen.expr.prove.signs import Signs
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+ONE = Const(1.0, "float")
+LEAST_CONSTANT = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Score:
+    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`; the raw q.k begins at `column_slope` times the column."""
+
+    factor: Node
+    rest: Node
+    row_bias: Node | None = None
+    column_slope: Node | None = None
+    proof: frozenset[str] = frozenset()  # the params that the sign of the factor rests on
+
+    @property
+    def beside(self) -> bool:
+        """Whether it computes of an element what is neither s nor a multiple of its column."""
+        calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))
+        return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
+
+
+def told_apart(bound: Node, spec: "Spec", signs: Signs, apart: bool) -> Score:
+    """The parts of a bound score; `apart`: what a row and a column have of it is taken from the elements."""
+    total = collect(bound, varies)
+    if not spec.softmax.normalized:
+        return Score(factor=ONE, rest=assemble(total))
+    if not apart:
+        factor, rest, proof = _split(total, signs)
+        return Score(factor=factor, rest=assemble(rest), proof=proof)
+    parts = take_apart(total, signs)
+    factor, rest, proof = _split(parts.rest, signs)
+    row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
+    if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
+        return told_apart(bound, spec, signs, apart=False)
+    return Score(factor=factor, rest=assemble(rest), row_bias=row_bias, column_slope=parts.column_slope, proof=proof)
+
+
+def _may_divide(factor: Node) -> bool:
+    """Whether it is the scale of a call, which is not next to 0, but for a constant that is not either: what it divides stays finite."""
+    constants = [node.value for node in walk(factor) if isinstance(node, Const)]
+    return names(factor) <= {SCALE.name} and all(abs(value) >= LEAST_CONSTANT for value in constants)
+
+
+def _split(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
+    """The score as a positive uniform factor times the rest, and the params that the sign of the factor rests on."""
+    if len(total.terms) == 1 and total.const == zero("float"):
+        core, factor = total.terms[0]
+        proof = signs.positive(factor)
+        if proof is not None and level(factor) <= UNIFORM:
+            return factor, Sum(total.const, ((core, ONE),)), proof
+    return ONE, total, frozenset()
