@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import emulate
+from flashgen.expr.language.scope import words as language_words
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
@@ -81,7 +82,7 @@ def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Progr
 def words(family: str) -> list[str]:
     """The identifiers of a family's text that a param may be called."""
     found = set(re.findall(r"[A-Za-z]\w*", render(planned(family, ["one"], ["two"])).text))
-    return sorted(name for name in found if not value_name_fault(name) and name not in IDS)
+    return sorted(name for name in found if not value_name_fault(name) and name not in language_words() and name not in IDS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
