@@ -72,6 +72,18 @@ def test_examples_run_as_they_stand(page, monkeypatch):
     assert examples.examples
 
 
+def test_code_that_is_quoted_stands_in_the_code():
+    """Blocks of Python and TOML without a prompt are excerpts."""
+    kinds = {".py", ".toml"}
+    sources = [path for folder in ("flashgen", "tests") for path in (ROOT / folder).rglob("*.*") if path.suffix in kinds]
+    text = (DOCS / "how_to_add.md").read_text()
+    quoted = [block for block in re.findall(r"```(?:python|toml)\n(.*?)```", text, re.DOTALL) if ">>> " not in block]
+    assert len(quoted) == 3
+    for block in quoted:
+        lines = set(filter(None, block.splitlines()))
+        assert any(lines <= set(path.read_text().splitlines()) for path in sources), block
+
+
 def test_the_walk_begins_with_the_shipped_spec():
     text = re.search(r"```yaml\n(.*?)```", (DOCS / "walk.md").read_text(), re.DOTALL)[1]
     assert text == (ROOT / "specs" / "softcap.yaml").read_text()
