@@ -1,9 +1,10 @@
 """CUDA text to C++ for this machine: every asm statement becomes a call of that instruction's twin in host/ptx.hpp."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flashgen.emulate.asm import Asm, Operand, pieces, split, statements
 from flashgen.emulate.runs import with_runs
 from flashgen.emulate.types import with_types
 from flashgen.errors import BackendError
@@ -19,12 +20,9 @@ const Entry entries[] = {{ {entries}, {{}} }};
 }}
 """
 REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", ".b64": "std::uint64_t", ".f32": "float"}
-STATEMENT = re.compile(r"\basm\s*(?:volatile\s*)?\(")
 ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(')
 PARAMETER = re.compile(r"const __grid_constant__ (\w+) (\w+)")  # nobody copies it
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
-
-Operand = tuple[str, str]  # constraint and expression of asm: ("=r", "(x)")
 
 
 @dataclass(frozen=True)
@@ -62,40 +60,29 @@ def translate(cuda: str, name: str) -> HostText:
     """
     cuda = with_runs(cuda)
     instructions: list[Instruction] = []
-    pieces, at = [], 0
-    for match in STATEMENT.finditer(cuda):
-        opening = match.end() - 1
-        closing = closing_parenthesis(cuda, opening)
-        line = cuda.count("\n", 0, match.start()) + 1
-        calls = list(statements(cuda[opening + 1 : closing], line, instructions))
-        pieces += [cuda[at : match.start()], "{ ", " ".join(calls), " }", "\n" * cuda.count("\n", match.start(), closing)]
-        at = cuda.index(";", closing) + 1
-    text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(pieces) + cuda[at:])
+    parts, at = [], 0
+    for asm in statements(cuda):
+        calls = " ".join(calls_of(asm, instructions))
+        parts += [cuda[at : asm.begin], f"{{ {calls} }}", "\n" * cuda.count("\n", asm.begin, asm.end)]
+        at = asm.end
+    text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(parts) + cuda[at:])
     text = with_types(PARAMETER.sub(r"const \1& \2", text))
     entries = ", ".join(f'entry<&builtins::kernel::{entry}>("{entry}")' for entry in ENTRY.findall(cuda))
     return HostText(HOST_FILE.format(name=name, text=text, entries=entries), tuple(instructions))
 
 
-def statements(asm: str, line: int, instructions: list[Instruction]) -> Iterator[str]:
-    """The PTX of an asm statement, one C++ statement at a time: blocks, labels, predicates and branches map onto C++'s own."""
-    template, outputs, inputs, *_ = [*split(asm, ":"), "", ""]
-    operands = operands_of(outputs) + operands_of(inputs)
-    ptx = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', template)).replace("\\n", " ").replace("\\t", " ")
-    while ptx := ptx.strip():
-        if ptx[0] in "{};":
-            yield ptx[0]
-            ptx = ptx[1:]
-        elif label := re.match(r"(\w+):(?!:)", ptx):
-            yield f"{label[1]}: ;"
-            ptx = ptx[label.end() :]
+def calls_of(asm: Asm, instructions: list[Instruction]) -> Iterator[str]:
+    """An asm statement as C++ statements: blocks, labels, predicates and branches map onto C++'s own."""
+    for piece in pieces(asm.ptx):
+        if piece in ("{", "}", ";"):
+            yield piece
         else:
-            one, _, ptx = ptx.partition(";")
-            yield statement(one.strip(), operands, line, instructions)
+            yield f"{piece} ;" if piece.endswith(":") else call_of(piece, asm, instructions)
 
 
-def statement(one: str, operands: list[Operand], line: int, instructions: list[Instruction]) -> str:
+def call_of(one: str, asm: Asm, instructions: list[Instruction]) -> str:
     if guard := re.match(r"@(!?)(\w+)\s+", one):
-        return f"if ({guard[1]}{guard[2]}) {statement(one[guard.end() :], operands, line, instructions)}"
+        return f"if ({guard[1]}{guard[2]}) {call_of(one[guard.end() :], asm, instructions)}"
     name, _, rest = one.partition(" ")
     if name == ".reg":
         kind, variable = rest.split()
@@ -106,11 +93,11 @@ def statement(one: str, operands: list[Operand], line: int, instructions: list[I
     if shape:
         twin = name.replace(shape[0], f".m64k{shape[2]}")
     twin = re.sub(r"\W+", "_", twin)
-    instructions.append(Instruction(twin, name, line))
-    return f"::cuda_on_host::ptx::{twin}{f'<{shape[1]}>' if shape else ''}({', '.join(arguments(rest, operands))});"
+    instructions.append(Instruction(twin, name, asm.line))
+    return f"::cuda_on_host::ptx::{twin}{f'<{shape[1]}>' if shape else ''}({', '.join(arguments(rest, asm.operands))});"
 
 
-def arguments(text: str, operands: list[Operand]) -> Iterator[str]:
+def arguments(text: str, operands: Sequence[Operand]) -> Iterator[str]:
     for operand in (o.strip() for o in split(text, ",")):
         if operand.startswith("["):  # an address, perhaps with coordinates
             yield from arguments(operand[1:-1], operands)
@@ -136,30 +123,3 @@ def registers(operands: list[Operand]) -> str:
     if operands[0][0].startswith(("=", "+")):
         return f"::cuda_on_host::ptx::references({', '.join(expressions)})"
     return "{" + ", ".join(expressions) + "}"
-
-
-def operands_of(constraints: str) -> list[Operand]:
-    """The operands of one list of asm: `"=r"(x), "l"(p)` as [("=r", "(x)"), ("l", "(p)")]."""
-    found = [re.fullmatch(r'\s*"([^"]*)"\s*(\(.*\))\s*', o, re.S) for o in split(constraints, ",") if o.strip()]
-    return [(match[1], match[2]) for match in found if match]
-
-
-def closing_parenthesis(text: str, at: int) -> int:
-    """Index of the parenthesis that closes the one at `at`, strings skipped."""
-    depth = 0
-    for m in re.compile(r'"(?:[^"\\]|\\.)*"|[()]').finditer(text, at):
-        depth += {"(": 1, ")": -1}.get(m[0], 0)
-        if depth == 0:
-            return m.start()
-    raise BackendError(f"an asm statement with no closing parenthesis: {text[at : at + 60]}")
-
-
-def split(text: str, by: str) -> list[str]:
-    """The parts of a text between `by` at top level, not inside strings or brackets; `::` has an empty part between, as asm has it."""
-    parts, depth, start = [], 0, 0
-    for m in re.compile(r'"(?:[^"\\]|\\.)*"|[][(){},:]').finditer(text):
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(m[0], 0)
-        if m[0] == by and depth == 0:
-            parts.append(text[start : m.start()])
-            start = m.end()
-    return [*parts, text[start:]]

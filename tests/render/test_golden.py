@@ -59,9 +59,13 @@ def spec_of(pair):
     return load(spec_root() / f"{name}.yaml")
 
 
-def emitted(pair):
+def text_of(pair):
     _, arch, *lengths = pair.split("-")
-    return named(render(plan(spec_of(pair), arch, length=int(*lengths) if lengths else LENGTHS[-1])).text)
+    return render(plan(spec_of(pair), arch, length=int(*lengths) if lengths else LENGTHS[-1])).text
+
+
+def emitted(pair):
+    return named(text_of(pair))
 
 
 def named(text):

@@ -1,0 +1,11 @@
+"""The warpgroup products of templates/device, by their number of columns."""
+
+from flashgen.render.environment import environment
+
+COLUMNS = range(8, 257, 8)
+KINDS = ("product_qk", "product_pv")
+
+
+def product(kind: str, columns: int, element: str) -> str:
+    """The text of one product: `product_qk` with a in shared memory, `product_pv` with a in registers."""
+    return str(getattr(environment().get_template("device/wgmma_product.j2").module, kind)(columns, element))
