@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -61,8 +61,15 @@ class Seen:
     uniform: bool  # every query tile has the same number of key tiles
     paired: bool  # kernels before the attention find the keys of each query tile
 
+    _known: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)  # many drafts ask the same
+
     def key_tiles(self, block_m: int, block_n: int) -> float:
         """Key tiles of a query tile, on average."""
+        if (block_m, block_n) not in self._known:
+            self._known[block_m, block_n] = self._count(block_m, block_n)
+        return self._known[block_m, block_n]
+
+    def _count(self, block_m: int, block_n: int) -> float:
         first = np.arange(0, len(self.begin), max(1, block_m // STRIPE))
         begin, end = np.minimum.reduceat(self.begin, first) * GRAIN, np.maximum.reduceat(self.end, first) * GRAIN
         return float(np.mean(np.where(end > begin, -(-end // block_n) - begin // block_n, 0)))

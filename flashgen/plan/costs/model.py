@@ -45,14 +45,17 @@ class Costs:
         return f"fitted on {self.card}" if self.own else f"fitted on {self.card}; the rates are this architecture's"
 
 
-@cache
 def of_arch(arch: Arch, strategy: str) -> Costs:
     """The numbers by which a strategy compares its candidates on an architecture."""
-    file = _OWN.get(arch.name, _OTHERS)
-    table = _read(file)
+    return _of_name(arch.name, strategy)
+
+
+@cache
+def _of_name(arch: str, strategy: str) -> Costs:
+    table = _read(_OWN.get(arch, _OTHERS))
     return Costs(
         card=table["card"],
-        own=arch.name in _OWN,
+        own=arch in _OWN,
         numbers={name: entry["value"] for name, entry in table[strategy].items()},
     )
 
