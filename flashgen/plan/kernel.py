@@ -98,7 +98,7 @@ class PipelinePlan:
 
 @dataclass(frozen=True)
 class DealingPlan:
-    """How query tiles, and the key tiles of each, come to blocks and warpgroups."""
+    """The way in which query tiles, and the key tiles of each, come to blocks and warpgroups."""
 
     counter: bool = False  # a counter deals query tiles, so that blocks that finish early take more
     longest_first: bool = False  # query tiles with most keys first, in sections of heads that share the L2

@@ -162,7 +162,7 @@ def _unpinned(spec: Spec) -> Spec:
 
 
 def _distance(draft: Draft, spec: Spec) -> int:
-    """How far a draft is from what the spec pins, in rows, keys and their like."""
+    """The distance of a draft from what the spec pins, in rows, keys and their like."""
     tile, block = draft.tile, spec.block
     sizes = ((tile.block_m, block.m, 1), (tile.block_n, block.n, 1))
     counts = ((draft.pipeline.stages, spec.stages, 32), (draft.workers.warps, spec.warps, 16))
@@ -170,7 +170,7 @@ def _distance(draft: Draft, spec: Spec) -> int:
 
 
 def _reasons(problem: Problem, strategy: Strategy, cost: dict[str, float], why: str) -> Iterator[tuple[str, str]]:
-    """Why this candidate, this order, this rescale: told alike for every strategy."""
+    """The reasons for this candidate, this order, this rescale, told alike for every strategy."""
     step = {k: v for k, v in cost.items() if k not in ("total", "step", "exposed")}
     busiest = max(step, key=lambda k: step[k])
     yield "tile", f"{why}. The busiest, {busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"

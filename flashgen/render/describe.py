@@ -1,4 +1,4 @@
-"""What a plan does, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
+"""Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
 from flashgen.plan.kernel import WARPGROUP_ROWS
 from flashgen.plan.program import Program

@@ -181,7 +181,7 @@ class Pattern:
         return {name: self._by_rows(name, layout) for name, layout in fresh(made, self._prepared.ordinal).items()}
 
     def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Lies] | None:
-        """How given arrays lie that are not as before, by argument; None if a length is not that of the call, or if an array differs in
+        """The lie of given arrays that are not as before, by argument; None if a length is not that of the call, or if an array differs in
         more, or lies so that another plan may serve it."""
         if len(likes) != len(self.likes):
             return None

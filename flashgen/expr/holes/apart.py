@@ -17,7 +17,7 @@ _COLUMN = Call("float", (COLUMN,), "float")
 
 @dataclass(frozen=True)
 class Apart:
-    """Of a score: `rest` and what all of a row has besides, in its unit; what it grows by from column to column, in the unit of s."""
+    """A score taken apart: `rest` and what all of a row has besides, in its unit; its growth from column to column, in the unit of s."""
 
     rest: Sum
     row_bias: Node  # 0 where nothing is taken from the rest

@@ -45,14 +45,14 @@ POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "
 
 
 def level(node: Node) -> int:
-    """Where it varies: over elements, rows or query tiles; 0: nowhere."""
+    """The level at which a node varies: over elements, rows or query tiles; 0: nowhere."""
     if isinstance(node, Const):
         return 0
     return max((below.level for below in walk(node) if isinstance(below, Name)), default=UNIFORM)
 
 
 def varies(node: Node) -> bool:
-    """Whether it differs from element to element."""
+    """True if a node differs from element to element."""
     return level(node) == ELEMENT
 
 
@@ -135,7 +135,7 @@ def _in_floats(x: Node) -> Node:
 
 
 def _at_most(node: Node, limit: int) -> bool:
-    """Whether an integer is provably no more."""
+    """True if an integer is provably at most `limit`."""
     match node:
         case Const(value):
             return value <= limit

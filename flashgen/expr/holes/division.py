@@ -59,7 +59,7 @@ def _divided(op: str, x: Node, n: Node, signs: Signs, integers: Integers) -> Nod
 
 
 def _small(op: str, columns: Node, rest: Node, n: Node) -> Node:
-    """Of columns + rest, where 0 <= rest < n."""
+    """The quotient or remainder of columns + rest by n, where 0 <= rest < n."""
     if rest == ZERO:
         return Call(op, (columns, n), "int")
     match n:
@@ -87,7 +87,7 @@ def _phase(difference: Node, signs: Signs, integers: Integers) -> Node | None:
 
 
 def _is_remainder(node: Node, n: Node) -> bool:
-    """Whether it is provably one of n."""
+    """True if a node is provably a remainder of n."""
     match node:
         case Call("%" | "remainder", (_, m)):
             return m == n
@@ -95,7 +95,7 @@ def _is_remainder(node: Node, n: Node) -> bool:
 
 
 def _columns(x: Node, signs: Signs) -> tuple[Node, Node, bool] | None:
-    """What does not vary, what does as a number >= 0, and whether x falls as that rises; None: its sign is not known."""
+    """The part of x that does not vary, the other as a number >= 0, and true if x falls as that rises; None: its sign is not known."""
     total = collect(x, lambda node: level(node) == ELEMENT)
     if not total.terms or any(signs.nonnegative(core) != NOTHING for core, _ in total.terms):
         return None

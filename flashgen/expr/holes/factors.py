@@ -53,7 +53,7 @@ def _of_language(node: Node, meanings: Mapping[str, Node]) -> Node:
 
 
 def _holds(factor: Node) -> Node:
-    """Whether it is finite and not 0, or something in it is not: a comparison takes numbers of float32."""
+    """A condition: the factor is finite and not 0, or something in it is not. A comparison takes numbers of float32."""
     return call("|", _ordinary(factor), call("~", reduce(partial(call, "&"), map(_ordinary, _multiplied(factor)))))
 
 
@@ -63,7 +63,7 @@ def _ordinary(node: Node) -> Node:
 
 
 def _multiplied(node: Node) -> Iterator[Node]:
-    """What products and quotients are of."""
+    """The operands of products and quotients."""
     match node:
         case Call("*" | "/" | "neg", args):
             for x in args:

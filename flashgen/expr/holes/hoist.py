@@ -92,18 +92,18 @@ class Body:
 
     @property
     def gathers(self) -> bool:
-        """Whether it reads params, or tensors at indices of which nothing is known."""
+        """True if it reads params, or tensors at indices of which nothing is known."""
         return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in OWN) for node in self._below())
 
     @property
     def divides(self) -> bool:
-        """Whether it divides by what only the kernel knows."""
+        """True if it divides by a number that only the kernel knows."""
         return any(
             isinstance(node, Call) and node.op in ("quotient", "remainder") and node.args[1].type == "Divisor" for node in self._below()
         )
 
     def reads(self, member: str) -> bool:
-        """Whether it reads a member of Row."""
+        """True if it reads a member of Row."""
         return any(node.name == f"row.{member}" for node in self._below() if isinstance(node, Name))
 
     def _below(self) -> Iterator[Node]:
@@ -143,13 +143,13 @@ class Hoist:
         return [k for k in self.kept[ROW].values() if "q_idx" not in names(k.value)]
 
     def _both_rows(self, node: Node) -> bool:
-        """Whether it is the same in both rows of a thread."""
+        """True if a node is the same in both rows of a thread."""
         same = {f"row.{k.name}" for k in self.of_any_row()}
         same |= {"column", *(k.name for k in self.kept[UNIFORM].values())}
         return all(isinstance(x, Argument) or x.name in same for x in walk(node) if isinstance(x, Name))
 
     def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
-        """Of Variant and of Row, in an order that computes them."""
+        """The members of Variant and of Row, in an order that computes them."""
         levels = []
         for at in (UNIFORM, ROW):
             kept = _Sharing(self.kept[at].values(), self.names[at], _name, at).result
@@ -205,12 +205,12 @@ class Hoist:
         return tidy if self.integers.hold(tidy) else node
 
     def _short(self, x: Node, n: Node) -> bool:
-        """Whether 32 bits hold what is divided and what divides."""
+        """True if 32 bits hold the dividend and the divisor."""
         return n.type == "int" and self.integers.fits(x) and self.integers.fits(n)
 
 
 def _member(name: str, type: Type, at: int) -> Name:
-    """What a member of Variant or of Row, or a local, is read as."""
+    """The name by which a member of Variant or of Row, or a local, is read."""
     return Name(f"row.{name}" if at == ROW else name, type, at)
 
 

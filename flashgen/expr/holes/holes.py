@@ -1,4 +1,4 @@
-"""What templates print of a spec: each part of score and mask computed where it varies, and no further inside."""
+"""The holes of a skeleton, filled from a spec: each part of score and mask is computed where it varies, and no further inside."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element beg
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreHole:
-    """What is printed of a score."""
+    """The text of a score."""
 
     text: str  # as in the language
     body: Body | None  # of an element, in units of 1 / factor; None: linear in s, all of it in the factor
@@ -45,7 +45,7 @@ class ScoreHole:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskHole:
-    """What is printed of a mask."""
+    """The text of a mask."""
 
     text: str  # as in the language
     body: Body  # of an element: whether the query attends to the key
@@ -54,7 +54,7 @@ class MaskHole:
 
 @dataclass(frozen=True, kw_only=True)
 class Holes:
-    """What fills the holes of a skeleton.
+    """The text for each hole of a skeleton.
 
     In scope everywhere: `p`. Of `uniform`, members of struct Variant: batch, head, kv_head. Of `row`, members of struct Row: what
     `uniform` declares, q_idx, kv_begin. Of the score's `column_slope`: what `uniform` declares; of `row_bias`: that, row. Of the bodies of
@@ -78,12 +78,12 @@ class Holes:
 
     @property
     def gathers(self) -> bool:
-        """Whether score or mask reads tensors element by element, at indices of which nothing is known."""
+        """True if score or mask reads tensors element by element, at indices of which nothing is known."""
         return any(body.gathers for body in (self.score.body, self.mask.body) if body)
 
     @property
     def divides(self) -> bool:
-        """Whether score or mask of an element divides by what only the kernel knows."""
+        """True if score or mask of an element divides by a number that only the kernel knows."""
         return any(body.divides for body in (self.score.body, self.mask.body) if body)
 
     def read_registers(self, block_n: int) -> int:

@@ -16,7 +16,7 @@ Kind = Literal["score", "mask", "sink"]
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a pass knows of the kernel: its names and operations, and the members that it has by now."""
+    """The kernel as a pass knows it: its names and operations, and the members that it has by now."""
 
     binder: Binder
     hoist: Hoist

@@ -19,7 +19,7 @@ class Read:
 
     @property
     def flags(self) -> bool:
-        """Whether they are bools, of which two share a word."""
+        """True if the elements are bools, of which two share a word."""
         return self.type == "u32"
 
     @property
@@ -29,7 +29,7 @@ class Read:
 
     @property
     def rows(self) -> tuple[str, str]:
-        """What two elements of each row of two are called: the same unless rows differ."""
+        """The names of the two elements in each of two rows: the same unless rows differ."""
         return self.name, f"below_{self.name}" if self.by_row else self.name
 
     def of_row(self, r: int) -> str:

@@ -28,7 +28,7 @@ class Score:
 
     @property
     def beside(self) -> bool:
-        """Whether it computes of an element what is neither s nor a multiple of its column."""
+        """True if it computes something of an element besides s and multiples of its column."""
         calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))
         return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
 
@@ -50,7 +50,7 @@ def told_apart(bound: Node, spec: "Spec", signs: Signs, apart: bool) -> Score:
 
 
 def _may_divide(factor: Node) -> bool:
-    """Whether it is the scale of a call, which is not next to 0, but for a constant that is not either: what it divides stays finite."""
+    """True if a factor is the scale of a call times a constant, neither of them next to 0: a quotient by it stays finite."""
     constants = [node.value for node in walk(factor) if isinstance(node, Const)]
     return names(factor) <= {SCALE.name} and all(abs(value) >= LEAST_CONSTANT for value in constants)
 

@@ -57,7 +57,7 @@ class Atom(_Canonical):
 
     @cached_property
     def reads(self) -> bool:
-        """Whether a tensor is read in it."""
+        """True if a tensor is read in it."""
         return self.op == "read" or any(atom.reads for arg in self.args for atom, _ in arg.terms)
 
     @cached_property
@@ -102,7 +102,7 @@ class Int(_Canonical):
         return _collect(self.const * other.const, (*scaled, *crossed))
 
     def __floordiv__(self, n: "Int") -> "Int":
-        """For n > 0; multiples of a constant n leave the division."""
+        """The quotient by n > 0; multiples of a constant n leave the division."""
         if n.terms:
             return of(Atom("//", (self, n))) if self.text != "0" else self
         whole = Int(self.const // n.const, tuple((atom, c // n.const) for atom, c in self.terms if c % n.const == 0))
@@ -110,14 +110,14 @@ class Int(_Canonical):
         return whole + of(Atom("//", (rest, n))) if rest.terms else whole
 
     def __mod__(self, n: "Int") -> "Int":
-        """For n > 0."""
+        """The remainder by n > 0."""
         return of(Atom("%", (self, n))) if self.terms or n.terms else Int(self.const % n.const)
 
     __radd__, __rmul__ = __add__, __mul__
 
 
 def grouped(text: str) -> str:
-    """In parentheses if an operator stands outside of all brackets."""
+    """The text, in parentheses if an operator stands outside of all brackets."""
     depth = 0
     for char in text:
         depth += (char in "([") - (char in ")]")
@@ -127,7 +127,7 @@ def grouped(text: str) -> str:
 
 
 def _alone(text: str) -> str:
-    """In parentheses if it begins with a sign, which another term before it would take for its own."""
+    """The text, in parentheses if it begins with a sign, which another term before it would take for its own."""
     return f"({text})" if text.startswith("-") else text
 
 
@@ -140,7 +140,7 @@ def named(name: str) -> Int:
 
 
 def param(name: str) -> str:
-    """How a parameter or tensor is called here: as in a kernel."""
+    """The name of a param or tensor in forms: that of a kernel."""
     return f"p.{argument(name)}"
 
 
@@ -209,7 +209,7 @@ def _extreme(op: Literal["min", "max"], fold: Callable[[Iterable[int]], int], xs
 
 
 def parts(op: Op, x: Int) -> tuple[Int, ...]:
-    """What x is the `op` of: its arguments, or x alone."""
+    """The arguments of x if it is an `op`, else x alone."""
     atom = alone(x)
     return atom.args if atom and atom.op == op else (x,)
 

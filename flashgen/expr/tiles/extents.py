@@ -32,7 +32,7 @@ class Pairing:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """What forms call the members of its int4."""
+        """The names in forms of the members of its int4."""
         return tuple(f"{self.name}.{field}" for field in FIELDS)
 
     def strip(self, facts: Facts) -> Strip:
@@ -43,17 +43,17 @@ class Pairing:
 
     @property
     def text(self) -> str:
-        """As in the spec, more or less."""
+        """The comparison for people, more or less as in the spec."""
         return f"{self.key} {self.op} {self.row}".replace(param(""), "")
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Of batch and heads, those that it differs along."""
+        """The axes, of batch and heads, along which the extents differ."""
         read = self.key.names | self.row.names
         return (*(["batch"] if "b" in read else []), *(["heads"] if read & {"h", "hk"} else []))
 
     def evaluate(self, q_len: int, kv_len: int, block_m: int, block_n: int, values: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-        """What the kernels find, by name: [q_tiles]. `values` as `number` takes them."""
+        """The numbers that the kernels find, by name: [q_tiles]. `values` as `number` takes them."""
         (low, high), (least, most) = (
             _extents(number(side, {**values, name: np.arange(length)}), length, block)
             for side, name, length, block in ((self.row, "q_idx", q_len, block_m), (self.key, "kv_idx", kv_len, block_n))
@@ -67,7 +67,7 @@ class Pairing:
         return {name: np.minimum(x * block_n, kv_len) for name, x in zip(self.members, found, strict=True)}
 
     def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
-        """Of tiles of rows and tiles of keys whose values lie between these: whether some pair may hold, and whether all must."""
+        """True if some pair may hold, and true if all must, for tiles of rows and of keys whose values lie between these."""
         match self.op:
             case "<=":
                 return least <= high, most <= low
@@ -115,7 +115,7 @@ class PairingText:
 
     @property
     def place(self) -> str:
-        """Which batch and head a piece of memory is for, before the tile."""
+        """The index of batch and head in memory, before the tile."""
         return {"": "0", "batch": "batch", "heads": "head", "batchheads": "(batch * p.heads + head)"}["".join(self.axes)]
 
 

@@ -55,17 +55,17 @@ class KeyRanges:
 
     @property
     def uniform(self) -> bool:
-        """Whether all query tiles have the same number of key tiles, whatever their rows, head and batch."""
+        """True if all query tiles have the same number of key tiles, whatever their rows, head and batch."""
         return not self.pairings and _live(self.steps, self.loops).isdisjoint(("q_begin", "q_last", "b", "h", "hk"))
 
     @property
     def tail(self) -> bool:
-        """Whether only the last key tile is ever tested, alike for all query tiles: where the keys end inside it."""
+        """True if only the last key tile is ever tested, alike for all query tiles: the keys end inside it."""
         return self.uniform and [loop.masked for loop in self.loops] == [False, True]
 
     @property
     def contiguous(self) -> bool:
-        """Whether each loop begins where the one before it ends."""
+        """True if each loop begins where the one before it ends."""
         return all(left.end == right.begin for left, right in pairwise(self.loops))
 
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -90,7 +90,7 @@ class KeyRanges:
         return bounds[0], bounds[1]
 
     def cuda(self) -> RangeText:
-        """The same for a kernel; in scope: p, batch, head, kv_head, q_begin, rows, pairings, BLOCK_N, floor_div, floor_mod, min, max."""
+        """The ranges as text; in scope: p, batch, head, kv_head, q_begin, rows, pairings, BLOCK_N, floor_div, floor_mod, min, max."""
         facts = Facts(self.block_m, self.block_n, map(param, self.requires))
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
         of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
@@ -113,7 +113,7 @@ class KeyRanges:
         return next(self.bands(q_len, kv_len, values, max(1, q_len)))
 
     def bands(self, q_len: int, kv_len: int, values: Mapping[str, Any], rows: int) -> Iterator[NDArray[np.int8]]:
-        """The same for so many query tiles at a time, one band after another: a grid for long sequences is larger than a memory."""
+        """The classes of so many query tiles at a time, one band after another: a grid for long sequences is larger than a memory."""
         columns = -(-kv_len // self.block_n)
         begin, end = np.clip(self.evaluate(q_len, kv_len, values), 0, columns)
         for top in range(0, max(1, begin.shape[1]), rows):
@@ -181,7 +181,7 @@ def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[
 
 
 def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
-    """Of every strip, from left to right: a masked head, an unmasked body, a masked tail. Each begins where the one before it stopped."""
+    """The loops of all strips, from left to right: masked head, unmasked body, masked tail. Each begins where the one before it stopped."""
     loops, cursor = [], ZERO
     for i, ((begin, end, full_begin, full_end), regular) in enumerate(_keys(facts, strips, in_order)):
         suffix = f"_{i}" if len(strips) > 1 else ""
@@ -205,7 +205,7 @@ def _tiles(keys: Int) -> Int:
 
 
 def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
-    """Of every strip, by begin: begin and end of its keys and of the certain ones, and whether begin < end or both are 0."""
+    """For every strip, ordered by begin: begin and end of its keys and of the certain ones, and true if begin < end or both are 0."""
     labels = ("keys_begin", "keys_end", "full_begin", "full_end")
     rows: list[list[Int]] = []
     for i, strip in enumerate(strips):

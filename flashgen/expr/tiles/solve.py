@@ -24,7 +24,7 @@ OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 class NoRuleError(Exception):
-    """Why a comparison gives no range."""
+    """The reason why a comparison gives no range."""
 
 
 class Solver:
@@ -37,7 +37,7 @@ class Solver:
         self.pairings: list[Pairing] = []
 
     def strips(self, node: Node, want: bool = True) -> list[Strip]:
-        """Where `node` is `want`."""
+        """The strips of keys at which `node` is `want`."""
         match node:
             case Const(value):
                 return [Strip(ALL, ALL)] if value == want else []
@@ -124,7 +124,7 @@ class Solver:
         return x
 
     def at_most_zero(self, d: Int) -> list[Strip]:
-        """Where d <= 0."""
+        """The strips of keys at which d <= 0."""
         self.cases += 1
         if self.cases > MAX_CASES:
             raise NoRuleError("there are too many cases")
@@ -141,7 +141,7 @@ class Solver:
         return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
 
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
-        """Where d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
+        """The strip of keys at which d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
         d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
         key, row = Int(0), Int(-d.const)
         for atom, c in d.terms:
@@ -157,7 +157,7 @@ class Solver:
         return found.strip(self.facts)
 
     def solve(self, atom: Atom, sign: int, x: Int) -> list[Strip]:
-        """Where sign * atom <= x; kv_idx stands in the atom, and x is free of it or becomes so as operators around kv_idx are undone."""
+        """The strips at which sign * atom <= x; kv_idx is in the atom, and x is free of it once operators around kv_idx are undone."""
         match atom.op:
             case "name":
                 low, high = self.over_rows(x)
@@ -180,7 +180,7 @@ class Solver:
         return self.at_most_zero(sign * inner - x // factor)
 
     def split(self, product_: Atom, name: str) -> tuple[Int, Int]:
-        """Of a product, the factor that reads `name`, and the others."""
+        """The factor of a product that reads `name`, and the others."""
         inside = [factor for factor in product_.args if name in factor.names]
         if len(inside) > 1:
             raise NoRuleError(f"{product_} is not linear in {name}")
@@ -239,7 +239,7 @@ class Solver:
 
 
 def _read(d: Int, *indices: str) -> bool:
-    """Whether a tensor is read at one of these."""
+    """True if a tensor is read at one of these indices."""
     reads = [atom for atom, _ in d.terms if atom.reads]
     return any(not atom.names.isdisjoint(indices) for atom in reads)
 

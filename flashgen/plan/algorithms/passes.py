@@ -45,7 +45,7 @@ class Passes(MmaSync):
 
 
 def held_while_divided(draft: Draft, q: int) -> str | None:
-    """Why a thread cannot hold q (registers of 16 rows), s and o where o is divided after every tile, or None."""
+    """The reason why a thread cannot hold q (registers of 16 rows), s and o where o is divided after every tile, or None."""
     tile, warps = draft.tile, draft.workers.warps
     held = tile.block_m // (16 * warps) * (q + 0.75 * tile.block_n + tile.v_columns / 2)
     if held <= NORMALIZED_FRAGMENTS:

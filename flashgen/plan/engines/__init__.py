@@ -1,1 +1,1 @@
-"""How the products of a step are issued, who loads, who waits."""
+"""The engines: how the products of a step are issued, who loads, who waits."""

@@ -1,4 +1,4 @@
-"""What a key tile costs a thread of the kernels of 16 bits where no mask is tested: a count of the emitted loop, before there is one."""
+"""The instructions of a thread for a key tile without mask, in the kernels of 16 bits: a count of the emitted loop, before there is one."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ ROW = Instructions(special=1, multiply=2)  # the factor of a rescale, and the su
 
 
 def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes: Holes) -> Instructions:
-    """Of a thread, which holds two rows and a quarter of their columns."""
+    """The instructions of a thread, which holds two rows and a quarter of their columns."""
     elements = tile.block_n // 2
     score = holes.score.instructions.times(elements)
     if not softmax.normalized:
@@ -26,7 +26,7 @@ def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes
 
 
 def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
-    """For people: all, what the score has in it, and what its functions are off by."""
+    """The counts for people: all, the score's share, and the error of its functions."""
     tile, pipe, softmax, holes = draft.tile, draft.pipeline, problem.softmax, problem.holes
     whole, score = instructions(tile, pipe, softmax, holes), holes.score.instructions
     thread = f"a thread takes {whole.special:g} special functions and {whole.multiply:g} multiplies and adds for a key tile without mask"

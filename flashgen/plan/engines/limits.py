@@ -1,4 +1,4 @@
-"""What the kernels for tensor cores serve, whatever the architecture."""
+"""The limits of the kernels for tensor cores, whatever the architecture."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one til
 
 
 def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "") -> str | None:
-    """Why a strategy of this engine, for this kind of operands and this algorithm, if it names one, does not serve a request."""
+    """The reason why a strategy of this engine, for this kind of operands and this algorithm (if it names one), refuses a request."""
     if engine not in request.arch.engines:
         return f"{request.arch.name} has no {engine}"
     if request.spec.element.operand != operand:
@@ -47,7 +47,7 @@ def v_splits(spec: Spec) -> int:
 
 
 def split_reasons(tile: TilePlan) -> Iterator[tuple[str, str]]:
-    """Why several blocks share a query tile, if they do."""
+    """The reason why several blocks share a query tile, if they do."""
     if tile.v_splits > 1:
         columns = f"each with {tile.v_columns} columns of v: no thread holds o of more than {MAX_HEAD_DIM}"
         yield "v_splits", f"{tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"

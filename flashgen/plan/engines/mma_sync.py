@@ -124,7 +124,7 @@ class MmaSync(Strategy):
 
 
 def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
-    """What the spec pins, else the usual values."""
+    """The value that the spec pins, else the usual ones."""
     return usual if pinned is None else (pinned,)
 
 

@@ -143,7 +143,7 @@ class Wgmma(Strategy):
 
 
 def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
-    """What o leaves from, with q of how many query tiles; float32 goes to memory from the registers."""
+    """The places that o may leave from, with the number of query tiles whose q is there; float32 goes to memory from the registers."""
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
@@ -174,7 +174,7 @@ def _draft(
 
 
 def _narrow(problem: Problem, block_m: int, block_n: int) -> bool:
-    """Where rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
+    """True if rows of 64 see clearly fewer key tiles than the query tile, or 192 rows seldom fill the last query tile of a sequence."""
     if block_m == 64:
         return False
     share = costs.of_arch(problem.arch, Wgmma.costs)["narrow"]
@@ -208,7 +208,7 @@ def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
 
 
 def _computes(holes: Holes) -> bool:
-    """Whether score or mask hold more of an element than s."""
+    """True if score or mask hold more of an element than s."""
     return holes.score.beside or holes.divides or holes.score.instructions.special > 1
 
 
@@ -223,7 +223,7 @@ def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
 
 
 def _dealing(halves: bool) -> Iterator[Argument]:
-    """What query tiles are dealt by."""
+    """The arguments by which query tiles are dealt."""
     dealt = "query tiles dealt beyond the first of each block"
     if halves:
         dealt = "query tiles dealt of each half of the heads"

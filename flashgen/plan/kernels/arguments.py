@@ -1,4 +1,4 @@
-"""What every attention kernel is launched on: its pieces of work, and the members of Params that do not depend on the skeleton."""
+"""The pieces of work of every attention kernel, and the members of Params that do not depend on the skeleton."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""How float32 operands go through 16-bit tensor cores: as float16 planes, scaled by powers of two.
+"""The planes by which float32 operands go through 16-bit tensor cores: float16, scaled by powers of two.
 
 x = 2^-e (high + low): `high` is x rounded to 11 bits, `low` the exact rest rounded to 11 more, and e brings the largest of a query row,
 or of a tile of keys or values, into [2^14, 2^15). Keys and values are split by a kernel before the attention, which then reads planes; or
@@ -41,7 +41,7 @@ PLANES = {
 
 
 def place_reason(in_place: bool, clocks: dict[bool, float], objection: str) -> str:
-    """Why keys and values are split where they are. `clocks`: expected a query row in place (True) and by a kernel before (False)."""
+    """The reason why keys and values are split where they are. `clocks`: expected a query row in place (True), and before (False)."""
     if True not in clocks:
         return f"a kernel before the attention splits keys and values, since no candidate can in place: {objection}"
     if in_place:

@@ -47,7 +47,7 @@ class PlanesStrategy(Strategy):
         yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {UNHELD}"
 
     def plain_objection(self, problem: Problem, draft: Draft) -> str | None:
-        """Why the plain kernel cannot have a draft's tile."""
+        """The reason why the plain kernel cannot have a draft's tile."""
         needed = plain_smem(problem.spec, draft.tile).bytes
         if needed > problem.arch.shared_bytes:
             return f"plain float32 takes {needed} bytes of shared memory, {problem.arch.shared_bytes} are there"
