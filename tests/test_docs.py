@@ -1,4 +1,4 @@
-"""The pages under docs/ tell the truth: links lead somewhere, files that they name exist, and each decision stands in the index."""
+"""Pages under docs/ and beside code tell the truth: links, files that they name, examples, the index of decisions."""
 
 import doctest
 import re
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "decisions"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "benchmarks" / "README.md", ROOT / "templates" / "README.md"]
 RUN = [page for page in PAGES if ">>> " in page.read_text()]
 DECIDED = sorted(DECISIONS.glob("[0-9]*.md"))
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -28,16 +28,17 @@ def named(page: Path) -> set[str]:
     return set(FILE.findall(prose(page)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     relative = [link for link, _ in LINK.findall(prose(page)) if "://" not in link]
     assert not [link for link in relative if not (page.parent / link).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_exist(page):
-    """From the root, or from the package, as `expr/parse.py`."""
-    assert not [name for name in named(page) if not any((root / name).exists() for root in (ROOT, ROOT / "flashgen"))]
+    """From the root, from the package, as `expr/language/parse.py`, or from the page's own folder."""
+    roots = (ROOT, ROOT / "flashgen", page.parent)
+    assert not [name for name in named(page) if not any((root / name).exists() for root in roots)]
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -46,7 +47,7 @@ def test_pictures_can_be_shown(page):
     assert not [picture for picture in pictures if not picture.read_bytes().startswith(b"\x89PNG\r\n")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_to_sections_lead_somewhere(page):
     headings = {line.lstrip("# ").lower().replace(" ", "-") for line in prose(page).splitlines() if line.startswith("#")}
     assert set(re.findall(r"\]\(#([^)]+)\)", prose(page))) <= headings
@@ -63,7 +64,7 @@ def test_pages_name_files():
     assert sum(bool(named(page)) for page in PAGES) > 10
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run_as_they_stand(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     examples = doctest.DocTestParser().get_doctest(page.read_text(), {}, page.stem, str(page), 0)
