@@ -415,8 +415,10 @@ struct Copies {                          // that one thread starts, for a query 
     const u32 place = dealt % QUERY_STAGES, full = shared + Q_FULL + BARRIER_BYTES * place;
     ptx::mbarrier_wait(shared + Q_EMPTY + BARRIER_BYTES * place, (dealt / QUERY_STAGES & 1) ^ 1);
     ptx::mbarrier_expect(full, Q_BYTES);
-    for (int c = 0; c < QK_STORED; c += SWIZZLE_COLUMNS)
-      ptx::tma_load_as(ptx::passing(), shared + Q + place * Q_BYTES + column_at<BLOCK_M>(c), p.q, full, c, work.block * BLOCK_M, work.head, work.batch);
+    for (int c = 0; c < QK_STORED; c += SWIZZLE_COLUMNS) {
+      const u32 at = shared + Q + place * Q_BYTES + column_at<BLOCK_M>(c);
+      ptx::tma_load_as(ptx::passing(), at, p.q, full, c, work.block * BLOCK_M, work.head, work.batch);
+    }
   }
   __device__ __forceinline__ void keys(int tile, int stage) const {
     const u32 full = shared + K_FULL + BARRIER_BYTES * stage;
