@@ -1,6 +1,7 @@
 """Facts about the names of a query tile, and what follows: intervals, and inequalities proved from them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
@@ -9,8 +10,31 @@ from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Atom, Int, alon
 Interval = tuple[int, int]
 
 ZERO, Q_BEGIN, Q_LAST, Q_LEN, KV_LEN = Int(0), named("q_begin"), named("q_last"), named("q_len"), named("kv_len")
+K_BEGIN, K_LAST = named("k_begin"), named("k_last")
 BLOCK_M, BLOCK_N = named("BLOCK_M"), named("BLOCK_N")
 MAX_OPENED = 4000  # forms opened for a proof, over a whole analysis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """Which index a mask is solved for: the unknown, below `length`, where the other index runs over a tile from `first` to `last`."""
+
+    unknown: str
+    length: Int
+    known: str
+    first: Int
+    last: Int
+    end: str  # the length that `last` is below
+    offset: str  # of a place of the tile from its first
+    along: str  # what there is one of for each value of the unknown
+
+    @property
+    def indices(self) -> tuple[str, str]:
+        return self.unknown, self.known
+
+
+KEYS = Side(unknown="kv_idx", length=KV_LEN, known="q_idx", first=Q_BEGIN, last=Q_LAST, end="q_len", offset="rows", along="keys")
+ROWS = Side(unknown="q_idx", length=Q_LEN, known="kv_idx", first=K_BEGIN, last=K_LAST, end="kv_len", offset="columns", along="rows")
 
 
 class Facts:
@@ -20,14 +44,17 @@ class Facts:
     True
     """
 
-    def __init__(self, block_m: int, block_n: int, positive: Iterable[str] = ()):
-        lengths = ("q_begin", "q_last", "q_len", "kv_len", "rows after")
+    def __init__(self, block_m: int, block_n: int, positive: Iterable[str] = (), side: Side = KEYS):
+        self.side = side
+        after = f"{side.offset} after"
+        lengths = (str(side.first), str(side.last), "q_len", "kv_len", after)
         self.known: dict[str, Interval] = dict.fromkeys(lengths, (0, MAX_LENGTH)) | dict.fromkeys(("b", "h", "hk"), (0, INT32))
         self.known |= dict.fromkeys((*positive, "p.batch", "p.heads", "p.group"), (1, INT32))
-        self.known |= {"BLOCK_M": (block_m, block_m), "BLOCK_N": (block_n, block_n), "rows": (0, block_m - 1)}
-        # The three row numbers move together; told apart, q_len - q_last would have no sign. Each is tried.
-        last = Q_BEGIN + named("rows")
-        self.untangled = [{"q_last": last, "q_len": last + 1 + named("rows after")}]
+        self.known |= {"BLOCK_M": (block_m, block_m), "BLOCK_N": (block_n, block_n)}
+        self.known[side.offset] = (0, (block_m if side is KEYS else block_n) - 1)
+        # The three numbers of the tile move together; told apart, q_len - q_last would have no sign. Each is tried.
+        last = side.first + named(side.offset)
+        self.untangled = [{str(side.last): last, side.end: last + 1 + named(after)}]
         self.meanings: dict[str, Int] = {}
         self.extents: dict[Atom, Interval] = {}
         self.proofs: dict[Int, bool] = {}
@@ -42,7 +69,7 @@ class Facts:
         low, high = self.extent(value)
         if low < 0 and self.nonnegative(value):  # a proof sees more than intervals do
             low = 0
-        if high > INT32 and self.nonnegative(KV_LEN - value):
+        if high > INT32 and self.nonnegative(self.side.length - value):
             high = MAX_LENGTH
         assert name not in self.known, name
         assert -INT32 - 1 <= low <= high <= INT32, f"{name} = {value}"

@@ -1,4 +1,4 @@
-"""A mask solved for kv_idx: which keys the rows of a query tile may and must see.
+"""A mask solved for kv_idx: which keys the rows of a query tile may and must see; or for q_idx: which rows the keys of a key tile.
 
 Negation is pushed down to the comparisons; `&` intersects strips pairwise, `|` puts them side by side. A comparison is solved by undoing
 the operators around kv_idx; what is left, a function of the row, gives way to its least and greatest value over the tile. What has no rule
@@ -13,13 +13,12 @@ from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, N
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.affine import Atom, Int, named, of, param, select, substitute
-from flashgen.expr.prove.intervals import KV_LEN, Q_BEGIN, Q_LAST, ZERO
+from flashgen.expr.prove.intervals import KEYS, ZERO
 from flashgen.expr.tiles.extents import Pairing
-from flashgen.expr.tiles.spans import ALL, MAX_TEXT, NONE, Combiner, Span, Strip
+from flashgen.expr.tiles.spans import MAX_TEXT, NONE, Combiner, Span, Strip
 
 MAX_PAIRINGS = 2  # two small kernels each before the attention
 MAX_CASES = 200  # comparisons solved, those that where, min and max split included
-ROW, KEY = "q_idx", "kv_idx"
 OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
@@ -32,6 +31,7 @@ class Solver:
 
     def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None):
         self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
+        self.side, self.all = combiner.facts.side, combiner.all
         self.cases = 0
         self.reads: dict[Int, str] = {}  # at no row or key: what they are called
         self.pairings: list[Pairing] = []
@@ -40,7 +40,7 @@ class Solver:
         """The strips of keys at which `node` is `want`."""
         match node:
             case Const(value):
-                return [Strip(ALL, ALL)] if value == want else []
+                return [Strip(self.all, self.all)] if value == want else []
             case Call("~", (x,)):
                 return self.strips(x, not want)
             case Call("&" | "|" as op, args):
@@ -58,7 +58,7 @@ class Solver:
                 span = self.guard(1 - flag if want else flag)
                 return self.combiner.condense([Strip(span, span)])
             self.combiner.lose(f"{show(node)}: {error}")
-            return [Strip(ALL, NONE)]
+            return [Strip(self.all, NONE)]
 
     # Comparisons
 
@@ -71,7 +71,7 @@ class Solver:
             yes, no = (self.compare(op, *(_replace(arg, pick, value) for arg in whole.args)) for value in picked)
             return self.choice(test, yes, no)
         d = self.number(x) - self.number(y)
-        if op in ("==", "!=") and _read(d, ROW, KEY):
+        if op in ("==", "!=") and _read(d, *self.side.indices):
             return [self.pair("==" if op == "==" else "!=", d)]
         limits = {"<=": [d], "<": [d + 1], ">=": [-d], ">": [1 - d], "==": [d, -d], "!=": [d + 1, 1 - d]}[op]
         found = [self.at_most_zero(limit) for limit in limits]
@@ -87,7 +87,7 @@ class Solver:
                 return named(name if name in INDEX_NAMES else param(name))
             case Load(tensor, indices):
                 read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
-                if not read.names.isdisjoint((ROW, KEY)):
+                if not read.names.isdisjoint(self.side.indices):
                     return read
                 self.reads.setdefault(read, f"read_{len(self.reads)}_{tensor}")
                 return self.facts.let(self.reads[read], read)
@@ -111,10 +111,10 @@ class Solver:
             case "max", _:
                 return self.facts.largest(*args)
             case "//" | "%", [x, n]:
-                if self.facts.extent(n)[0] < 1 or not n.names.isdisjoint((ROW, KEY)):
+                if self.facts.extent(n)[0] < 1 or not n.names.isdisjoint(self.side.indices):
                     raise NoRuleError(f"the divisor {n} is neither a positive number nor a parameter")
                 return x // n if op == "//" else x % n
-        raise NoRuleError(f"{op} is not solved for kv_idx")
+        raise NoRuleError(f"{op} is not solved for {self.side.unknown}")
 
     def bounded(self, x: Int) -> Int:
         if len(x.text) > MAX_TEXT:
@@ -129,25 +129,27 @@ class Solver:
         if self.cases > MAX_CASES:
             raise NoRuleError("there are too many cases")
         self.bounded(d)
-        if _read(d, ROW, KEY):
+        if _read(d, *self.side.indices):
             return [self.pair("<=", d)]
-        inside = [(atom, c) for atom, c in d.terms if KEY in atom.names]
+        inside = [(atom, c) for atom, c in d.terms if self.side.unknown in atom.names]
         if not inside:
             low, high = self.over_rows(d)
             return self.combiner.condense([Strip(self.guard(low), self.guard(high))])
         if len(inside) > 1:
-            raise NoRuleError("kv_idx stands in several terms that do not combine")
+            raise NoRuleError(f"{self.side.unknown} stands in several terms that do not combine")
         ((atom, c),) = inside
         return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
 
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
         """The strip of keys at which d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
+        if self.side is not KEYS:
+            raise NoRuleError("what tensors hold at rows and at keys is compared for query tiles alone")
         d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
         key, row = Int(0), Int(-d.const)
         for atom, c in d.terms:
-            if atom.names >= {ROW, KEY}:
+            if atom.names >= {*self.side.indices}:
                 raise NoRuleError(f"{atom} depends on rows and on keys, so extents over tiles do not tell what is seen")
-            key, row = (key + of(atom) * c, row) if KEY in atom.names else (key, row - of(atom) * c)
+            key, row = (key + of(atom) * c, row) if self.side.unknown in atom.names else (key, row - of(atom) * c)
         found = next((p for p in self.pairings if (p.op, p.key, p.row) == (op, key, row)), None)
         if found is None:
             if len(self.pairings) == MAX_PAIRINGS:
@@ -161,22 +163,22 @@ class Solver:
         match atom.op:
             case "name":
                 low, high = self.over_rows(x)
-                spans = [self.combiner.both(ALL, Span(ZERO, x + 1) if sign > 0 else Span(-x, KV_LEN)) for x in (high, low)]
+                spans = [self.combiner.both(self.all, Span(ZERO, x + 1) if sign > 0 else Span(-x, self.side.length)) for x in (high, low)]
                 return self.combiner.condense([Strip(*spans)])
             case "//":
                 inner, n = atom.args
                 return self.at_most_zero(inner - x * n - n + 1 if sign > 0 else -inner - x * n)
             case "%":
-                self.combiner.lose(f"{atom} repeats along the keys")
+                self.combiner.lose(f"{atom} repeats along the {self.side.along}")
                 low, high = self.over_rows(x)
                 least, greatest = (ZERO, atom.args[1] - 1) if sign > 0 else (1 - atom.args[1], ZERO)
                 return self.combiner.condense([Strip(self.guard(least - high), self.guard(greatest - low))])
             case "min" | "max":
                 found = [self.at_most_zero(sign * arg - x) for arg in atom.args]
                 return self.combiner.some(found) if (atom.op == "min") == (sign > 0) else self.combiner.every(found)
-        inner, factor = self.split(atom, KEY)
-        if self.facts.extent(factor)[0] < 1 or not factor.names.isdisjoint((ROW, KEY)):
-            raise NoRuleError(f"the factor {factor} of kv_idx has no known sign")
+        inner, factor = self.split(atom, self.side.unknown)
+        if self.facts.extent(factor)[0] < 1 or not factor.names.isdisjoint(self.side.indices):
+            raise NoRuleError(f"the factor {factor} of {self.side.unknown} has no known sign")
         return self.at_most_zero(sign * inner - x // factor)
 
     def split(self, product_: Atom, name: str) -> tuple[Int, Int]:
@@ -189,8 +191,8 @@ class Solver:
     def guard(self, d: Int) -> Span:
         """All keys if d <= 0, else none."""
         if self.facts.nonnegative(-d):
-            return ALL
-        return NONE if self.facts.nonnegative(d - 1) else Span(ZERO, select(d, KV_LEN, ZERO))
+            return self.all
+        return NONE if self.facts.nonnegative(d - 1) else Span(ZERO, select(d, self.side.length, ZERO))
 
     def choice(self, test: Node, yes: list[Strip], no: list[Strip]) -> list[Strip]:
         left, right = (self.combiner.every([self.strips(test, want), then]) for want, then in ((True, yes), (False, no)))
@@ -198,7 +200,7 @@ class Solver:
 
     def flagged(self, node: Node) -> Int | None:
         """A condition without a rule as 0 or 1, if flags are allowed and it is the same at every place."""
-        if self.flags is None or approximate(node) or not names(node).isdisjoint((ROW, KEY)):
+        if self.flags is None or approximate(node) or not names(node).isdisjoint(self.side.indices):
             return None
         name = self.flags.setdefault(node, f"flag_{len(self.flags)}")
         self.facts.known[name] = (0, 1)
@@ -217,11 +219,11 @@ class Solver:
         return low, high
 
     def atom_over_rows(self, atom: Atom) -> tuple[Int, Int]:
-        if ROW not in atom.names:
+        if self.side.known not in atom.names:
             return of(atom), of(atom)
         match atom.op:
             case "name":
-                return Q_BEGIN, Q_LAST
+                return self.side.first, self.side.last
             case "//":
                 low, high = self.over_rows(atom.args[0])
                 return low // atom.args[1], high // atom.args[1]
@@ -231,7 +233,7 @@ class Solver:
                 fold = self.facts.smallest if atom.op == "min" else self.facts.largest
                 lows, highs = zip(*map(self.over_rows, atom.args), strict=True)
                 return fold(*lows), fold(*highs)
-        inner, factor = self.split(atom, ROW)
+        inner, factor = self.split(atom, self.side.known)
         low, high = (bound * factor for bound in self.over_rows(inner))
         if self.facts.nonnegative(factor):
             return low, high

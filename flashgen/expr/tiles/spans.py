@@ -6,7 +6,7 @@ from functools import reduce
 from itertools import pairwise, permutations, product
 
 from flashgen.expr.prove.affine import Int, alone, param, select
-from flashgen.expr.prove.intervals import KV_LEN, ZERO, Facts
+from flashgen.expr.prove.intervals import ZERO, Facts
 
 MAX_STRIPS = 3  # of a mask: each is up to three loops of the kernel
 MAX_HELD = 4  # while combining
@@ -25,7 +25,7 @@ class Span:
         return max(len(self.begin.text), len(self.end.text)) > MAX_TEXT
 
 
-ALL, NONE = Span(ZERO, KV_LEN), Span(ZERO, ZERO)
+NONE = Span(ZERO, ZERO)
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Combiner:
 
     def __init__(self, facts: Facts):
         self.facts = facts
+        self.all = Span(ZERO, facts.side.length)
         self.reasons: list[str] = []
 
     def lose(self, reason: str) -> None:
@@ -84,7 +85,7 @@ class Combiner:
         while len(done) > limit:
             *done, x, y = done
             hull = Span(self.facts.smallest(x.may.begin, y.may.begin), self.facts.largest(x.may.end, y.may.end))
-            done.append(Strip(ALL if hull.long else hull, x.must if y.must == NONE else y.must))
+            done.append(Strip(self.all if hull.long else hull, x.must if y.must == NONE else y.must))
             self.lose("there are too many ranges, so the last ones are one, which also loads the tiles between them")
         return done
 
@@ -101,8 +102,8 @@ class Combiner:
         for one, other in ((x, y), (y, x)):
             if other == NONE:
                 return one
-            if (switch := alone(other.end)) and switch.op == "select" and other.begin == ZERO and switch.args[1:] == (KV_LEN, ZERO):
-                return Span(select(switch.args[0], ZERO, one.begin), select(switch.args[0], KV_LEN, one.end))
+            if (switch := alone(other.end)) and switch.op == "select" and other.begin == ZERO and switch.args[1:] == (self.all.end, ZERO):
+                return Span(select(switch.args[0], ZERO, one.begin), select(switch.args[0], self.all.end, one.end))
         if x.begin == y.begin:
             return Span(x.begin, self.facts.largest(x.end, y.end))
         return Span(self.facts.smallest(x.begin, y.begin), x.end) if x.end == y.end else None
