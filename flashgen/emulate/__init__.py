@@ -16,13 +16,15 @@ block knows; reads and atomics of outputs and scratch memory before they are wri
 named barriers, registers that a wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global
 memory and local arrays, outputs that are not written or written around.
 
-Judged without running, by `findings`: asm statements without the volatile, the clobber or the "+" that their instructions need.
+Judged without running, by `findings`: asm statements without the volatile, the clobber or the "+" that their instructions need;
+by `int_products` and `narrowings`, 32 bits where an address needs 64.
 
 Not judged: what ptxas does, constraint letters of asm, races between lanes of one warp and within 4 bytes of shared memory, proxy fences
 in global memory, the hardware's own rounding, speed. Refused as not modelled: clusters and multicast,
 descriptor base offsets, negated operands, unswizzled operands dense along m or n, shuffles of some lanes.
 """
 
+from flashgen.emulate.addresses import int_products, narrowings
 from flashgen.emulate.lint import findings
 from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.report import EmulationFault
@@ -30,4 +32,4 @@ from flashgen.emulate.run import emulate
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.emulate.translate import MissingTwin
 
-__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "emulate", "findings", "tensor_map"]
+__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "emulate", "findings", "int_products", "narrowings", "tensor_map"]

@@ -43,6 +43,13 @@ def compiler() -> tuple[str, ...]:
     )
 
 
+def warnings_of(text: Path, *wanted: str) -> str:
+    """What the compiler warns of in a kernel's text, which it does not compile."""
+    options = (option for option in OPTIONS if option != "-w")
+    arguments = (*compiler(), *options, *wanted, "-fsyntax-only", "-isystem", str(HOST), "-x", "c++", str(text))
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stderr
+
+
 def run_compiler(text: Path, *arguments: str) -> str:
     """The output of the compiler. Raises CompileError with its log, which names the text."""
     done = subprocess.run([*compiler(), *arguments], capture_output=True, text=True, check=False)
