@@ -93,7 +93,7 @@ def _fold_neutral(node: Call) -> Node:
             return call("neg", x)
         case "neg", (Call("-", (a, b)),) if a.type == "int":
             return call("-", b, a)
-        case "*" | "/", (x, Const(1)):
+        case "*" | "/" | "**", (x, Const(1)):
             return x
         case "*", (Const(1), x):
             return x

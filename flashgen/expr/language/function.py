@@ -55,7 +55,7 @@ class Function:
     library: Form  # in terms of CUDA's functions of float32
     fast: Form  # in terms of the special function unit
     short: tuple[Short, ...]  # as one instruction, if there is one
-    derivative: tuple[str, ...]  # by each parameter that is a float, in the language
+    derivative: tuple[str, ...]  # by each parameter that is a float, in the language; at kinks as flashgen.expr.meaning.gradient says
     interval: Callable[..., Interval]  # of Bounds
     error: Callable[..., float]  # of Bounds: what the errors of arguments make of the result's
     terms: Callable[..., Any]  # of the value and of Terms: the magnitudes that the value is a sum of

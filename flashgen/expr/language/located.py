@@ -38,6 +38,11 @@ class Located:
             position = Position(self.position.file, self.position.line + line, len(tail) + 1, self.text.split("\n")[line])
         return SpecError(message, position, hint)
 
+    def error_of(self, function: str, message: str, hint: str = "") -> SpecError:
+        """A mistake at the first call of a function; at the beginning of a text that does not name it."""
+        calls = [n for n in ast.walk(self.tree()) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function]
+        return self.error(calls[0] if calls else self.indent, message, hint)
+
     def source(self, tree: ast.expr) -> str:
         """The text of a node."""
         return self.text[self.indent + tree.col_offset : self.indent + (tree.end_col_offset or 0)]

@@ -159,7 +159,7 @@ _ROWS = (
         definition=np.power,
         cuda={"float": "powf"},
         decided="**",
-        derivative=("b * a ** (b - 1.0)", "a ** b * log(a)"),
+        derivative=("where(b == 0.0, 0.0, b * a ** (b - 1.0))", "where(a == 0.0, 0.0, a ** b * log(a))"),
         interval=lambda a, b: _powers(a, b) if a.low > 0 else (-INF, INF),
         error=_power_error,
         terms=_power_terms,

@@ -1,0 +1,177 @@
+"""Derivatives of expressions, as expressions: the rows of functions hold the slopes, the chain rule joins them.
+
+A slope is a form of what the forward computes, so it costs little beside it: 1 - t * t of t = tanh(a), y * (1 - y) of y = sigmoid(a).
+
+At a kink the derivative is the mean of those on either side: abs has 0 at 0, and `min` and `max` give half to each of two that are equal,
+as in PyTorch and JAX. So what is smooth stays right where it is written with kinks, as softplus at 0. `where` has the derivative of the
+branch that it takes, and nothing of the other's matters. floor, round, int and conditions have the derivative 0, and so has a read by its
+indices.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from flashgen.errors import Position
+from flashgen.expr.language.fold import call, fold
+from flashgen.expr.language.function import Function
+from flashgen.expr.language.functions import row
+from flashgen.expr.language.located import Located
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, walk
+from flashgen.expr.language.parse import Parser
+from flashgen.expr.language.read import read
+from flashgen.expr.language.scope import Scope
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+Variable = Name | Load  # a float
+ZERO, ONE = Const(0.0, "float"), Const(1.0, "float")
+S = Name("s", "float")
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The derivatives of a spec's expressions by what they read; what one does not depend on is left out.
+
+    `s`: d score / d s. `score`, `sink` and `scale`: by float params, and by float tensors at the indices where they are read.
+    """
+
+    s: Node
+    score: Mapping[Variable, Node]
+    sink: Mapping[Variable, Node]
+    scale: Mapping[Variable, Node]
+
+
+def derivatives(spec: "Spec") -> Derivatives:
+    """The derivatives of the score, the sink and the scale of a spec.
+
+    >>> from flashgen.expr.language.text import show
+    >>> from flashgen.spec import Spec
+    >>> found = derivatives(Spec(head_dim=64, dtype="float16", score="softcap * tanh(s / softcap)", params={"softcap": 50.0}))
+    >>> show(found.s)
+    '1.0 - tanh(s / softcap) * tanh(s / softcap)'
+    >>> [f"{show(by)}: {show(node)}" for by, node in found.score.items()]
+    ['softcap: tanh(s / softcap) - (1.0 - tanh(s / softcap) * tanh(s / softcap)) * s / softcap']
+
+    Raises SpecError at a function that has no derivative, where one is asked for.
+    """
+    parsed = read(spec)
+    sink = ZERO if parsed.sink is None else parsed.sink
+    parts = (("score", spec.score, parsed.score), ("softmax.sink", spec.softmax.sink, sink), ("scale", spec.scale, parsed.scale))
+    for key, text, node in parts:
+        _check(node, Located(text or "", spec.position(key)))
+    score, of_sink, of_scale = (_by_each(node) for _, _, node in parts)
+    return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale)
+
+
+def derivative(node: Node, by: Variable) -> Node:
+    """The derivative of a float by a name or by a read, simplified and folded.
+
+    >>> from flashgen.expr.language.text import show
+    >>> x = Name("x", "float")
+    >>> show(derivative(Call("*", (x, Call("exp", (x,), "float")), "float"), x))
+    'exp(x) + x * exp(x)'
+    """
+    return fold(_chain(fold(node), fold(by)))
+
+
+def variables(node: Node) -> tuple[Variable, ...]:
+    """The float names and reads of an expression, s apart, in the order in which it has them."""
+    return tuple(dict.fromkeys(n for n in walk(fold(node)) if isinstance(n, Name | Load) and n.type == "float" and n != S))
+
+
+def _by_each(node: Node) -> Mapping[Variable, Node]:
+    found = {by: derivative(node, by) for by in variables(node)}
+    return {by: slope for by, slope in found.items() if slope != ZERO}
+
+
+def _check(node: Node, text: Located) -> None:
+    """Raises SpecError for a function without a derivative of which one is asked for, at its place in the text."""
+    for n in walk(node):
+        if isinstance(n, Call) and any(variables(x) or S in walk(x) for x in _floats(n)) and _lacks_a_slope(n):
+            hint = f"write it without {n.op}, or fill the cell `derivative` of its row"
+            raise text.error_of(n.op, f"the function {n.op} has no derivative", hint)
+
+
+def _lacks_a_slope(node: Call) -> bool:
+    found = row(node.op)
+    return node.type == "float" and (found is None or len(found.derivative) != len(_floats(node)))
+
+
+def _floats(node: Call) -> tuple[Node, ...]:
+    return tuple(x for x in node.args if x.type == "float")
+
+
+def _chain(node: Node, by: Node) -> Node:
+    """The sum over a node's arguments of its slope by each, times the derivative of that."""
+    if node == by:
+        return ONE
+    if not isinstance(node, Call) or node.type != "float":
+        return ZERO
+    inner = [_chain(x, by) for x in _floats(node)]
+    if all(x == ZERO for x in inner):
+        return ZERO
+    found = row(node.op)
+    assert found, node.op
+    terms = (_times(_slope(text, found, node), x) for text, x in zip(found.derivative, inner, strict=True) if x != ZERO)
+    return reduce(_plus, terms)
+
+
+def _slope(text: str, function: Function, node: Call) -> Node:
+    """A cell `derivative` with a call's arguments in place of its parameters."""
+    bound = dict(zip(function.parameters, node.args, strict=True))
+    return fold(Parser(Scope(masks=False), text, Position(f"<derivative of {function.name}>", 1, 1, text), bound).read("float"))
+
+
+def _plus(x: Node, y: Node) -> Node:
+    match x, y:
+        case Call("where", (c, then, zero)), Call("where", (same, none, other)) if c == same and zero == none == ZERO:
+            return call("where", c, then, other)
+        case _, Call("neg", (negated,)):
+            return call("-", x, negated)
+    return _times(Const(2.0, "float"), x) if x == y else call("+", x, y)
+
+
+def _times(x: Node, y: Node) -> Node:
+    """The product with equal factors above and below cancelled; 0 times anything is 0, as where a branch is not taken."""
+    for choice, factor in ((x, y), (y, x)):
+        match choice:
+            case Call("where", (c, then, other)) if ZERO in (then, other):
+                return call("where", c, *(ZERO if branch == ZERO else _times(branch, factor) for branch in (then, other)))
+    above, below = _factors(Call("*", (x, y), "float"))
+    if ZERO in above:
+        return ZERO
+    for one in tuple(above):
+        if one in below:
+            above.remove(one)
+            below.remove(one)
+    number = _joined("/", _joined("*", ONE, filter(_number, above)), filter(_number, below))
+    above, below = ([one for one in side if not _number(one)] for side in (above, below))
+    negative = number == Const(-1.0, "float") and bool(above)
+    quotient = _joined("/", _joined("*", ONE if negative else number, above), below)
+    return call("neg", quotient) if negative else quotient
+
+
+def _joined(op: str, first: Node, others: Iterable[Node]) -> Node:
+    """The first node with each of the others after it, from left to right."""
+    for other in others:
+        first = call(op, first, other)
+    return first
+
+
+def _number(node: Node) -> bool:
+    return isinstance(node, Const)
+
+
+def _factors(node: Node) -> tuple[list[Node], list[Node]]:
+    """The factors that a node is the product of, and those that it is divided by."""
+    match node:
+        case Call("*" | "/" as op, (x, y)) if node.type == "float":
+            (above, below), (more, under) = _factors(x), _factors(y)
+            return ([*above, *more], [*below, *under]) if op == "*" else ([*above, *under], [*below, *more])
+        case Call("neg", (x,)) if node.type == "float":
+            above, below = _factors(x)
+            return [Const(-1.0, "float"), *above], below
+    return [node], []
