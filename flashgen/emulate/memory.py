@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import mmap
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ PROT_NONE = 0
 ALIGNMENT = 16  # bytes
 LARGE_PAGE = 2 << 20  # bytes
 LARGE = LARGE_PAGE // 4  # bytes of an array from which on touching small pages takes longer than zeroing a large one
+SPARSE = 1 << 30  # bytes of an array from which on it is taken to be touched here and there
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python 3.11 does not name: addresses alone, however many
 SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
 
 
@@ -54,10 +57,11 @@ def libc() -> ctypes.CDLL:
 def anonymous(nbytes: int) -> NDArray[np.uint8]:
     """Whole pages, zero once they are touched, that begin at a multiple of LARGE_PAGE where the system may use large ones."""
     room = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-    spare = LARGE_PAGE if nbytes >= LARGE else 0
-    memory = mmap.mmap(-1, room + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones take longer, and are never large
-    if spare and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    spare = LARGE_PAGE if LARGE <= nbytes < SPARSE else 0
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared ones take longer, and are never large
+    memory = mmap.mmap(-1, room + spare, flags=flags | (NO_RESERVE if nbytes >= SPARSE and sys.platform == "linux" else 0))
+    if hasattr(mmap, "MADV_HUGEPAGE") and nbytes >= LARGE:
+        memory.madvise(mmap.MADV_HUGEPAGE if spare else mmap.MADV_NOHUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % LARGE_PAGE if spare else 0
     return whole[start : start + room]
