@@ -101,7 +101,7 @@ constexpr int MEETING = 4;               // + warpgroup: its four warps are ther
 
 constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+// Where a column, the first of 16, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
   return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
 }
@@ -561,6 +561,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ int first_row(const Work& work) const {
     return work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;
   }
+
   // The warpgroups take turns at the tensor cores, so that some multiply while others compute exponentials.
   __device__ __forceinline__ void first_turn() const { if (warpgroup == WARPGROUPS - 1) pass_turn(); }
   __device__ __forceinline__ void take_turn() const { ptx::bar_sync(TURN + warpgroup, 256); }

@@ -78,7 +78,7 @@ constexpr u32 TILE_EMPTY = 229640;       // 1 x 8
 
 constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows, and where 16 keys begin that the tile's rows are.
+// Where a column, the first of 16, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
   return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
 }
