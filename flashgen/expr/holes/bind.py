@@ -10,10 +10,11 @@ from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Load, Name, Node, Type, walk
+from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.prove.linear import COLUMN
+from flashgen.expr.prove.names import BATCH, EXTENTS, GROUP, HEADS, KERNEL, KV_LEN, NODES, Q_LEN, WHOLE
 from flashgen.expr.prove.signs import NOTHING, Signs
-from flashgen.spec.words import argument
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
@@ -21,26 +22,14 @@ if TYPE_CHECKING:
 S, KV_BEGIN, KV = Name("s", "float", ELEMENT), Name("kv_begin", "int", ROW), Name("kv_idx", "int")
 SCALE = Argument("p.softmax_scale", "float")
 RENAMED: Mapping[str, Node] = {
+    **NODES,
     "s": Call("*", (SCALE, S), "float"),
-    "b": Name("batch", "int"),
-    "h": Name("head", "int"),
-    "hk": Name("kv_head", "int"),
     "q_idx": Name("q_idx", "int", ROW),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
-    "q_len": Argument("p.q_len", "int"),
-    "kv_len": Argument("p.kv_len", "int"),
 }
-EXTENTS: Mapping[str | int, Node] = {  # of tensors
-    "b": Argument("p.batch", "int"),
-    "hq": Argument("p.heads", "int"),
-    "hk": Call("quotient", (Argument("p.heads", "int"), Argument("p.group", "int")), "int"),
-    "q_len": RENAMED["q_len"],
-    "kv_len": RENAMED["kv_len"],
-    "q_words": Call("quotient", (Call("+", (RENAMED["q_len"], Const(31, "int")), "int"), Const(32, "int")), "int"),
-}
-OWN = frozenset({SCALE, *(Argument(f"p.{name}", "int") for name in ("q_len", "kv_len", "batch", "heads", "group"))})  # of every kernel
+OWN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
-INSIDE = {("batch", "b"), ("head", "hq"), ("kv_head", "hk")}
+INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
 
 
@@ -65,7 +54,7 @@ class Binder:
         self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
-        positives |= {f"p.{argument(p.name)}": frozenset([p.name]) for p in spec.params if p.default > 0}
+        positives |= {param(p.name): frozenset([p.name]) for p in spec.params if p.default > 0}
         self.integers = Integers(of_language)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
@@ -79,13 +68,13 @@ class Binder:
         """
         match node:
             case Name(name, type):
-                return RENAMED.get(name) or Argument(f"p.{argument(name)}", type)
+                return RENAMED.get(name) or Argument(param(name), type)
             case Load(tensor, indices, type):
                 bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
                 inside = tuple(self._clamped(index, extent) for index, extent in bound)
                 if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(tensor, inside[:-1], type)
-                return Load(f"p.{argument(tensor)}", inside, type)
+                return Load(param(tensor), inside, type)
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
             case Call(op, args, type):
@@ -97,7 +86,7 @@ class Binder:
         return node
 
     def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
-        address = Load(f"p.{argument(tensor)}.address", (*indices, KV_BEGIN), POINTERS[type])
+        address = Load(f"{param(tensor)}.address", (*indices, KV_BEGIN), POINTERS[type])
         if address not in self.reads:
             self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type, ELEMENT)
         read = self.reads[address]

@@ -28,6 +28,7 @@ from flashgen.expr.language.nodes import (
 )
 from flashgen.expr.prove.integers import Integers
 from flashgen.expr.prove.linear import COLUMN, Varies, normal
+from flashgen.expr.prove.names import LANGUAGE
 
 # What a member or a local may not be called: what is in scope of the holes.
 TAKEN = (
@@ -53,7 +54,6 @@ TAKEN = (
     "abs",
 )
 WIDTH = 100  # of a part of a line
-LANGUAGE = {"batch": "b", "head": "h", "kv_head": "hk"}  # members that hold these are called as the language calls them
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with

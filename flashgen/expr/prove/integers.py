@@ -6,12 +6,12 @@ from itertools import product
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, largest, named, number, param, select, smallest
 from flashgen.expr.prove.intervals import Facts, Interval
+from flashgen.expr.prove.names import LANGUAGE
 
 MAX_TEXT = 300  # characters of a form; a longer one is known by its interval alone
 MAX_BLOCK_N = 1024  # columns of a key tile
 INT = (-INT32 - 1, INT32)
 LONG = (-INT64 - 1, INT64)
-KERNEL = {"batch": "b", "head": "h", "kv_head": "hk", "p.q_len": "q_len", "p.kv_len": "kv_len"}
 
 
 def of_language(name: str) -> str:
@@ -21,7 +21,7 @@ def of_language(name: str) -> str:
 
 def of_kernel(name: str) -> str:
     """The name in linear forms of a name of a kernel."""
-    return KERNEL.get(name, name)
+    return LANGUAGE.get(name, name)
 
 
 def divisors(*nodes: Node) -> tuple[str, ...]:

@@ -7,17 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashgen.expr.prove.affine import INT32, Atom, Int, alone, grouped, named, of, param
-from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts
+from flashgen.expr.prove.affine import INT32, Atom, Int, alone, grouped, of, param
+from flashgen.expr.prove.integers import Integers, of_kernel
+from flashgen.expr.prove.intervals import ZERO, Facts
+from flashgen.expr.prove.names import EXTENTS, KERNEL, WHOLE
 
 if TYPE_CHECKING:
-    from flashgen.expr.tiles.extents import PairingText
     from flashgen.spec import Tensor
 
-SYMBOLS = {"BLOCK_M": "rows", "q_len": "p.q_len", "kv_len": "p.kv_len", "b": "batch", "h": "head", "hk": "kv_head"}
-AXES = {"b": named("p.batch"), "hq": named("p.heads"), "hk": named("p.heads") // named("p.group"), "q_len": Q_LEN, "kv_len": KV_LEN}
-AXES["q_words"] = (Q_LEN + 31) // Int(32)
-WHOLE = {"b": "b", "h": "hq", "hk": "hk"}  # names that run over an axis, so they need no clamp there
+SYMBOLS = {"BLOCK_M": "rows", **KERNEL}
+AXES = {axis: Integers(of_kernel).form(extent) for axis, extent in EXTENTS.items()}
+
+
+@dataclass(frozen=True)
+class PairingText:
+    """A pairing as CUDA text."""
+
+    name: str
+    key: str  # in scope: p, batch, head, kv_head, kv_idx
+    row: str  # q_idx
+    may: str  # of a tile: key (longlong2, the least and the greatest), low, high of the rows
+    must: str
+    axes: tuple[str, ...]
+    meaning: str
+
+    @property
+    def place(self) -> str:
+        """The index of batch and head in memory, before the tile."""
+        return {"": "0", "batch": "batch", "heads": "head", "batchheads": "(batch * p.heads + head)"}["".join(self.axes)]
 
 
 @dataclass(frozen=True)
@@ -26,7 +43,7 @@ class RangeText:
 
     lines: tuple[str, ...]
     loops: tuple[tuple[str, str, bool], ...]
-    pairings: "tuple[PairingText, ...]" = ()
+    pairings: tuple[PairingText, ...] = ()
     contiguous: bool = True  # each loop begins where the one before it ends
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param
 from flashgen.expr.prove.intervals import Facts
-from flashgen.expr.tiles.cuda import Printer, number
+from flashgen.expr.tiles.cuda import PairingText, Printer, number
 from flashgen.expr.tiles.spans import Span, Strip
 
 Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -99,24 +99,6 @@ def _first_run(flags: NDArray[np.bool_]) -> Bounds:
     gaps = ~flags & (np.arange(flags.shape[1]) > begin[:, None])
     end = np.where(gaps.any(1), gaps.argmax(1), flags.shape[1]) if flags.shape[1] else begin
     return begin, np.where(flags.any(1), end, 0)
-
-
-@dataclass(frozen=True)
-class PairingText:
-    """A pairing as CUDA text."""
-
-    name: str
-    key: str  # in scope: p, batch, head, kv_head, kv_idx
-    row: str  # q_idx
-    may: str  # of a tile: key (longlong2, the least and the greatest), low, high of the rows
-    must: str
-    axes: tuple[str, ...]
-    meaning: str
-
-    @property
-    def place(self) -> str:
-        """The index of batch and head in memory, before the tile."""
-        return {"": "0", "batch": "batch", "heads": "head", "batchheads": "(batch * p.heads + head)"}["".join(self.axes)]
 
 
 TESTS = {
