@@ -17,7 +17,7 @@ MAX_OPENED = 4000  # forms opened for a proof, over a whole analysis
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Which index a mask is solved for: the unknown, below `length`, where the other index runs over a tile from `first` to `last`."""
+    """The index that a mask is solved for: the unknown, below `length`, where the other index runs over a tile from `first` to `last`."""
 
     unknown: str
     length: Int
