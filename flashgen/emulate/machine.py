@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from flashgen.arch import Arch
 from flashgen.emulate import build, report
+from flashgen.emulate.bounds import LaunchBounds
 from flashgen.emulate.memory import Watched
 from flashgen.emulate.translate import translate
 from flashgen.errors import BackendError
@@ -64,6 +66,8 @@ class HostKernel:
         self._entry = int(self._library.cuda_on_host_entry(entry.encode()))
         assert self._entry >= 0, f"{name} has no kernel {entry}"
         self._library.cuda_on_host_launch.restype = ctypes.POINTER(_Report)
+        self._library.cuda_on_host_bounds.restype = ctypes.POINTER(ctypes.c_uint * 2)
+        self.bounds = LaunchBounds(entry, *self._library.cuda_on_host_bounds(self._entry).contents)
 
     def launch(
         self,
@@ -76,14 +80,16 @@ class HostKernel:
         regions: "Sequence[Region]" = (),
         arrays: Mapping[str, Watched] = MappingProxyType({}),
         number: int = 1,
+        arch: Arch | None = None,
     ) -> None:
         """Runs a grid of blocks of `block` threads; `params` is the kernel's one parameter, passed by value. Raises EmulationFault.
 
         Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
         looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports. When `arrays` are given, accesses
         to global memory through instructions must stay inside them, and races on them are looked for; `number` is that of the kernel
-        among those that share them, from 1, in order.
+        among those that share them, from 1, in order. `arch` is what the text's promises to its compiler are held against.
         """
+        self.bounds.judge(block, shared_bytes, arch)
         expected = self._library.cuda_on_host_params(self._entry)
         if params.nbytes != expected:
             raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")

@@ -86,7 +86,7 @@ def launch(
         if not (size := block_count(part, sizes, blocks)):
             continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
-        kernel.launch(size, part.grid.threads, part.smem.bytes, record, seed, checks, part.smem.regions, watched, number)
+        kernel.launch(size, part.grid.threads, part.smem.bytes, record, seed, checks, part.smem.regions, watched, number, program.arch)
 
 
 @functools.lru_cache(64)

@@ -14,13 +14,13 @@ HOST_FILE = """\
 namespace cuda_on_host::builtins::kernel {{   // inside builtins: their names win over the C library's
 #line 1 "{name}"
 {text}
-}}
+{bounds}}}
 namespace cuda_on_host {{
 const Entry entries[] = {{ {entries}, {{}} }};
 }}
 """
 REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", ".b64": "std::uint64_t", ".f32": "float"}
-ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(')
+ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((.*)\) )?(\w+)\(')
 PARAMETER = re.compile(r"const __grid_constant__ (\w+) (\w+)")  # nobody copies it
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
 
@@ -67,8 +67,10 @@ def translate(cuda: str, name: str) -> HostText:
         at = asm.end
     text = SHARED_ARRAY.sub(r"::cuda_on_host::SharedArray \1;", "".join(parts) + cuda[at:])
     text = with_types(PARAMETER.sub(r"const \1& \2", text))
-    entries = ", ".join(f'entry<&builtins::kernel::{entry}>("{entry}")' for entry in ENTRY.findall(cuda))
-    return HostText(HOST_FILE.format(name=name, text=text, entries=entries), tuple(instructions))
+    kernels = ENTRY.findall(cuda)
+    bounds = "".join(f"constexpr ::cuda_on_host::LaunchBounds bounds_of_{kernel}{{{said}}};\n" for said, kernel in kernels)
+    entries = ", ".join(f'entry<&builtins::kernel::{k}>("{k}", builtins::kernel::bounds_of_{k})' for _, k in kernels)
+    return HostText(HOST_FILE.format(name=name, text=text, bounds=bounds, entries=entries), tuple(instructions))
 
 
 def calls_of(asm: Asm, instructions: list[Instruction]) -> Iterator[str]:

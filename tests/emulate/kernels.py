@@ -21,11 +21,11 @@ PARAMS = {
 }
 
 
-def kernel_text(params: str, body: str, before: str = "", threads: int = 1024) -> str:
+def kernel_text(params: str, body: str, before: str = "", threads: int = 1024, blocks: int = 1) -> str:
     """A kernel `forward(p)` whose Params has these members; `shared` is the address of its shared memory."""
     kernel = (
         f"struct Params {{ {params} }};\n{before}\n"
-        f'extern "C" __global__ void __launch_bounds__({threads}, 1) forward(const __grid_constant__ Params p) {{\n'
+        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) forward(const __grid_constant__ Params p) {{\n'
         "  extern __shared__ __align__(1024) unsigned char memory[];\n"
         f"  const u32 shared = __cvta_generic_to_shared(memory);\n{body}\n}}\n"
     )

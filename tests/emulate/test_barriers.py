@@ -89,7 +89,7 @@ def run(fault, seed=0):
     x = np.arange(256, dtype=np.float32).reshape(1, 1, 8, 32)
     regions = [Region("tile", "TILE", 0, 1024), Region("full", "FULL", 1024, 8), Region("empty", "EMPTY", 1032, 8)]
     values = record(PARAMS, map=tensor_map(x, (1, 1, 8, 32)), fault=fault)
-    HostKernel(kernel_text(PARAMS, BODY)).launch(1, 128, 1088, values, seed, regions=regions)
+    HostKernel(kernel_text(PARAMS, BODY, threads=128)).launch(1, 128, 1088, values, seed, regions=regions)
     return x.reshape(-1).view(np.uint32) - np.arange(256, dtype=np.float32).view(np.uint32)
 
 
@@ -110,19 +110,33 @@ TRADES = """  if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u
   else asm volatile("setmaxnreg.inc.sync.aligned.u32 %d;");"""
 
 
+def trade(load, compute, threads, promised=0, blocks=1):
+    text = kernel_text("int n;", TRADES % (load, compute), threads=promised or threads, blocks=blocks)
+    HostKernel(text).launch(1, threads, 0, record("int n;"))
+
+
 @pytest.mark.parametrize(("load", "compute"), [(40, 232), (24, 240)])
 def test_warpgroups_trade_the_registers_of_the_launch(load, compute):
-    HostKernel(kernel_text("int n;", TRADES % (load, compute))).launch(1, 384, 0, record("int n;"))  # 168 each
+    trade(load, compute, 384)  # 168 each
 
 
 def test_more_registers_than_the_launch_has_are_waited_for_in_vain():
     with pytest.raises(EmulationFault, match=WAITED % 168):
-        HostKernel(kernel_text("int n;", TRADES % (32, 240))).launch(1, 384, 0, record("int n;"))
+        trade(32, 240, 384)
 
 
 def test_a_single_warp_more_takes_the_registers_of_four():
     """Each of 544 threads has 96, as if it were 640: what warpgroups of 512 trade is not there."""
-    kernel = HostKernel(kernel_text("int n;", TRADES % (72, 136)))
-    kernel.launch(1, 512, 0, record("int n;"))
+    trade(72, 136, 512)
     with pytest.raises(EmulationFault, match=WAITED % 96):
-        kernel.launch(1, 544, 0, record("int n;"))
+        trade(72, 136, 544)
+
+
+def test_launch_bounds_above_the_block_leave_it_fewer_registers():
+    with pytest.raises(EmulationFault, match=WAITED % 128):
+        trade(40, 232, 384, promised=512)
+
+
+def test_a_block_promised_beside_another_has_half_the_registers():
+    with pytest.raises(EmulationFault, match=WAITED % 80):
+        trade(40, 232, 384, blocks=2)

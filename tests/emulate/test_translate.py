@@ -9,7 +9,7 @@ ENTRY = 'extern "C" __global__ void forward(Params p) { %s }'
 
 def calls(statement):
     text = translate(ENTRY % statement, "a.cu").text
-    return text[text.index("{ {") + 2 : text.index(" }\n}\n")].strip().replace("::cuda_on_host::ptx::", "")
+    return text[text.index("{ {") + 2 : text.index(" }\nconstexpr")].strip().replace("::cuda_on_host::ptx::", "")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@
 #define __host__
 #define __forceinline__ INLINED
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __launch_bounds__(...)
+#define __launch_bounds__(...)                            // translate.py reads them
 
 namespace cuda_on_host {
 
@@ -135,19 +135,20 @@ INLINED float asinhf(float x) { return __builtin_asinhf(x); }
 
 }  // namespace builtins
 
-struct Entry { const char* name; void (*thread)(const void* params); std::size_t bytes_of_params; };
+struct LaunchBounds { unsigned threads = 0, blocks = 1; };   // at most, and at least on a multiprocessor; 0: not said
+struct Entry { const char* name; void (*thread)(const void* params); std::size_t bytes_of_params; LaunchBounds bounds; };
 extern const Entry entries[];                          // of the kernel's text; the last has no name
 
 template <class Kernel> struct ParamsOf;
 template <class Params> struct ParamsOf<void (*)(Params)> { using Type = std::remove_cvref_t<Params>; };
 // A kernel takes one struct, a copy that is aligned.
-template <auto kKernel> constexpr Entry entry(const char* name) {
+template <auto kKernel> constexpr Entry entry(const char* name, LaunchBounds bounds) {
   using Params = typename ParamsOf<decltype(kKernel)>::Type;
   return {name, [](const void* params) {
             alignas(64) unsigned char storage[sizeof(Params)];
             std::memcpy(storage, params, sizeof(Params));
             kKernel(*reinterpret_cast<const Params*>(storage));
-          }, sizeof(Params)};
+          }, sizeof(Params), bounds};
 }
 
 }  // namespace cuda_on_host

@@ -247,6 +247,7 @@ EXPORTED int cuda_on_host_entry(const char* name) {
     if (!std::strcmp(entries[i].name, name)) return i;
   return -1;
 }
+EXPORTED const unsigned* cuda_on_host_bounds(int entry) { return &cuda_on_host::entries[entry].bounds.threads; }   // then of blocks
 EXPORTED std::size_t cuda_on_host_params(int entry) { return cuda_on_host::entries[entry].bytes_of_params; }
 EXPORTED int cuda_on_host_bank_conflicts() { return cuda_on_host::bank_conflicts.exchange(0); }
 
@@ -262,6 +263,7 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_o
   builtins::blockDim = {launch->block[0], launch->block[1], launch->block[2]};
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
+  launch_bounds = entries[entry].bounds;
   launch_number = static_cast<std::uint8_t>(launch->number);
   handed_on.clear();
   fault = Grid(*launch, entries[entry].thread).run();

@@ -9,6 +9,8 @@ namespace cuda_on_host {
 
 constexpr const char* kRegisters = "setmaxnreg.inc";
 
+inline LaunchBounds launch_bounds;                     // of the kernel that runs
+
 class RegisterFile {                                   // setmaxnreg: warps trade what the block was launched with, and nothing else
  public:
   void decrease(int count) {
@@ -21,7 +23,7 @@ class RegisterFile {                                   // setmaxnreg: warps trad
     check(count, count >= current());
     while (free_ < count - current()) {
       waiting_.push_back(block->thread().id);
-      block->block_on({kRegisters, 0, entry(block->size())});
+      block->block_on({kRegisters, 0, entry()});
     }
     free_ -= count - current();
     block->thread().registers = count;
@@ -29,10 +31,13 @@ class RegisterFile {                                   // setmaxnreg: warps trad
 
  private:
   // What __launch_bounds__ lets ptxas take: a warp for each quarter of a multiprocessor is as many as four.
-  static int entry(int threads) { return std::min(255, 65536 / ((threads + 127) / 128 * 128) / 8 * 8); }
+  static int entry() {
+    const int threads = launch_bounds.threads ? static_cast<int>(launch_bounds.threads) : block->size();
+    return std::min(255, 65536 / ((threads + 127) / 128 * 128 * static_cast<int>(std::max(1u, launch_bounds.blocks))) / 8 * 8);
+  }
   static int current() {
     int& registers = block->thread().registers;
-    return registers ? registers : registers = entry(block->size());
+    return registers ? registers : registers = entry();
   }
   static void check(int count, bool direction) {
     if (count < 24 || count > 256 || count % 8 || !direction)
