@@ -37,6 +37,11 @@ def meaning(node: Node, values: Mapping[str, Any]) -> Array:
         return _value(node, values, False)
 
 
+def clamped(load: Load, values: Mapping[str, Any]) -> tuple[Array, ...]:
+    """The indices that a read takes, one array an axis, clamped to the tensor. Raises IndexError as `meaning` does."""
+    return tuple(_inside(i, size, values) for i, size in zip(load.indices, np.shape(values[load.tensor]), strict=True))
+
+
 def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
     match node:
         case Const(value, type):
@@ -45,10 +50,8 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
             return np.asarray(values["s"], np.float64)
         case Name(name, type):
             return _typed(values[name], type)
-        case Load(tensor, indices, type):
-            array = np.asarray(values[tensor])
-            at = (_inside(i, size, values) for i, size in zip(indices, array.shape, strict=True))
-            return _typed(array[tuple(at)], type)
+        case Load(tensor, _, type):
+            return _typed(np.asarray(values[tensor])[clamped(node, values)], type)
         case Call("float", (x,)):
             number = _value(x, values, False)
             return number.astype(np.float32).astype(np.float64) if decides else number.astype(np.float64)

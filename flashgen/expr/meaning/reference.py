@@ -106,19 +106,20 @@ def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Arr
     total = p.sum(-1, keepdims=True) + np.exp(sink - base)
     lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
     p = p / np.where(empty, 1.0, total)
-    return _product(p, seen & ~empty, v), lse
+    return weighted(p, seen & ~empty, v), lse
 
 
 @np.errstate(all="ignore")
 def weigh(score: Array, seen: Array, v: Array) -> tuple[Array, Array]:
     """The scores of the keys seen, times v: o [rows, Dv]; the log of what it is divided by, 0 [rows]."""
-    return _product(np.where(seen, score, 0.0), seen, v), np.zeros(len(score))
+    return weighted(np.where(seen, score, 0.0), seen, v), np.zeros(len(score))
 
 
-def _product(p: Array, seen: Array, v: Array) -> Array:
+def weighted(p: Array, seen: Array, v: Array) -> Array:
+    """p v, [rows, Dv], where a vector that a row does not see never matters to it, whatever it holds."""
     finite = np.isfinite(v)
     o = p @ np.where(finite, v, 0.0)
-    for key in np.flatnonzero(~finite.all(-1)):  # an unseen vector never matters, whatever it holds
+    for key in np.flatnonzero(~finite.all(-1)):
         o += np.where(seen[:, [key]] & ~finite[key], p[:, [key]] * v[key], 0.0)
     return o
 

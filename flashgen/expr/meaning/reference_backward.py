@@ -1,0 +1,106 @@
+"""The gradients of attention as its definition says, in float64, by the chain rule along the steps of flashgen.expr.meaning.reference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashgen.expr.language.nodes import Name, Node
+from flashgen.expr.meaning.definition import clamped, meaning
+from flashgen.expr.meaning.gradient import Derivatives, Variable, derivatives
+from flashgen.expr.meaning.reference import Array, Rows, attend, heads_first, rows_of, weighted
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of a loss, float64: of q, k and v, each of its layout; of every float32 tensor, and of every float param, by name."""
+
+    q: Array
+    k: Array
+    v: Array
+    values: Mapping[str, Array]
+
+
+@np.errstate(all="ignore")
+def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array | None = None, **values: Any) -> Gradients:
+    """The gradients of a loss of which o has the gradient `do`, of the layout of q, and lse has `dlse` [B, Hq, Sq], or 0.
+
+    >>> from flashgen.spec import Spec
+    >>> x = np.ones((1, 2, 1, 8), np.float32)
+    >>> found = backward(Spec(head_dim=8, dtype="float32", mask="causal"), x, x, x, do=x)
+    >>> found.v[0, :, 0, 0].round(9).tolist()
+    [1.5, 0.5]
+
+    Other arguments as of `reference`. What a row does not see gets no gradient from it, whatever it holds, nor does a key of weight 0: a
+    row without keys gives 0. An axis of 1 that is read as if it were repeated has the sum.
+    """
+    slopes = derivatives(spec)
+    q, k, v, do = (heads_first(x, spec) for x in (q, k, v, do))
+    dlse = np.zeros(q.shape[:-1]) if dlse is None else np.asarray(dlse, np.float64)
+    sums = _Sums(spec, values)
+    dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
+    for rows in rows_of(spec, q, k, v, values):
+        b, hk = rows.known["b"], rows.known["hk"]
+        flow = _flow(spec, rows, do[rows.at].astype(np.float64), dlse[rows.at])
+        sums.add_sink(slopes, rows, flow)
+        if rows.k.size:
+            ds = _times(flow.score, meaning(slopes.s, rows.known))
+            dq[rows.at] = rows.scale * weighted(ds, ds != 0, rows.k)
+            dk[b, hk] += rows.scale * weighted(ds.T, ds.T != 0, rows.q)
+            dv[b, hk] += weighted(flow.p.T, flow.p.T != 0, flow.do)
+            sums.add_score(slopes, rows, flow, ds)
+    dq, dk, dv = (x.transpose(spec.order.from_heads_first) for x in (dq, dk, dv))
+    return Gradients(q=dq, k=dk, v=dv, values=sums.found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """The gradients of some rows: of o, of their scores [rows, keys] and of the sink [rows]; p: their weights."""
+
+    do: Array
+    p: Array
+    score: Array
+    sink: Array
+
+
+def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> _Flow:
+    dp = do @ rows.v.T
+    if not spec.softmax.normalized:
+        return _Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
+    o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
+    p = np.where(rows.seen & (rows.score != -np.inf), np.exp(rows.score - lse[:, None]), 0.0)
+    delta = (do * o).sum(-1) - dlse
+    sink = np.zeros(len(do)) if rows.sink == -np.inf else -np.exp(rows.sink - lse) * delta
+    return _Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
+
+
+def _times(gradient: Array, slope: Array) -> Array:
+    """The chain rule; no gradient stays none, however steep it goes on."""
+    return np.where(gradient == 0, 0.0, gradient * slope)
+
+
+class _Sums:
+    """The gradients of tensors and params, summed over all that reads them."""
+
+    def __init__(self, spec: "Spec", values: Mapping[str, Any]):
+        self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype == "float32"}
+        self.found |= {p.name: np.zeros(()) for p in spec.params if p.type == "float"}
+
+    def add_score(self, slopes: Derivatives, rows: Rows, flow: _Flow, ds: Array) -> None:
+        self._add(slopes.score, flow.score, rows.known)
+        self._add(slopes.scale, _times(ds, rows.q @ rows.k.T).sum(), rows.known)
+
+    def add_sink(self, slopes: Derivatives, rows: Rows, flow: _Flow) -> None:
+        self._add(slopes.sink, flow.sink.sum(), rows.known)
+
+    def _add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
+        for by, slope in slopes.items():
+            found = _times(gradient, meaning(slope, known))
+            if isinstance(by, Name):
+                self.found[by.name] += found.sum()
+            else:
+                np.add.at(self.found[by.tensor], tuple(np.broadcast_to(i, found.shape) for i in clamped(by, known)), found)
