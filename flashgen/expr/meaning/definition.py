@@ -2,7 +2,7 @@
 
 Integers are exact. Floats are float64 within the range of float32: what passes it is infinite. Where a float decides, as the argument of
 `floor` or an operand of a comparison, each operation is rounded to float32; but not what depends on s, nor what comes out of an
-exponential, a logarithm, tanh or sigmoid, which no two machines round alike.
+exponential, a logarithm, tanh and the like, which no two machines round alike.
 """
 
 from collections.abc import Mapping
