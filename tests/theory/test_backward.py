@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Integer, Symbol, oo
 
+from flashgen.expr import evaluate, reference
+from flashgen.expr.meaning.gradient import derivatives
+from flashgen.expr.meaning.reference_backward import backward
+from flashgen.spec import Spec
 from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights
 from flashgen.theory.schedule import natural, symbolic
 
@@ -70,3 +74,33 @@ def test_gradients_of_a_row_sum_to_that_of_its_lse(seed, rows, keys):
     delta = row_term(do, p @ v, dlse)
     total = score_gradient(p, do @ v.T, delta).sum(-1) + sink_gradient(sink, lse, delta, natural())
     np.testing.assert_allclose(total, dlse, atol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [1, 3, 4, 9])
+@pytest.mark.parametrize("shift", [0.0, -120.0])
+def test_tiles_of_keys_add_up_to_the_reference(tile, shift):
+    """Scores far below 0, as lse then is, with columns beyond the last key in the last tile."""
+    score = "c * tanh(s / c) + low"
+    spec = Spec(head_dim=4, dtype="float32", score=score, mask="causal", softmax={"sink": "low"}, params={"c": 3.0, "low": shift})
+    rng = np.random.default_rng(1)
+    q, k, v, do = rng.standard_normal((4, 1, 9, 1, 4))
+    dlse = rng.standard_normal((1, 1, 9))
+    o, lse = reference(spec, q, k, v)
+    wanted, slope = backward(spec, q, k, v, do, dlse), derivatives(spec).s
+
+    q, k, v, do, o, lse = (*(x[0, :, 0] for x in (q, k, v, do, o)), lse[0, 0] / np.log(2))
+    delta, dq, dk, dv = row_term(do, o, dlse[0, 0]), np.zeros((9, 4)), np.zeros((9, 4)), np.zeros((9, 4))
+    for first in range(0, 9, tile):
+        keys, columns = np.arange(first, min(first + tile, 9)), np.arange(first, first + tile)
+        padded = [np.pad(x[keys], ((0, tile - len(keys)), (0, 0))) for x in (k, v)]
+        s = q @ padded[0].T / 2
+        scores = 3 * np.tanh(s / 3) + shift
+        seen = (columns <= np.arange(9)[:, None]) & (columns < 9)
+        p = weights(np.where(seen, scores, -np.inf) / np.log(2), lse)
+        dscore = score_gradient(p, do @ padded[1].T, delta)
+        ds = dscore * evaluate(slope, {"s": s, "c": 3.0})
+        dq += ds @ padded[0] / 2
+        dk[keys], dv[keys] = (ds.T @ q / 2)[: len(keys)], (p.T @ do)[: len(keys)]
+    for found, name in ((dq, "q"), (dk, "k"), (dv, "v")):
+        np.testing.assert_allclose(found, getattr(wanted, name)[0, :, 0], atol=1e-12)
+    np.testing.assert_allclose(wanted.values["low"], dlse.sum(), atol=1e-9)  # in every score and in the sink, it moves lse alone
