@@ -483,21 +483,22 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
-    const u64 q = advance(q_rows, query_place() * Q_BYTES), keys = advance(k_tile, stage(at) * K_BYTES);
+    const u32 q = query_place() * Q_BYTES, keys = stage(at) * K_BYTES;
     await(K_FULL, at);
     take_turn();
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < QK_COLUMNS / 16; ++k)
-      ptx::product_qk(s, advance(q, column_at<BLOCK_M>(16 * k)), advance(keys, column_at<BLOCK_N>(16 * k)), k > 0);
+    for (int k = 0; k < QK_COLUMNS / 16; ++k)   // one step to each address: a second would wait for the first
+      ptx::product_qk(s, advance(q_rows, q + column_at<BLOCK_M>(16 * k)), advance(k_tile, keys + column_at<BLOCK_N>(16 * k)),
+                      k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_output(float (&o)[V_COLUMNS / 2], const u32 (&probabilities)[BLOCK_N / 4], int at) const {
-    const u64 values = advance(v_tile, stage(at) * V_BYTES);
+    const u32 values = stage(at) * V_BYTES;
     await(V_FULL, at);
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(values, 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, values + 16 * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
