@@ -66,7 +66,7 @@ def int_products(cuda: str) -> tuple[Finding, ...]:
 
 
 def overflows(product: re.Match[str], names: Declarations) -> bool:
-    """Whether the factors up to the first of 64 bits are several that vary, or one and the bytes of a tile."""
+    """True if the factors up to the first of 64 bits are several that vary, or one and the bytes of a tile."""
     if SMALL.fullmatch(product[0]):
         return False
     narrow = []
@@ -79,7 +79,7 @@ def overflows(product: re.Match[str], names: Declarations) -> bool:
 
 
 def is_address(code: str, begin: int, end: int, names: Declarations) -> bool:
-    """Whether what stands there goes into a pointer, an index of one, or a 64-bit number."""
+    """True if the expression there goes into a pointer, an index of one, or a 64-bit number."""
     opening, closing = bound(code, begin, -1), bound(code, end - 1, 1)
     others = re.findall(rf"(?<![\w.])(?:p\.)?{NAME}(?![\w(])", f"{code[opening + 1 : begin]} {code[end:closing]}")
     if any(names.is_pointer(name, begin) for name in others):

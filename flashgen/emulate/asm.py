@@ -48,7 +48,7 @@ def statements(cuda: str) -> Iterator[Asm]:
 
 
 def pieces(ptx: str) -> Iterator[str]:
-    """What PTX consists of, one after another: `{`, `}`, `;`, a label as `NAME:`, an instruction without its semicolon."""
+    """The parts of PTX, one after another: `{`, `}`, `;`, a label as `NAME:`, an instruction without its semicolon."""
     while ptx := ptx.strip():
         if ptx[0] in "{};":
             yield ptx[0]

@@ -1,4 +1,4 @@
-"""What `__launch_bounds__` promises the compiler, against the launch and the multiprocessor that it is for."""
+"""Holds the promises of `__launch_bounds__` against the launch and the multiprocessor that it is for."""
 
 from dataclasses import dataclass
 

@@ -44,7 +44,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def warnings_of(text: Path, *wanted: str) -> str:
-    """What the compiler warns of in a kernel's text, which it does not compile."""
+    """The warnings of the compiler for a kernel's text, which it does not compile."""
     options = (option for option in OPTIONS if option != "-w")
     arguments = (*compiler(), *options, *wanted, "-fsyntax-only", "-isystem", str(HOST), "-x", "c++", str(text))
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stderr

@@ -1,4 +1,4 @@
-"""What running a CUDA text cannot show: asm statements that tell the compiler less than their instructions do.
+"""Finds faults that running a CUDA text cannot show: asm statements that tell the compiler less than their instructions do.
 
 An emulator runs the statements in the order of the text, each with its operands at hand. A compiler moves, joins and drops what it may, and
 keeps in registers what it was not told of: of a wrong constraint the card alone would tell, under some compilers. Source: Inline PTX
@@ -42,7 +42,7 @@ class Finding:
 
 
 def findings(cuda: str) -> tuple[Finding, ...]:
-    """What is wrong with the asm statements of a CUDA text, in its order."""
+    """The faults of the asm statements of a CUDA text, in its order."""
     return tuple(Finding(asm.line, what) for asm in statements(cuda) for what in (*movable(asm), *operands(asm)))
 
 
@@ -55,7 +55,7 @@ def instructions(asm: Asm) -> Iterator[tuple[str, str]]:
 
 
 def movable(asm: Asm) -> Iterator[str]:
-    """What lets the compiler move an asm statement where its instructions must stay."""
+    """The faults that let the compiler move an asm statement whose instructions must stay."""
     for name, _ in instructions(asm):
         if FREE.match(name):
             continue
@@ -66,7 +66,7 @@ def movable(asm: Asm) -> Iterator[str]:
 
 
 def operands(asm: Asm) -> Iterator[str]:
-    """What the constraints of an asm statement say wrongly: which operands are read, which are written."""
+    """The faults of an asm statement's constraints: operands that are read or written, and said otherwise."""
     written: set[int] = set()
     for name, rest in instructions(asm):
         results, sources = accessed(name, rest)
