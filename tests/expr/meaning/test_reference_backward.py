@@ -17,6 +17,7 @@ from tests.expr.grammar import MASKS, conditions, declared, floats
 
 EXTENTS = {"b": 2, "hq": 4, "hk": 2, "q_len": 4, "kv_len": 5}
 STEP = 2.0**-10  # added to multiples of 2^-6 it is exact in float32, which tensors and params are
+TOLERANCE = 1e-6
 SOFTMAXES = ["softmax", "off_by_one", "none", {"sink": "c * slopes[h] - table[b, hk]"}]
 SCORES = [
     "s",
@@ -56,14 +57,15 @@ def loss(spec, arguments, do, dlse):
     return np.sum(o * do) + np.sum(np.where(lse > -np.inf, lse * dlse, 0.0))
 
 
-def judge(spec, seed, broadcast=False, tolerance=1e-6):
-    """Every gradient along one random direction, against differences that agree among themselves: no kink lies between them."""
+def judge(spec, seed, broadcast=False, most=99):
+    """Gradients, at most so many, along a random direction against differences that agree among themselves: no kink lies between."""
     arguments, do, dlse = draw(spec, seed, broadcast)
     found = backward(spec, **arguments, do=do, dlse=dlse)
     gradients = {"q": found.q, "k": found.k, "v": found.v, **found.values}
     assert gradients.keys() >= {name for name, x in arguments.items() if np.asarray(x).dtype.kind == "f"}
     rng, judged = np.random.default_rng(seed + 1), 0
-    for name, gradient in gradients.items():
+    for name in rng.permutation(list(gradients))[:most]:
+        gradient = gradients[name]
         assert gradient.shape == np.shape(arguments[name])
         way = rng.integers(-1, 2, gradient.shape) if gradient.ndim else np.ones(())
 
@@ -74,9 +76,9 @@ def judge(spec, seed, broadcast=False, tolerance=1e-6):
         steps = [difference(STEP / 2**i) for i in range(3)]
         better = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(steps)]
         size = 1 + np.abs(better[1])
-        if np.isfinite(better).all() and abs(better[1] - better[0]) < tolerance / 4 * size:
+        if np.isfinite(better).all() and abs(better[1] - better[0]) < TOLERANCE / 4 * size:
             judged += 1
-            assert abs((gradient * way).sum() - better[1]) < tolerance * size, name
+            assert abs((gradient * way).sum() - better[1]) < TOLERANCE * size, name
     return judged
 
 
@@ -91,14 +93,14 @@ def test_against_differences(score, softmax):
     st.sampled_from(SCORES), st.sampled_from(MASKS), st.sampled_from(["softmax", "off_by_one", "none", {"sink": "slopes[h]"}]), st.data()
 )
 def test_variants_against_differences(score, mask, softmax, data):
-    judge(spec_of(score, mask, softmax), data.draw(st.integers(0, 999)), data.draw(st.booleans()))
+    judge(spec_of(score, mask, softmax), data.draw(st.integers(0, 999)), data.draw(st.booleans()), most=2)
 
 
 @given(floats(2), conditions(1), st.integers(0, 999))
 def test_any_spec_against_differences(score, mask, seed):
     try:
         spec = spec_of(score, mask)
-        judge(spec, seed)
+        judge(spec, seed, most=2)
     except SpecError:
         assume(False)
 
