@@ -12,9 +12,10 @@ Built for the processor it runs on by g++ or clang++. x86-64 with g++ 12 and cla
 Debian's cross g++ 12 and runs kernels of each kind under qemu-user, where those are installed: no aarch64 machine was tried.
 
 Judged: races in shared memory, and in global memory between blocks as between warps of one, where a fence and an atomic hand on what a
-block knows; reads and atomics of outputs and scratch memory before they are written, in bulk copies excepted; proxy fences, mbarriers and
-named barriers, registers that a wgmma still uses, setmaxnreg, divergence, work left in flight, alignment, bounds of shared memory, global
-memory and local arrays, outputs that are not written or written around.
+block knows; reads and atomics of outputs and scratch memory before they are written, in bulk copies excepted; memory touched
+before the wait for the kernel ahead, by kernels that start early; proxy fences, mbarriers and named barriers, registers that a wgmma still
+uses, setmaxnreg and launch bounds, divergence, work left in flight, alignment, bounds of shared memory, global memory and local arrays,
+outputs that are not written or written around.
 
 Judged without running, by `findings`: asm statements without the volatile, the clobber or the "+" that their instructions need;
 by `int_products` and `narrowings`, 32 bits where an address needs 64.

@@ -13,6 +13,7 @@ from flashgen.arch import Arch
 from flashgen.emulate import build, report
 from flashgen.emulate.bounds import LaunchBounds
 from flashgen.emulate.memory import Watched
+from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.translate import translate
 from flashgen.errors import BackendError
 
@@ -29,7 +30,7 @@ class _Region(ctypes.Structure):
 class _Array(ctypes.Structure):
     _fields_ = (
         *(("name", ctypes.c_char_p), ("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t)),
-        *(("shadow", ctypes.c_void_p), ("defined", ctypes.c_int)),
+        *(("shadow", ctypes.c_void_p), ("defined", ctypes.c_int), ("constant", ctypes.c_int)),
     )
 
 
@@ -38,6 +39,7 @@ class _Launch(ctypes.Structure):
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
         *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
         *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int), ("number", ctypes.c_int)),
+        ("early", ctypes.c_int),
     )
 
 
@@ -81,13 +83,15 @@ class HostKernel:
         arrays: Mapping[str, Watched] = MappingProxyType({}),
         number: int = 1,
         arch: Arch | None = None,
+        early: bool = False,
     ) -> None:
         """Runs a grid of blocks of `block` threads; `params` is the kernel's one parameter, passed by value. Raises EmulationFault.
 
         Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
         looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports. When `arrays` are given, accesses
         to global memory through instructions must stay inside them, and races on them are looked for; `number` is that of the kernel
-        among those that share them, from 1, in order. `arch` is what the text's promises to its compiler are held against.
+        among those that share them, from 1, in order. `arch` is what the text's promises to its compiler are held against. A kernel
+        that starts `early`, by programmatic dependent launch, touches no array before griddepcontrol.wait.
         """
         self.bounds.judge(block, shared_bytes, arch)
         expected = self._library.cuda_on_host_params(self._entry)
@@ -96,12 +100,12 @@ class HostKernel:
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
         named = [_Region(r.name.encode(), r.offset, r.bytes, r.count) for r in regions]
         watched = [
-            _Array(name.encode(), x.begin, x.nbytes, x.shadow.ctypes.data if x.shadow.size else None, x.use != "fill")
+            _Array(name.encode(), x.begin, x.nbytes, x.shadow.ctypes.data if x.shadow.size else None, x.use != "fill", x.use == "constant")
             for name, x in arrays.items()
         ]
         launch = _Launch(
             *(sizes, (block, 1, 1), shared_bytes, checks, seed, params.ctypes.data),
-            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number),
+            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number, early),
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))
@@ -109,6 +113,11 @@ class HostKernel:
                 r = found.contents
                 finding = report.Finding(r.what.decode(), r.hint.decode(), r.place, r.other, r.block, r.thread, seed)
                 raise report.fault(finding, self._path, self.name, self.text)
+            if early and checks and not self._library.cuda_on_host_awaited():
+                raise EmulationFault(
+                    f"no thread of {self.bounds.kernel} waits for the kernel ahead: whoever waits for this one takes both to have ended\n"
+                    "  look at: griddepcontrol.wait, in every kernel that starts early"
+                )
 
     def bank_conflicts(self) -> int:
         """Rows of ldmatrix and stmatrix, since the last call, in the same banks as another row of their 8 x 8 matrix: a cycle lost each."""

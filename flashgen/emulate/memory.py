@@ -23,18 +23,19 @@ SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory tha
 class Watched:
     """An array that the kernels of a call may touch.
 
-    `use`: "read" is never written, "update" holds values before the first kernel, "fill" is undefined until it is written.
+    `use`: "constant" was never written by a kernel, "read" is not by these, "update" holds values before the first kernel, "fill" is
+    undefined until it is written.
 
     >>> Watched(np.zeros(64, np.float32), "fill").begin % 4
     0
     """
 
     array: NDArray[Any]
-    use: Literal["read", "update", "fill"] = "update"
+    use: Literal["constant", "read", "update", "fill"] = "update"
     shadow: NDArray[np.uint8] = field(init=False)  # who wrote and read what, from one kernel of the call to the next
 
     def __post_init__(self) -> None:
-        granules = 0 if self.use == "read" else self.nbytes // 16 + 2
+        granules = 0 if self.use in ("constant", "read") else self.nbytes // 16 + 2
         object.__setattr__(self, "shadow", anonymous(granules * SHADOW)[: granules * SHADOW])
 
     @property

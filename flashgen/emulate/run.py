@@ -68,7 +68,8 @@ def emulate(
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
     record = fill(program, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(program, sizes, params))
     inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if kv_len else {"q": rows["q"]})
-    watched = {name: Watched(x, "read") for name, x in inputs.items()} | {"counter": Watched(counter), "halves": Watched(halves, "read")}
+    watched = {name: Watched(x, "read") for name, x in inputs.items()}
+    watched |= {"counter": Watched(counter), "halves": Watched(halves, "constant")}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
     launch(program, source, sizes, record, watched, seed, checks, blocks)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
@@ -86,7 +87,10 @@ def launch(
         if not (size := block_count(part, sizes, blocks)):
             continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
-        kernel.launch(size, part.grid.threads, part.smem.bytes, record, seed, checks, part.smem.regions, watched, number, program.arch)
+        kernel.launch(
+            *(size, part.grid.threads, part.smem.bytes, record, seed, checks),
+            *(part.smem.regions, watched, number, program.arch, part.grid.early),
+        )
 
 
 @functools.lru_cache(64)

@@ -31,7 +31,9 @@ class AsyncCopies : public Engine {
       t.place = copy.place;
       const auto size = static_cast<std::uint32_t>(copy.bytes);
       check(copy);
-      if (const Array* array = array_of(copy); array && array->shadow) note_read(*array, copy, agent, clock);
+      const Array* const array = array_of(copy);
+      if (array) after_the_kernel_ahead(block_, t.kernel_ahead_seen != 0, *array, reinterpret_cast<std::uintptr_t>(copy.source));
+      if (array && array->shadow) note_read(*array, copy, agent, clock);
       writes.come_from(copy.place);
       if (size == SharedMemory::kGranule) std::memset(writes.write(copy.destination), 0xFF, SharedMemory::kGranule);
       else std::memset(writes.write(copy.destination, size), 0xFF, size);

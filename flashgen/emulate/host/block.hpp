@@ -45,7 +45,7 @@ struct alignas(64) Thread {
   Place place = 0;                                     // the last twin it called
   unsigned exchanges = 0;
   std::uint32_t products_seen = 0, stores_seen = 0;    // how far this very thread has waited for its warpgroup's wgmma, its warp's TMA stores,
-  std::uint32_t copies_seen = 0;                       // its warp's cp.async
+  std::uint32_t copies_seen = 0, kernel_ahead_seen = 0;   // its warp's cp.async, the end of the kernel ahead
   bool done = false;
   int registers = 0;                                   // setmaxnreg
   Wait wait;
@@ -115,7 +115,7 @@ class Block {
   void acquire_own(const Clock& other) {               // when another lane of the warp has acquired the rest
     running_->products_seen = std::max(running_->products_seen, other.time[agent::tensor_core(running_->id / 128)]);
     running_->stores_seen = std::max(running_->stores_seen, other.time[agent::bulk_store(warp_index())]);
-    running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]);
+    running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]), running_->kernel_ahead_seen |= other.time[agent::kernel_ahead];
   }
 
   template <class Last> void meet(const char* what, Last last);   // returns once all lanes have come; the last one calls `last`; `what` must agree
@@ -128,7 +128,7 @@ class Block {
     const auto id = static_cast<unsigned>(t.id);
     c.time[agent::tensor_core(id / 128)] = t.products_seen;
     c.time[agent::bulk_store(id / 32)] = t.stores_seen;
-    c.time[agent::copies(id / 32)] = t.copies_seen;
+    c.time[agent::copies(id / 32)] = t.copies_seen, c.time[agent::kernel_ahead] = t.kernel_ahead_seen;
     return c;
   }
   bool run_a_warp();

@@ -21,6 +21,7 @@ constexpr int bulk_store(int warp) { return 40 + warp; }
 constexpr int mbarrier(int index) { return 72 + index; }   // the bulk loads that report to it
 constexpr int copies(int warp) { return 128 + warp; }      // cp.async
 constexpr int others = 160;                               // how much of the other blocks is known: global_order.hpp
+constexpr int kernel_ahead = 161;                          // 1 once griddepcontrol.wait has returned
 constexpr int passed(int warp) { return 168 + warp; }      // how many waits for mbarriers a warp has left behind: order, but not of memory
 constexpr bool is_warp(int id) { return id < 32; }
 constexpr bool is_tensor_core(int id) { return id >= 32 && id < 40; }

@@ -1,5 +1,6 @@
 // Global memory: the arrays of a launch, their bounds, and a shadow that finds races between blocks, and between warps of one.
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -10,6 +11,8 @@ namespace cuda_on_host {
 
 inline std::vector<Array> arrays;
 inline std::uint8_t launch_number;
+inline bool starts_early;                              // programmatic dependent launch
+inline std::atomic<bool> kernel_ahead_awaited;
 inline bool many_cores;                                // do blocks run side by side?
 inline std::mutex shadow_in_use;                       // then
 
@@ -33,6 +36,13 @@ inline const Array* array_at(std::uintptr_t at, std::size_t bytes) {
 // The bytes of a granule, a bit each, that lie in so many from there on.
 INLINED std::uint16_t bytes_from(std::uintptr_t at, std::size_t bytes) { return static_cast<std::uint16_t>((1u << std::min<std::size_t>(bytes, 16)) - 1 << at % 16); }
 
+// Until the kernel ahead has ended for certain, what it writes is not there, and what it reads may not change.
+INLINED void after_the_kernel_ahead(Block& block, bool seen, const Array& array, std::uintptr_t at) {
+  if (starts_early && !seen && !array.constant && block.checks()) [[unlikely]]
+    block.fault(text("`%s`+%#zx is accessed before griddepcontrol.wait: the kernel ahead may not have ended", array.name, static_cast<std::size_t>(at - array.begin)),
+                "griddepcontrol.wait in this thread, or a barrier since with a thread that has waited");
+}
+
 // An access, judged and noted: who it is to the race checker, and what it knows then.
 class GlobalUse {
  public:
@@ -41,6 +51,7 @@ class GlobalUse {
         who_{{block.number(), static_cast<std::uint8_t>(agent), launch_number, 0}, clock.time[static_cast<std::size_t>(agent)], PlaceNumbers::of(block.place())}, clock_(clock) {}
 
   void note(const Array& array, std::uintptr_t at, std::size_t bytes) const {
+    after_the_kernel_ahead(block_, clock_.time[agent::kernel_ahead] != 0, array, at);
     if ((!array.shadow && reads_) || !block_.checks()) return;
     if (!array.shadow) block_.fault(text("`%s` is written, which the kernels only read", array.name), kOutside);
     if (const auto found = noted(array, at, bytes)) [[unlikely]] block_.fault(found->what, found->hint, found->other);
@@ -177,6 +188,7 @@ template <Access kAccess, unsigned kBytes> INLINED void note_plain(const void* a
   Block& block = *thread.block;
   if (!block.checks()) return;
   const PlainPlace& known = known_place(block, caller, at, kBytes);
+  if (starts_early && known.array && !thread.kernel_ahead_seen) [[unlikely]] here(caller), after_the_kernel_ahead(block, false, *known.array, at);
   if (!known.array || (!known.array->shadow && kAccess == Access::read)) return;
   if (thread.top->loads | thread.top->copies) here(caller);
   thread.place = known.place;
@@ -188,6 +200,7 @@ template <Access kAccess, unsigned kBytes> INLINED void note_instruction(const T
   if (thread.block->checks() && !arrays.empty()) {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     const PlainPlace& known = known_place(*thread.block, caller, at, kBytes);
+    if (known.array) after_the_kernel_ahead(*thread.block, thread.kernel_ahead_seen != 0, *known.array, at);
     if (known.array && noted_at_once<kAccess, kBytes>(thread, known, at)) [[likely]] return;
   }
   check_global(address, kBytes, kBytes, kAccess);

@@ -55,6 +55,7 @@ struct Array {                                         // machine.py fills it; n
   std::size_t bytes;
   GlobalGranule* shadow;                               // null: kernels only read it. Behind them the words of each
   int defined;                                         // does it hold something before it is written?
+  int constant = 0;                                    // and from before any kernel?
 
   bool holds(std::uintptr_t at, std::size_t size) const { return at - begin < bytes && size <= begin + bytes - at; }
   std::size_t granule(std::uintptr_t at) const { return at / 16 - begin / 16; }

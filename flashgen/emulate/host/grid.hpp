@@ -22,6 +22,7 @@ struct Launch {                                        // machine.py fills it
   const Region* regions;
   const Array* arrays;
   int region_count, array_count, cores, number;        // number: of the kernel in its call, from 1
+  int early;                                           // may it start before the kernel ahead of it has ended?
 };
 
 // A block on a multiprocessor, with everything it owns.

@@ -52,13 +52,14 @@ void builtins::__syncwarp(unsigned mask) {
   HERE;
   whole_warp(mask, "__syncwarp");
   Thread& t = block->thread();
-  struct Seen { std::uint32_t products, stores, copies; };
-  const auto all = block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen});
+  struct Seen { std::uint32_t products, stores, copies, kernel_ahead; };
+  const auto all = block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen, t.kernel_ahead_seen});
   for (int i = 0; i < 32; ++i) {
-    const auto [products, stores, copies] = all[i];
+    const auto [products, stores, copies, kernel_ahead] = all[i];
     t.products_seen = std::max(t.products_seen, products);
     t.stores_seen = std::max(t.stores_seen, stores);
     t.copies_seen = std::max(t.copies_seen, copies);
+    t.kernel_ahead_seen = std::max(t.kernel_ahead_seen, kernel_ahead);
   }
 }
 void builtins::__syncthreads() { HERE, THIS_STACK.units->named.sync(0, (block->size() + 31) / 32 * 32); }
@@ -79,6 +80,10 @@ void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, 
   done = true;
 }
 void fence_mbarrier_init_release_cluster() { HERE, THIS_STACK.units->mbarriers.fence_init(); }
+void griddepcontrol_wait() {
+  HERE.kernel_ahead_seen = 1;
+  kernel_ahead_awaited = true;
+}
 void bar_sync(int id, int threads) { HERE, THIS_STACK.units->named.sync(id, threads); }
 void bar_arrive(int id, int threads) { HERE, THIS_STACK.units->named.arrive(id, threads); }
 
@@ -249,6 +254,7 @@ EXPORTED int cuda_on_host_entry(const char* name) {
 }
 EXPORTED const unsigned* cuda_on_host_bounds(int entry) { return &cuda_on_host::entries[entry].bounds.threads; }   // then of blocks
 EXPORTED std::size_t cuda_on_host_params(int entry) { return cuda_on_host::entries[entry].bytes_of_params; }
+EXPORTED int cuda_on_host_awaited() { return cuda_on_host::kernel_ahead_awaited; }   // the kernel ahead, by any thread of the last launch
 EXPORTED int cuda_on_host_bank_conflicts() { return cuda_on_host::bank_conflicts.exchange(0); }
 
 // Runs a grid of an entry. Returns what went wrong, or null.
@@ -264,6 +270,7 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_o
   regions.assign(launch->regions, launch->regions + launch->region_count);
   arrays.assign(launch->arrays, launch->arrays + launch->array_count);
   launch_bounds = entries[entry].bounds;
+  starts_early = launch->early != 0, kernel_ahead_awaited = false;
   launch_number = static_cast<std::uint8_t>(launch->number);
   handed_on.clear();
   fault = Grid(*launch, entries[entry].thread).run();

@@ -43,8 +43,8 @@ void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity);
 void fence_mbarrier_init_release_cluster();
-inline void griddepcontrol_wait() {}                   // kernels run one after another here
-inline void griddepcontrol_launch_dependents() {}
+void griddepcontrol_wait();
+inline void griddepcontrol_launch_dependents() {}      // kernels run one after another here
 void bar_sync(int id, int threads);
 void bar_arrive(int id, int threads);
 
