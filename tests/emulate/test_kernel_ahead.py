@@ -10,6 +10,7 @@ from flashgen.emulate.memory import Watched
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
+from tests.emulate import test_split
 from tests.emulate.kernels import kernel_text, record
 
 DOCUMENT = {"mask": "causal & document(ids)", "tensors": {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}}
@@ -34,6 +35,19 @@ def run(name, change=lambda text: text, seed=0):
 @pytest.mark.parametrize("name", SPECS)
 def test_every_kernel_waits(name):
     run(name)
+
+
+def test_ranges_before_keys_that_are_split_in_place():
+    """No kernel before the attention splits them, so the ranges start early as it does."""
+    chosen, source = test_split.planned(1, in_place=True)
+    assert [kernel.grid.early for kernel in chosen.kernels] == [True, True, True, False]
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 200, 1, 128)).astype(np.float32) for _ in range(3))
+    values = {"ids": np.repeat(np.arange(4, dtype=np.int32), 50)[None]}
+    emulate(chosen, source, q, k, v, values)
+    faulty = replace(source, text=without(source.text, source.text.count(WAIT) - 2))
+    with pytest.raises(EmulationFault, match=r"`arg_ids`.* is accessed before griddepcontrol.wait"):
+        emulate(chosen, faulty, q, k, v, values)
 
 
 def without(text, number):
