@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
-from flashgen.plan.kernel import Attention, Extent, Kernel
+from flashgen.plan.kernel import Attention, Extent, Kernel, Region
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan
@@ -107,6 +107,21 @@ class Program:
     def attentions(self) -> tuple[Attention, ...]:
         """The kernels that attend: one, unless the schedule writes scores to memory."""
         return tuple(kernel for kernel in self.kernels if isinstance(kernel, Attention))
+
+    @property
+    def by_entry(self) -> dict[str, Kernel]:
+        """The kernels by name."""
+        return {kernel.entry: kernel for kernel in self.kernels}
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The named pieces of shared memory of all kernels that attend."""
+        return tuple(region for kernel in self.attentions for region in kernel.smem.regions)
+
+    @property
+    def by_symbol(self) -> dict[str, Region]:
+        """The same by the names that the emitted text has for them."""
+        return {region.symbol: region for region in self.regions}
 
     @property
     def launched(self) -> bool:

@@ -19,7 +19,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
         if qk == v
         else f"q {rows.format(qk)} {spec.dtype}    o {rows.format(v)}    k {keys.format(qk)}    v {keys.format(v)}"
     )
-    regions = [region for kernel in program.attentions for region in kernel.smem.regions if not region.barrier]
+    regions = [region for region in program.regions if not region.barrier]
     shared = " | ".join(f"{r.name} {f'{r.count} x ' if r.count > 1 else ''}{r.bytes}" for r in regions)
     taken = max(kernel.smem.bytes for kernel in program.attentions)
     return [

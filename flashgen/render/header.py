@@ -7,7 +7,7 @@ from flashgen.plan.kernel import Extent, Kernel
 from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
-from flashgen.render.source import Source, view
+from flashgen.render.source import Source
 
 _SCALARS = {
     "q_len": "queries of a sequence, Sq",
@@ -37,7 +37,7 @@ def header(program: Program, source: Source) -> str:
     banner, arrays = source.text.partition("\n")[0], dict(describe(program))["arrays"]
     template = environment().get_template("kernel.h.j2")
     grids = [_grid(kernel) for kernel in program.kernels]
-    return template.render(plan=view(program), source=source, banner=banner, arrays=arrays, grids=grids, members=members)
+    return template.render(program=program, source=source, banner=banner, arrays=arrays, grids=grids, members=members)
 
 
 def _grid(kernel: Kernel) -> str:

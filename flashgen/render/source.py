@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from types import SimpleNamespace
 
 from flashgen.expr.tiles.cuda import RangeText
 from flashgen.plan.program import Program
@@ -43,7 +42,7 @@ def render(program: Program) -> Source:
     ('forward',)
     """
     env = environment()
-    context = {"plan": view(program), "holes": program.holes, "keys": _keys(program), "digest": program.digest, "version": _version()}
+    context = {"program": program, "holes": program.holes, "keys": _keys(program), "digest": program.digest, "version": _version()}
     env.filters["description"] = describe
     text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
@@ -55,41 +54,6 @@ def render(program: Program) -> Source:
         entries=tuple(kernel.entry for kernel in program.kernels),
         options=OPTIONS,
     )
-
-
-def view(program: Program) -> SimpleNamespace:
-    """The names by which templates know a program and its attention."""
-    kernel = program.attention
-    regions = tuple(region for one in program.attentions for region in one.smem.regions)
-    pipeline = SimpleNamespace(**(vars(kernel.workers) | vars(kernel.pipeline) | vars(kernel.dealing)))
-    pipeline.warpgroups, pipeline.load_warpgroups = kernel.workers.warpgroups, kernel.workers.load_warpgroups
-    pipeline.splitting, pipeline.key_tiles = kernel.pipeline.splitting, kernel.dealing.key_tiles
-    launch = SimpleNamespace(dealt=kernel.dealing.counter, longest_first=kernel.dealing.longest_first)
-    launch.kernels = [SimpleNamespace(entry=one.entry, **(vars(one.grid) | {"shared_bytes": one.smem.bytes})) for one in program.kernels]
-    launch.kernel = {one.entry: one for one in launch.kernels}
-    launch.arguments, launch.scratch = program.arguments, program.scratch
-    found = SimpleNamespace(
-        tile=kernel.tile, pipeline=pipeline, smem=SimpleNamespace(regions=regions, region={r.symbol: r for r in regions}), launch=launch
-    )
-    found.ranges, found.computed = kernel.ranges, kernel.computed
-    found.split = program.planes and SimpleNamespace(planes=program.planes.count, products=program.planes.products)
-    for name in (
-        "spec",
-        "v_dim",
-        "arch",
-        "dtype",
-        "out_dtype",
-        "softmax",
-        "row_outputs",
-        "holes",
-        "skeleton",
-        "digest",
-        "attention",
-        "attentions",
-        "planes",
-    ):
-        setattr(found, name, getattr(program, name))
-    return found
 
 
 def _keys(program: Program) -> RangeText:
