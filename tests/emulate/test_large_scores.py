@@ -10,6 +10,9 @@ from tests.plan.agreement import arrays, judge
 LARGEST = float(np.finfo(np.float32).max)
 PAD = (np.arange(150) < 100).astype(np.float32)[None].repeat(2, 0)
 PLACES = np.arange(150)[None].repeat(2, 0)
+STEPS = (
+    400.0 * (PLACES // 16) * [[1], [-1]]
+)  # in each sequence the maximum grows by hundreds from key tile to key tile, in either direction
 KEYS, ROWS, HEADS = ({"m": {"shape": shape, "dtype": "float32"}} for shape in (["b", "kv_len"], ["b", "q_len"], ["hq"]))
 CASES = {  # what the spec says, and m
     "padding": ({"score": "s + 1e9 * (m[b, kv_idx] - 1.0)", "tensors": KEYS}, PAD),
@@ -18,6 +21,7 @@ CASES = {  # what the spec says, and m
     "all-least": ({"score": "s + m[b, kv_idx]", "tensors": KEYS}, np.full_like(PAD, -LARGEST)),
     "last-low": ({"score": "s + m[b, kv_idx]", "tensors": KEYS}, np.where(PAD > 0, 0, -1e30).astype(np.float32)),
     "first-high": ({"score": "s + m[b, kv_idx]", "tensors": KEYS}, np.where(PLACES == 7, 1e30, 0).astype(np.float32)),
+    "steps": ({"score": "s + m[b, kv_idx]", "tensors": KEYS}, STEPS.astype(np.float32)),
     "a-row": ({"score": "where(q_idx == 3, 3e38, s)"}, None),
     "rows-high": ({"score": "s + m[b, q_idx]", "tensors": ROWS}, (PAD * 1e30).astype(np.float32)),
     "rows-low": ({"score": "s + m[b, q_idx]", "tensors": ROWS}, (PAD * -1e9).astype(np.float32)),
@@ -40,7 +44,7 @@ KERNELS = {
     "three_pass": ("sm_80", {"dtype": "float16", "schedule": "three_pass"}),
     "keys_outer": ("sm_80", {"dtype": "float16", "schedule": {"normalize": "each_step", "outer": "kv"}}),
 }
-FEW = ("padding", "padding-first", "a-row")
+FEW = ("padding", "padding-first", "a-row", "steps")
 WITH = {"host": CASES, "sm_90a": CASES, "sm_80": (*FEW, "all-least", "sinks"), "float32": (*FEW, "all-least", "rows-high", "infinite-rows")}
 
 
