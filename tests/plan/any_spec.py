@@ -35,7 +35,7 @@ NUMBERS = [
     "(kv_len / 7.0)",
     "lens[b]",
 ]
-NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b, h]", "floor(kv_idx / 10.0)"]
+NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b % 5, h]", "floor(kv_idx / 10.0)"]
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
 
 
