@@ -52,6 +52,12 @@ def row_norms(x):
     return np.linalg.norm(np.asarray(x, np.float64), axis=-1)
 
 
+def allowed(spec, o, q, k, v, values):
+    """The norm of a row's error: where scores are large, four times that of attention at once in float32."""
+    usual = ERROR[spec.precision] * row_norms(o)
+    return np.maximum(usual, 4 * row_norms(plain(spec, q, k, v, **values) - o)) if spec.softmax.normalized else usual
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 @given(data=st.data())
 @settings(max_examples=settings().max_examples // 10)
@@ -64,7 +70,7 @@ def test_forward(in_place, data):
         chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20), "seed"), blocks=data.draw(st.integers(1, 4), "blocks")
     )
     o, lse = reference(spec, q, k, v, **values)
-    assert (row_norms(found["o"] - o) <= ERROR[spec.precision] * row_norms(o) + 1e-30).all()
+    assert (row_norms(found["o"] - o) <= allowed(spec, o, q, k, v, values) + 1e-30).all()
     if "lse" in spec.outputs:
         assert (np.isneginf(found["lse"]) == np.isneginf(lse)).all()
         assert (np.abs(found["lse"] - lse)[np.isfinite(lse)] <= ERROR[spec.precision] * (1 + np.abs(lse[np.isfinite(lse)]))).all()
