@@ -35,7 +35,7 @@ def statements(cuda: str) -> Iterator[Asm]:
     """The asm statements of a CUDA text, in its order."""
     for match in STATEMENT.finditer(cuda):
         closing = closing_parenthesis(cuda, match.end() - 1)
-        template, outputs, inputs, clobbers, *_ = [*split(cuda[match.end() : closing], ":"), "", "", ""]
+        template, outputs, inputs, clobbers, *_ = [*cut(cuda[match.end() : closing], ":"), "", "", ""]
         yield Asm(
             begin=match.start(),
             end=cuda.index(";", closing) + 1,
@@ -63,7 +63,7 @@ def pieces(ptx: str) -> Iterator[str]:
 
 def operands_of(constraints: str) -> Iterator[Operand]:
     """The operands of one list of an asm statement: `"=r"(x), "l"(p)`."""
-    for operand in split(constraints, ","):
+    for operand in cut(constraints, ","):
         if match := re.fullmatch(r'\s*"([^"]*)"\s*(\(.*\))\s*', operand, re.S):
             yield Operand(match[1], match[2])
 
@@ -78,7 +78,7 @@ def closing_parenthesis(text: str, at: int) -> int:
     raise BackendError(f"an asm statement with no closing parenthesis: {text[at : at + 60]}")
 
 
-def split(text: str, by: str) -> list[str]:
+def cut(text: str, by: str) -> list[str]:
     """The parts of a text between `by` at top level, not inside strings or brackets; `::` has an empty part between, as asm has it."""
     parts, depth, start = [], 0, 0
     for m in re.compile(r'"(?:[^"\\]|\\.)*"|[][(){},:]').finditer(text):

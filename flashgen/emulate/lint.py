@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flashgen.emulate.asm import Asm, pieces, split, statements
+from flashgen.emulate.asm import Asm, cut, pieces, statements
 
 # Instructions that depend on their operands alone, so that the compiler may move them.
 FREE = re.compile(
@@ -83,7 +83,7 @@ def operands(asm: Asm) -> Iterator[str]:
 
 def accessed(name: str, rest: str) -> tuple[list[int], list[int]]:
     """The operands, by number, that an instruction writes, and those that it reads."""
-    first, *others = split(rest, ",")
+    first, *others = cut(rest, ",")
     if NO_RESULT.match(name) or first.strip().startswith("["):
         return [], numbers(rest)
     return numbers(first), numbers(rest if name.startswith(ACCUMULATES) else ",".join(others))

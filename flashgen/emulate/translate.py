@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flashgen.emulate.asm import Asm, Operand, pieces, split, statements
+from flashgen.emulate.asm import Asm, Operand, cut, pieces, statements
 from flashgen.emulate.runs import with_runs
 from flashgen.emulate.types import with_types
 from flashgen.errors import BackendError
@@ -100,11 +100,11 @@ def call_of(one: str, asm: Asm, instructions: list[Instruction]) -> str:
 
 
 def arguments(text: str, operands: Sequence[Operand]) -> Iterator[str]:
-    for operand in (o.strip() for o in split(text, ",")):
+    for operand in (o.strip() for o in cut(text, ",")):
         if operand.startswith("["):  # an address, perhaps with coordinates
             yield from arguments(operand[1:-1], operands)
         elif operand.startswith("{"):
-            yield registers([operands[int(o.strip()[1:])] for o in split(operand[1:-1], ",")])
+            yield registers([operands[int(o.strip()[1:])] for o in cut(operand[1:-1], ",")])
         elif operand.startswith("%%"):  # a special register
             yield f"::cuda_on_host::ptx::{operand[2:]}()"
         elif operand.startswith("%"):

@@ -2,7 +2,7 @@
 
 from flashgen.plan.kernel import WARPGROUP_ROWS
 from flashgen.plan.program import Program
-from flashgen.theory.schedule import describe as describe_schedule
+from flashgen.theory.schedule import schedule_text
 
 
 def describe(program: Program) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
         ("keys", f"of a query tile: {_runs(program)}"),
         ("order", _order(program)),
-        ("softmax", describe_schedule(program.softmax)),
+        ("softmax", schedule_text(program.softmax)),
         ("shared", f"{shared} | {attention.pipeline.stages_text}    {taken} of {attention.smem.capacity} bytes"),
     ]
 

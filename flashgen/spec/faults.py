@@ -19,10 +19,10 @@ def refusal(message: str, hint: str = "", *, offset: int | None = None, within: 
 def expected(what: str, given: object, hint: str = "") -> PydanticCustomError:
     """The refusal of a value that is of a wrong type or no known word."""
     number = isinstance(given, str) and re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", given)
-    return refusal(f"expected {what}, got {describe(given)}", f"write the number without quotes: {given}" if number else hint)
+    return refusal(f"expected {what}, got {shown(given)}", f"write the number without quotes: {given}" if number else hint)
 
 
-def describe(given: object) -> str:
+def shown(given: object) -> str:
     """A value as messages name it."""
     match given:
         case None:
@@ -70,7 +70,7 @@ def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Pat
                 place = text.shift(context["offset"])
             return SpecError(f"{_dotted(path)}: {context['message']}", place, context["hint"])
     wanted = {"dict_type": "a mapping", "model_type": "a mapping", "tuple_type": "a list"}.get(details["type"])
-    message = f"expected {wanted}, got {describe(details['input'])}" if wanted else details["msg"]
+    message = f"expected {wanted}, got {shown(details['input'])}" if wanted else details["msg"]
     return SpecError(f"{_dotted(path)}: {message}", _place(path, positions))
 
 

@@ -20,6 +20,7 @@ from flashgen.theory.rewrite import (
     inside,
     j,
     l,
+    last_tile_apart,
     m,
     name,
     o,
@@ -30,7 +31,6 @@ from flashgen.theory.rewrite import (
     s,
     shift,
     so_far,
-    split,
     t,
     to_log2,
     v,
@@ -173,7 +173,7 @@ def _maximum() -> _Trail:
     before = so_far(s[j], Largest).subs(t, t - 1)
     return (
         _Trail(m[t], so_far(s[j], Largest))
-        .by(split, "the maximum of the first t tiles is that of t - 1 tiles and of tile t")
+        .by(last_tile_apart, "the maximum of the first t tiles is that of t - 1 tiles and of tile t")
         .by(partial(name, meaning=before, word=m[t - 1]), "and what the first t - 1 tiles have is m[t - 1]")
     )
 
@@ -183,7 +183,7 @@ def _fixed(word: Expr, term: Expr) -> _Trail:
     meaning = so_far(term)
     return (
         _Trail(word[t], meaning)
-        .by(split, "a sum over t tiles is one over t - 1 tiles and one over tile t")
+        .by(last_tile_apart, "a sum over t tiles is one over t - 1 tiles and one over tile t")
         .by(partial(name, meaning=meaning.subs(t, t - 1), word=word[t - 1]), "m is that of the whole row, so the first is as it was")
     )
 
@@ -193,7 +193,7 @@ def _online(word: Expr, term: Expr) -> _Trail:
     meaning = so_far(term)
     return (
         _Trail(word[t], meaning)
-        .by(split, "a sum over t tiles is one over t - 1 tiles and one over tile t")
+        .by(last_tile_apart, "a sum over t tiles is one over t - 1 tiles and one over tile t")
         .by(refer, "2^(s - m[t]) = 2^(m[t-1] - m[t]) 2^(s - m[t-1]), and the factor depends on no key")
         .by(partial(name, meaning=meaning.subs(t, t - 1), word=word[t - 1]), "what is left under the first sum is the state before tile t")
     )

@@ -196,7 +196,7 @@ def symbolic() -> SimpleNamespace:
 def schedules() -> Mapping[str, SoftmaxPlan]:
     """Every schedule by name.
 
-    >>> describe(schedules()["three_pass"])
+    >>> schedule_text(schedules()["three_pass"])
     'three passes (maximum, sum, output), log2 units; nothing rescaled, divided once at the end; no key: o = 0, lse = -inf'
     """
     return {
@@ -234,10 +234,10 @@ def resolve(schedule: Schedule, rescale: str = "always") -> SoftmaxPlan:
     return replace(softmax, threshold=wait)
 
 
-def describe(softmax: SoftmaxPlan) -> str:
+def schedule_text(softmax: SoftmaxPlan) -> str:
     """A line for banners.
 
-    >>> describe(SoftmaxPlan())
+    >>> schedule_text(SoftmaxPlan())
     'one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf'
     """
     if not softmax.normalized:

@@ -10,7 +10,7 @@ from flashgen.expr import lower, reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Softmax, Spec
-from flashgen.theory.schedule import describe
+from flashgen.theory.schedule import schedule_text
 from tests.plan.agreement import arrays, error, run
 
 SINKS = {"sinks": {"shape": ["hq"], "dtype": "float32"}}
@@ -93,4 +93,4 @@ def test_mistakes(keys, message):
 def test_weights_have_no_schedule():
     with pytest.raises(PlanError, match="softmax: none has neither"):
         plan(Spec(head_dim=64, dtype="float16", softmax="none", schedule={"rescale": "lazy"}))
-    assert "no maximum" in describe(plan(Spec(head_dim=64, dtype="float16", softmax="none")).softmax)
+    assert "no maximum" in schedule_text(plan(Spec(head_dim=64, dtype="float16", softmax="none")).softmax)

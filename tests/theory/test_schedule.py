@@ -12,7 +12,7 @@ from sympy import Integer, Symbol, oo
 
 from flashgen.errors import PlanError
 from flashgen.spec import Schedule
-from flashgen.theory.schedule import SoftmaxPlan, State, describe, finish, merge_states, passes, resolve, schedules, symbolic
+from flashgen.theory.schedule import SoftmaxPlan, State, finish, merge_states, passes, resolve, schedule_text, schedules, symbolic
 
 # The outer loop does not change what a row goes through.
 SHOWN = {name: softmax for name, softmax in schedules().items() if softmax.outer == "q"}
@@ -192,5 +192,5 @@ def test_descriptions():
         "lazy": "one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end",
     }
     for name, line in lines.items():
-        assert describe(schedules()[name]) == f"{line}; no key: o = 0, lse = -inf"
-    assert describe(schedules()["each_step_kv_outer"]).startswith("one pass, key tiles in the outer loop, log2 units; o and l")
+        assert schedule_text(schedules()[name]) == f"{line}; no key: o = 0, lse = -inf"
+    assert schedule_text(schedules()["each_step_kv_outer"]).startswith("one pass, key tiles in the outer loop, log2 units; o and l")

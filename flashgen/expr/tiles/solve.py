@@ -176,12 +176,12 @@ class Solver:
             case "min" | "max":
                 found = [self.at_most_zero(sign * arg - x) for arg in atom.args]
                 return self.combiner.some(found) if (atom.op == "min") == (sign > 0) else self.combiner.every(found)
-        inner, factor = self.split(atom, self.side.unknown)
+        inner, factor = self.factor_with(atom, self.side.unknown)
         if self.facts.extent(factor)[0] < 1 or not factor.names.isdisjoint(self.side.indices):
             raise NoRuleError(f"the factor {factor} of {self.side.unknown} has no known sign")
         return self.at_most_zero(sign * inner - x // factor)
 
-    def split(self, product_: Atom, name: str) -> tuple[Int, Int]:
+    def factor_with(self, product_: Atom, name: str) -> tuple[Int, Int]:
         """The factor of a product that reads `name`, and the others."""
         inside = [factor for factor in product_.args if name in factor.names]
         if len(inside) > 1:
@@ -233,7 +233,7 @@ class Solver:
                 fold = self.facts.smallest if atom.op == "min" else self.facts.largest
                 lows, highs = zip(*map(self.over_rows, atom.args), strict=True)
                 return fold(*lows), fold(*highs)
-        inner, factor = self.split(atom, self.side.known)
+        inner, factor = self.factor_with(atom, self.side.known)
         low, high = (bound * factor for bound in self.over_rows(inner))
         if self.facts.nonnegative(factor):
             return low, high
