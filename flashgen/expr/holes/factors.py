@@ -10,7 +10,10 @@ from flashgen.errors import SpecError
 from flashgen.expr.holes.bind import SCALE
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import call, fold
+from flashgen.expr.language.function import Function
+from flashgen.expr.language.functions import FUNCTIONS, row
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.operators import OPERATORS
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.evaluate import evaluate
 
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
 
 MOST = Const(float(np.finfo(np.float32).max), "float")
 MESSAGE = "the score multiplies q.k by what float32 does not hold"
+ROWS = [each for each in (*OPERATORS.values(), *FUNCTIONS.values()) if isinstance(each, Function)]
+OF_KERNEL = {each.decided: each.name for each in ROWS} | {
+    "quotient": "//",
+    "remainder": "%",
+}  # operations of the language by what binds them
 
 
 def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Requirement]:
@@ -39,6 +47,7 @@ def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Require
         factor = fold(_of_language(bound, meanings))
         if any(isinstance(node, Load) for node in walk(factor)) or not names(factor) <= params:
             continue
+        assert all(row(node.op) for node in walk(factor) if isinstance(node, Call)), factor
         condition, text = _holds(factor), f"0 < abs({show(factor)}) <= {show(MOST)}"
         if names(factor):
             yield Requirement(text, condition, MESSAGE)
@@ -47,8 +56,11 @@ def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Require
 
 
 def _of_language(node: Node, meanings: Mapping[str, Node]) -> Node:
-    if isinstance(node, Name):
-        return meanings.get(node.name, node)
+    match node:
+        case Name(name):
+            return meanings.get(name, node)
+        case Call(op, args, type) if op in OF_KERNEL:
+            return Call(OF_KERNEL[op], tuple(_of_language(x, meanings) for x in args), type)
     return rebuild(node, lambda child: _of_language(child, meanings))
 
 
