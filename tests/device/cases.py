@@ -38,7 +38,7 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """What a recorded result belongs to; how a text is laid out in lines changes nothing."""
+        """A name for the text that a recorded result belongs to; how it is laid out in lines changes nothing."""
         data = [
             " ".join(self.text.split()),
             repr((self.scalars, self.maps, self.outputs)),

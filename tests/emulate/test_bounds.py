@@ -1,4 +1,4 @@
-"""What __launch_bounds__ promises against the launch: planted in emitted texts."""
+"""The emulator holds a launch to its __launch_bounds__: false promises are planted in emitted texts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What draws from N(0, 1) hardly ever hold, on the emulated kernel: many key tiles, rows that planes do not hold, scales that cancel."""
+"""The emulated kernels meet what N(0, 1) hardly ever draws: many key tiles, rows that planes do not hold, scales that cancel."""
 
 import functools
 from dataclasses import replace

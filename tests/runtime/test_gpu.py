@@ -79,9 +79,8 @@ def launches() -> Any:
         patch.setattr(dealing, "counter", lambda _, stream: 0x7000 + stream)
         patch.setattr(dealing, "halves", lambda _: 0x6000)
         patch.setattr(executable, "_load", lambda made, _: ("f",) * len(made.program.kernels))
-        patch.setattr(executable, "device", lambda _: CARD)
-        patch.setattr(gpu, "device", lambda _: CARD)
-        patch.setattr(lengths, "device", lambda _: CARD)
+        for module in (executable, gpu, lengths):
+            patch.setattr(module, "device", lambda _: CARD)
         patch.setattr(cache, "binary", lambda *_: SimpleNamespace(cubin=b""))
         yield seen
 
