@@ -58,6 +58,12 @@ def integer(given: object) -> int:
     return given
 
 
+def flag(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise expected("true or false", given)
+    return given
+
+
 def positive(given: object) -> int:
     if not _is_int(given) or not 0 < given <= INT32:
         raise expected(f"an integer from 1 to {INT32}", given)

@@ -30,6 +30,7 @@ class Param:
 
     name: str
     default: int | float
+    grad: bool = False  # the backward gives its gradient
     type: Literal["int", "float"] = dataclasses.field(init=False)  # a field, because 1 == 1.0
 
     def __post_init__(self) -> None:
@@ -48,6 +49,7 @@ class Tensor:
     name: str
     shape: tuple[str | int, ...]
     dtype: str
+    grad: bool = False  # the backward gives its gradient
 
     @property
     def argument(self) -> str:
@@ -125,6 +127,8 @@ class Spec:
     score: str
     mask: str
     softmax: Softmax
+    backward: bool  # the kernel has gradients, and lse is among the outputs
+    deterministic: bool  # gradients are the same bits in every run
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     outputs: tuple[str, ...]
@@ -165,6 +169,11 @@ class Spec:
         """The row of `layout`."""
         return axis_order(self.layout)
 
+    @property
+    def with_grad(self) -> "tuple[Tensor | Param, ...]":
+        """The tensors, then the params, whose gradients the backward gives after those of q, k and v."""
+        return (*(tensor for tensor in self.tensors if tensor.grad), *(param for param in self.params if param.grad))
+
     def position(self, path: str) -> Position:
         """The position of a key's value: `mask`, `params.softcap`. Without a file, the value itself stands for it."""
         text: Any = self
@@ -183,7 +192,8 @@ class Spec:
         optional = {"precision": precision, **{key: getattr(self, key) for key in ("out_dtype", "group", "scale", "stages", "warps")}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
-        return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}}
+        flags = {key: True for key in ("backward", "deterministic") if getattr(self, key)}
+        return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}, **flags}
 
 
 def _plain(value: Any) -> Any:
@@ -200,9 +210,10 @@ def _plain(value: Any) -> Any:
         case HeadDim():
             return _pinned(value)
         case (Param(), *_):
-            return {p.name: p.default if p.type == "int" else float(float32_text(p.default)) for p in value}
+            defaults = {p.name: p.default if p.type == "int" else float(float32_text(p.default)) for p in value}
+            return {p.name: {"default": defaults[p.name], "grad": True} if p.grad else defaults[p.name] for p in value}
         case (Tensor(), *_):
-            return {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in value}
+            return {t.name: {"shape": list(t.shape), "dtype": t.dtype} | ({"grad": True} if t.grad else {}) for t in value}
         case ():
             return {}
     return value

@@ -39,6 +39,7 @@ Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=
 Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
 Expression = Annotated[str, BeforeValidator(forms.expression)]
 ValueName = Annotated[str, BeforeValidator(forms.value_name)]
+Flag = Annotated[bool, BeforeValidator(forms.flag)]
 
 
 class Closed(BaseModel):
@@ -62,6 +63,12 @@ class TensorKeys(Closed):
         description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
     )
     dtype: Annotated[str, _element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
+    grad: Flag = Field(False, description="the backward gives its gradient; of float32, and where backward is true")
+
+
+class ParamKeys(Closed):
+    default: Number = Field(description="its value where a call gives none; an integer makes it an integer", examples=[50.0])
+    grad: Flag = Field(False, description="the backward gives its gradient; of a float, and where backward is true")
 
 
 class LazyKeys(Closed):
@@ -104,12 +111,17 @@ def _softmax(given: object, keys: ValidatorFunctionWrapHandler) -> Softmax:
     return Softmax(**dict(keys(forms.softmax(given))))
 
 
-def _params(given: dict[str, int | float]) -> tuple[Param, ...]:
-    return tuple(Param(name, default) for name, default in given.items())
+def _param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
+    read: ParamKeys = keys(given if isinstance(given, dict) else {"default": forms.number(given)})
+    return read
+
+
+def _params(given: dict[str, ParamKeys]) -> tuple[Param, ...]:
+    return tuple(Param(name=name, default=keys.default, grad=keys.grad) for name, keys in given.items())
 
 
 def _tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name, keys.shape, keys.dtype) for name, keys in given.items())
+    return tuple(Tensor(name=name, shape=keys.shape, dtype=keys.dtype, grad=keys.grad) for name, keys in given.items())
 
 
 class SpecKeys(Closed):
@@ -138,15 +150,18 @@ class SpecKeys(Closed):
     softmax: Annotated[SoftmaxKeys, WrapValidator(_softmax, json_schema_input_type=Literal.__getitem__(tuple(SOFTMAXES)) | SoftmaxKeys)] = (
         Field("softmax", validate_default=True, description="how scores become weights: softmax, off_by_one, none, or {sink: a logit}")
     )
-    params: Annotated[dict[ValueName, Number], AfterValidator(_params)] = Field(
-        {}, validate_default=True, description="run-time scalars, each with its default"
-    )
+    backward: Flag = Field(False, description="the kernel has gradients: attn.backward gives them, and lse is among the outputs")
+    deterministic: Flag = Field(False, description="gradients are the same bits in every run; where backward is true")
+    params: Annotated[
+        dict[ValueName, Annotated[ParamKeys, WrapValidator(_param, json_schema_input_type=int | float | ParamKeys)]],
+        AfterValidator(_params),
+    ] = Field({}, validate_default=True, description="run-time scalars, each with its default, or with {default: 50.0, grad: true}")
     tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(_tensors)] = Field(
         {}, validate_default=True, description="run-time arrays of the expressions"
     )
     outputs: Annotated[
         tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal.__getitem__(tuple(OUTPUTS))])
-    ] = Field(("o",), description="; ".join(f"{name}: {what}" for name, what in OUTPUTS.items()))
+    ] = Field(("o",), validate_default=True, description="; ".join(f"{name}: {what}" for name, what in OUTPUTS.items()))
     block: Annotated[BlockKeys, WrapValidator(_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
         "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
     )
@@ -174,7 +189,33 @@ class SpecKeys(Closed):
         softmax = info.data.get("softmax")
         if len(outputs) > 1 and softmax is not None and not softmax.normalized:
             raise refusal(f"{outputs[1]} is of a row's maximum and sum, and softmax: none has neither", "outputs: [o]")
+        if info.data.get("backward") and softmax is not None and softmax.normalized:
+            return tuple(word for word in OUTPUTS if word in (*outputs, "lse"))
         return outputs
+
+    @field_validator("deterministic")
+    @classmethod
+    def _of_gradients(cls, deterministic: bool, info: ValidationInfo) -> bool:
+        if deterministic and not info.data.get("backward", True):
+            raise refusal("it is of the backward, and this kernel has none", "backward: true, or leave deterministic out")
+        return deterministic
+
+    @field_validator("params", "tensors")
+    @classmethod
+    def _differentiable(cls, given: tuple[Param | Tensor, ...], info: ValidationInfo) -> tuple[Param | Tensor, ...]:
+        for one in given:
+            if not one.grad:
+                continue
+            if not info.data.get("backward", True):
+                raise refusal("a gradient is of the backward, and this kernel has none", "backward: true", within=(one.name, "grad"))
+            if isinstance(one, Param) and one.type == "int":
+                hint = f"write its default with a point, {one.default}.0, or leave grad out"
+                raise refusal(f"{one.name} is an integer, which has no gradient", hint, within=(one.name, "grad"))
+            if isinstance(one, Tensor) and one.dtype != "float32":
+                raise refusal(
+                    f"{one.name} is {one.dtype}, which has no gradient", "dtype: float32, or leave grad out", within=(one.name, "grad")
+                )
+        return given
 
     @field_validator("tensors")
     @classmethod
@@ -186,6 +227,7 @@ class SpecKeys(Closed):
 
 
 _MAPPINGS: dict[str | int, type[Closed]] = {
+    "params": ParamKeys,
     "head_dim": HeadDimKeys,
     "block": BlockKeys,
     "schedule": ScheduleKeys,

@@ -57,8 +57,18 @@ def given_specs(draw: st.DrawFn) -> dict[str, object]:
         "warps": AUTO | SIZES,
         "schedule": SCHEDULES,
     }
+    if draw(st.booleans()):
+        asked = NUMBERS.flatmap(
+            lambda default: st.fixed_dictionaries({"default": st.just(default), "grad": st.just(isinstance(default, float))})
+        )
+        optional |= {"backward": st.just(True), "deterministic": st.booleans()}
+        optional["params"] = st.fixed_dictionaries(dict.fromkeys(params, NUMBERS | asked))
+        optional["tensors"] = st.fixed_dictionaries(dict.fromkeys(tensors, TENSORS.map(lambda t: t | {"grad": t["dtype"] == "float32"})))
     head_dim = SIZES | st.fixed_dictionaries({"qk": SIZES, "v": SIZES})
-    return draw(st.fixed_dictionaries({"dtype": st.sampled_from(ATTENTION_DTYPES), "head_dim": head_dim}, optional=optional))
+    required = {"dtype": st.sampled_from(ATTENTION_DTYPES), "head_dim": head_dim}
+    if "backward" in optional:  # what asks for gradients is drawn with it
+        required["backward"] = optional.pop("backward")
+    return draw(st.fixed_dictionaries(required, optional=optional))
 
 
 @given(given_specs())
@@ -165,6 +175,32 @@ def test_the_dtype_of_o() -> None:
     assert "out_dtype" not in Spec(dtype="float16", head_dim=64).to_json()
     with pytest.raises(SpecError, match="out_dtype: expected float16, bfloat16 or float32"):
         Spec(dtype="float16", out_dtype="float8", head_dim=64)
+
+
+GRAD = {"default": 50.0, "grad": True}
+
+
+def test_backward() -> None:
+    plain = Spec(dtype="float16", head_dim=64)
+    assert (plain.backward, plain.deterministic, plain.with_grad) == (False, False, ())
+    assert not {"backward", "deterministic"} & plain.to_json().keys()
+    table = {"shape": ["hq"], "dtype": "float32"}
+    spec = Spec(
+        dtype="float16",
+        head_dim=64,
+        score="c * s + x[h] + y[h]",
+        params={"c": GRAD},
+        tensors={"x": {**table, "grad": True}, "y": table},
+        outputs=["o", "max"],
+        backward=True,
+        deterministic=True,
+    )
+    assert spec.outputs == ("o", "lse", "max")
+    assert [one.name for one in spec.with_grad] == ["x", "c"]
+    assert Spec(**spec.to_json()) == spec
+    assert Spec(dtype="float16", head_dim=64, backward=True).outputs == ("o", "lse")
+    assert Spec(dtype="float16", head_dim=64, backward=True, softmax="none").outputs == ("o",)
+    assert Spec(dtype="float16", head_dim=64, params={"c": {"default": 50.0}}) == Spec(dtype="float16", head_dim=64, params={"c": 50.0})
 
 
 def test_a_comment_in_an_expression_is_pointed_at() -> None:

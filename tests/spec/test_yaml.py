@@ -12,6 +12,7 @@ from flashgen.spec import Block, HeadDim, Param, Schedule, Spec, Tensor, load, l
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 HEAD = "dtype: float16\nhead_dim: 64\n"
+INTEGERS_WITH_GRAD = "tensors: {x: {shape: [hq], dtype: int32, grad: true}}\nbackward: true\n"
 BOMB = "".join(f"p{i}: &p{i} [{', '.join([f'*p{i - 1}'] * 10) if i else 1}]\n" for i in range(8))
 
 
@@ -149,6 +150,14 @@ def test_anchors_and_merge_keys() -> None:
         (HEAD + "params: {softcap: '1e-3'}\n", 3, 19, "params.softcap: expected a number, got the text '1e-3'", "without quotes: 1e-3"),
         ("dtype: bfloat\nhead_dim: 64\n", 1, 8, "dtype: expected float16, bfloat16 or float32, got the text 'bfloat'", "did you mean"),
         ("head_dim: 64\ndtype: float64\n", 2, 8, "dtype: expected float16, bfloat16 or", "cast what is passed: x.astype('float32')"),
+        (HEAD + "backward: 1\n", 3, 11, "backward: expected true or false, got the number 1", ""),
+        (HEAD + "deterministic: true\n", 3, 16, "deterministic: it is of the backward, and this kernel has none", "backward: true, or"),
+        (HEAD + "params: {c: {grad: true}}\n", 3, 13, "missing key 'params.c.default'", "for example default: 50.0"),
+        (HEAD + "params: {c: {default: 1.0, gard: true}}\n", 3, 28, "unknown key 'params.c.gard'", "did you mean 'grad'?"),
+        (HEAD + "params: {c: {default: 1.0, grad: 1}}\n", 3, 34, "params.c.grad: expected true or false", ""),
+        (HEAD + "params: {c: {default: 1.0, grad: true}}\n", 3, 34, "params.c.grad: a gradient is of the backward", "backward: true"),
+        (HEAD + "params: {c: {default: 1, grad: true}}\nbackward: true\n", 3, 32, "params.c.grad: c is an integer", "with a point, 1.0"),
+        (HEAD + INTEGERS_WITH_GRAD, 3, 48, "tensors.x.grad: x is int32, which has no gradient", "dtype: float32, or leave grad out"),
         (HEAD + "tensors: {x: {shape: [hq], dtype: int64}}\n", 3, 35, "tensors.x.dtype: expected", "write int32, and cast"),
         (HEAD + "name: my-spec\n", 3, 7, "name: 'my-spec' is not a name", "for example my_spec"),
         (HEAD + "name: a__b\n", 3, 7, "name: 'a__b' has two _ in a row", "for example a_b"),

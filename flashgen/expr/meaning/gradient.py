@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from flashgen.errors import Position
+from flashgen.errors import Position, SpecError
 from flashgen.expr.language.fold import call, fold
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
@@ -55,7 +55,8 @@ def derivatives(spec: "Spec") -> Derivatives:
     >>> [f"{show(by)}: {show(node)}" for by, node in found.score.items()]
     ['softcap: tanh(s / softcap) - (1.0 - tanh(s / softcap) * tanh(s / softcap)) * s / softcap']
 
-    Raises SpecError at a function that has no derivative, where one is asked for.
+    Raises SpecError at a function that has no derivative, where one is asked for; and for a tensor or param with `grad: true` that no
+    derivative is by.
     """
     parsed = read(spec)
     sink = ZERO if parsed.sink is None else parsed.sink
@@ -63,6 +64,7 @@ def derivatives(spec: "Spec") -> Derivatives:
     for key, text, node in parts:
         _check(node, Located(text or "", spec.position(key)))
     score, of_sink, of_scale = (_by_each(node) for _, _, node in parts)
+    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale)})
     return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale)
 
 
@@ -93,6 +95,16 @@ def _check(node: Node, text: Located) -> None:
         if isinstance(n, Call) and any(variables(x) or S in walk(x) for x in _floats(n)) and _lacks_a_slope(n):
             hint = f"write it without {n.op}, or fill the cell `derivative` of its row"
             raise text.error_of(n.op, f"the function {n.op} has no derivative", hint)
+
+
+def _check_asked(spec: "Spec", smooth: set[str]) -> None:
+    """Raises SpecError for the first tensor or param that asks for a gradient which is 0 whatever it holds."""
+    for kind, declared in (("params", spec.params), ("tensors", spec.tensors)):
+        for one in declared:
+            if one.grad and one.name not in smooth:
+                path = f"{kind}.{one.name}.grad"
+                message = f"{path}: the gradient is 0 whatever {one.name} holds: it is read by the mask or by decisions alone"
+                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale or sink")
 
 
 def _lacks_a_slope(node: Call) -> bool:

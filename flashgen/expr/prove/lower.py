@@ -8,6 +8,7 @@ from flashgen.expr.language.fold import fold
 from flashgen.expr.language.nodes import names
 from flashgen.expr.language.read import Expressions, written
 from flashgen.expr.meaning.evaluate import evaluate
+from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.prove.claims import prove
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def lower(spec: "Spec") -> Expressions:
     """
     parsed, claims = written(spec)
     requires = dict.fromkeys(requirement for scope, of_text in claims for requirement in prove(of_text, scope))
+    if spec.backward:
+        derivatives(spec)  # or an error, where one is missing
     sink = None if parsed.sink is None else fold(parsed.sink)
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
         raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")

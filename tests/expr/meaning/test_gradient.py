@@ -8,7 +8,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from flashgen.errors import Position, SpecError
-from flashgen.expr import evaluate, fold, parse, show
+from flashgen.expr import evaluate, fold, lower, parse, show
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import FUNCTIONS, row
 from flashgen.expr.language.nodes import Call, Name, rebuild, walk
@@ -183,3 +183,16 @@ def test_of_a_spec():
     shown = [{show(by): show(node) for by, node in part.items()} for part in (found.score, found.sink, found.scale)]
     assert show(found.s) == "1.0"
     assert shown == [{"slopes[h]": "kv_idx", "slopes[hk]": "1.0"}, {"u": "sinks[h]", "sinks[h]": "u"}, {"t": "0.125"}]
+
+
+@pytest.mark.parametrize(
+    ("expressions", "path"),
+    [
+        ({"score": "s + floor(c)", "params": {"c": {"default": 1.0, "grad": True}}}, "params.c.grad"),
+        ({"mask": "x[h] > 1.0", "tensors": {"x": {"shape": ["hq"], "dtype": "float32", "grad": True}}}, "tensors.x.grad"),
+    ],
+)
+def test_a_gradient_that_is_asked_for_and_is_always_0(expressions, path):
+    with pytest.raises(SpecError, match=f"{path}: the gradient is 0 whatever") as caught:
+        lower(Spec(head_dim=64, dtype="float16", backward=True, **expressions))
+    assert caught.value.position == Position(f"<{path}>", 1, 1, path)
