@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flashgen.api import Attention, compile  # noqa: A004
     from flashgen.attend import attention
     from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
+    from flashgen.merge import merge_states
     from flashgen.spec import Spec, load, loads
     from flashgen.theory.derive import Derivation, derive
 
@@ -20,13 +21,14 @@ _HOMES = {
     "flashgen.attend": ("attention",),
     "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
     "flashgen.theory.derive": ("Derivation", "derive"),
+    "flashgen.merge": ("merge_states",),
     "flashgen.spec": ("Spec", "load", "loads"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Attention", "BackendError", "CallError", "CompileError", "Derivation", "FlashgenError", "PlanError", "Spec", "SpecError",
-    "attention", "compile", "derive", "load", "loads",
+    "attention", "compile", "derive", "load", "loads", "merge_states",
 ]  # fmt: skip
 
 
