@@ -1,6 +1,5 @@
 """Compiles a spec to something that is called on arrays."""
 
-import math
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,6 +20,7 @@ from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.overlap import Apart
 from flashgen.spec import Spec, load
+from flashgen.spec.outputs import fill_empty
 
 Backend = Literal["gpu", "interpreter", "emulate"]
 _BACKENDS = ("gpu", "interpreter", "emulate")
@@ -162,8 +162,10 @@ class Attention:
         Apart.of(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
         params = check_values(self.program, given_params)
         family: Family = FAMILIES[type(given[0])]
-        shapes, dtypes = output_shapes(spec, sizes), {"o": spec.out_element.numpy}
-        written = {name: _numpy(outputs[name]) if out else np.empty(shapes[name], dtypes.get(name, np.float32)) for name in spec.outputs}
+        shapes = output_shapes(spec, sizes)
+        written = {
+            name: _numpy(outputs[name]) if out else np.empty(shape, spec.output_element(name).numpy) for name, shape in shapes.items()
+        }
         self._write(sizes, layouts, {name: _numpy(x) for name, x in inputs.items()}, written, params)
         return out or tuple(map(family.from_numpy, written.values()))
 
@@ -178,8 +180,7 @@ class Attention:
         q, k, v = (inputs[name] for name in "qkv")
         values = {**params, **{t.name: inputs[t.name] for t in self.spec.tensors}}
         if not sizes.batch * sizes.q_len:
-            if "max_logit" in outputs:
-                outputs["max_logit"][...] = -math.inf  # of no row
+            fill_empty(outputs)
             return
         if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
             staging.attend(self._gpu, self.program.expressions, sizes, inputs, outputs, params)

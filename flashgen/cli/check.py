@@ -23,15 +23,16 @@ from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.runtime import arrays, device
+from flashgen.runtime.arguments import output_shapes
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
+from flashgen.spec.outputs import OUTPUTS
 
 Array = NDArray[Any]
-Run = Callable[[Array, Array, Array, Mapping[str, Any], int], tuple[Array, Array]]  # q, k, v, values, seed
+Run = Callable[[Array, Array, Array, Mapping[str, Any], int], Mapping[str, Array]]  # q, k, v, values, seed; outputs by name
 
 FLOOR = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 1e-5}  # that an error of o may have whatever standard attention has
-LSE_LIMIT = 1e-3  # absolute, natural log
-ROUNDED = 4e-3  # in place of both where a spec asks for operands of 11 bits, precision: tf32
+ROUNDED = 4e-3  # at least, of every output, where a spec asks for operands of 11 bits, precision: tf32
 
 # batch, queries, keys, key/value heads: one query, tails, tiles to the row, more queries than keys and fewer, several tiles; and so many
 # keys that each class of lengths, which may have tiles of its own, is there.
@@ -56,20 +57,19 @@ class Outcome:
 
     data: str  # a kind of flashgen.bench.hostile, "short", or "" for normal
     sizes: Sizes
-    o_error: float
-    o_limit: float  # twice that of standard attention in the same dtype, and a floor
-    lse_error: float  # 0 where nothing is summed
-    lse_limit: float  # natural log
+    errors: Mapping[str, float]  # by output
+    limits: Mapping[str, float]  # o: twice the error of standard attention in the same dtype, and a floor; others: as their rows say
     fault: str = ""  # what the emulator found
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name, the lengths among them."""
-        found = asdict(self)
-        return {"data": found.pop("data"), **found.pop("sizes"), **found}
+        judged = {"error": self.errors, "limit": self.limits}
+        numbers = {f"{name}_{what}": found[name] for name in self.errors for what, found in judged.items()}
+        return {"data": self.data, **asdict(self.sizes), **numbers, "fault": self.fault}
 
     @property
     def passed(self) -> bool:
-        return not self.fault and self.o_error <= self.o_limit and self.lse_error <= self.lse_limit
+        return not self.fault and all(self.errors[name] <= limit for name, limit in self.limits.items())
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class Report:
     spec: str
     backend: str
     outcomes: tuple[Outcome, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that were judged."""
+        return tuple(self.outcomes[0].errors)
 
     @property
     def passed(self) -> bool:
@@ -97,6 +102,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
     """Runs every shape, under every seed. Raises SpecError, PlanError, CompileError, BackendError."""
+    spec = _judged(spec)
     backend, run = _emulator(spec, arch) if emulated else _here(spec, arch)
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
@@ -108,48 +114,46 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
 
 
 def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
-    choice, target = Choice(_with_lse(spec)), by_name(arch or DEFAULT)
+    choice, target = Choice(spec), by_name(arch or DEFAULT)
 
-    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:
+    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:
         chosen = choice.serving_arrays(target, q, k, v)
-        found = run_emulated(chosen, render(chosen), q, k, v, values, seed=seed)
-        return found["o"], found.get("lse", np.zeros(0, np.float32))
+        return run_emulated(chosen, render(chosen), q, k, v, values, seed=seed)
 
     return f"{choice.plan(target).skeleton} for {target.name} under the emulator", run
 
 
 def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     """The name and the runner of what this machine has: the kernel if there is a GPU that has one, else the interpreter."""
-    attention = None if device.missing() else Attention(_with_lse(spec), arch)
+    attention = None if device.missing() else Attention(spec, arch)
     if attention is None or attention.arch.name == "host":
         choice, target = Choice(spec), by_name(arch or "host")
 
-        def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
-            found = interpret(choice.serving_arrays(target, q, k, v), q, k, v, values)
-            return found["o"], found["lse"]
+        def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
+            return interpret(choice.serving_arrays(target, q, k, v), q, k, v, values)
 
         return f"plan for {choice.plan(target).arch.name} in the interpreter", interpreted
     family = arrays.cupy_family()
 
-    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> tuple[Array, Array]:  # noqa: ARG001
-        poison = _poisoned(spec, q, v)[: len(attention.spec.outputs)]
-        out = [family.from_numpy(x) for x in poison]
+    def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
+        out = {name: family.from_numpy(x) for name, x in _poisoned(spec, q, k).items()}
         tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
-        attention(*map(family.from_numpy, (q, k, v)), out=out, **{**values, **tensors})
-        o, *rest = map(family.to_numpy, out)
-        return o, rest[0] if rest else np.zeros(0, np.float32)
+        attention(*map(family.from_numpy, (q, k, v)), out=tuple(out.values()), **{**values, **tensors})
+        return {name: family.to_numpy(x) for name, x in out.items()}
 
     return f"{attention.program.skeleton} for {attention.arch.name} on {device.current().name}", run
 
 
-def _poisoned(spec: Spec, q: Array, v: Array) -> tuple[Array, Array]:
+def _poisoned(spec: Spec, q: Array, k: Array) -> dict[str, Array]:
     """Fresh outputs, full of NaN."""
-    by_row = q.transpose(spec.order.to_heads_first).shape[:3]
-    return np.full((*q.shape[:-1], v.shape[-1]), np.nan, spec.out_element.numpy), np.full(by_row, np.nan, np.float32)
+    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(spec.order.to_rows_first).shape for x in (q, k))
+    shapes = output_shapes(spec, Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads))
+    return {name: np.full(shape, np.nan, spec.output_element(name).numpy) for name, shape in shapes.items()}
 
 
-def _with_lse(spec: Spec) -> Spec:
-    return Spec(**(spec.to_json() | {"outputs": ["o", "lse"] if spec.softmax.normalized else ["o"]}))
+def _judged(spec: Spec) -> Spec:
+    """The spec, with its lse, which tells more than o, where there is one."""
+    return Spec(**(spec.to_json() | {"outputs": [*dict.fromkeys((*spec.outputs, "lse"))]})) if spec.softmax.normalized else spec
 
 
 def _standard(spec: Spec) -> Spec:
@@ -175,29 +179,29 @@ def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[],
     q, k, v, values = hostile.draw(spec, sizes, [data], random, aligned=False)
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
-    standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known.o)
-    o_error, lse_error, fault = 0.0, 0.0, ""
+    standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])
+    errors, fault = dict.fromkeys(spec.outputs, 0.0), ""
     for seed in range(seeds):
         try:
-            o, lse = run(q, k, v, values, seed)
+            found = run(q, k, v, values, seed)
         except EmulationFault as error:
             fault = str(error)
             break
-        o_error = max(o_error, apart(o, known.o))
-        lse_error = max(lse_error, apart(lse, known.lse)) if spec.softmax.normalized else 0.0
+        errors = {name: max(error, apart(found[name], known[name])) for name, error in errors.items()}
         advance()
-    floor, lse_limit = (ROUNDED, ROUNDED) if spec.precision == "tf32" else (max(FLOOR[spec.dtype], FLOOR[spec.out_element.name]), LSE_LIMIT)
-    limit = floor + (2 * standard if math.isfinite(standard) else 0.0)
-    return Outcome(data=data, sizes=sizes, o_error=o_error, o_limit=limit, lse_error=lse_error, lse_limit=lse_limit, fault=fault)
+    least = ROUNDED if spec.precision == "tf32" else 0.0
+    limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
+    floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
+    limits["o"] = floor + (2 * standard if math.isfinite(standard) else 0.0)
+    return Outcome(data=data, sizes=sizes, errors=errors, limits=limits, fault=fault)
 
 
 def table(report: Report) -> None:
     """A line a case, and the verdict."""
     out = console()
     out.print(f"{report.spec}: {report.backend}, against the float64 reference")
-    rows = lines(
-        "", "data", "B", "Sq", "Sk", "Hq", "Hk", "error of o", "allowed", "error of lse", "allowed", right=("B", "Sq", "Sk", "Hq", "Hk")
-    )
+    judged = [column for name in report.outputs for column in (f"error of {name}", "allowed")]
+    rows = lines("", "data", "B", "Sq", "Sk", "Hq", "Hk", *judged, right=("B", "Sq", "Sk", "Hq", "Hk"))
     for outcome in report.outcomes:
         rows.add_row(*_cells(outcome))
     out.print(rows)
@@ -212,7 +216,7 @@ def table(report: Report) -> None:
 def _cells(outcome: Outcome) -> Iterator[str]:
     yield from ("ok" if outcome.passed else "FAILED", outcome.data)
     yield from map(str, asdict(outcome.sizes).values())
-    yield from (f"{x:.2e}" for x in (outcome.o_error, outcome.o_limit, outcome.lse_error, outcome.lse_limit))
+    yield from (f"{x:.2e}" for name in outcome.errors for x in (outcome.errors[name], outcome.limits[name]))
 
 
 def _faults(report: Report) -> Iterator[str]:

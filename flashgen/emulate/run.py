@@ -17,6 +17,7 @@ from flashgen.plan.geometry import Sizes, block_count, shape
 from flashgen.plan.params import record_dtype, scalars, steps
 from flashgen.plan.program import Argument, Program
 from flashgen.render import Source
+from flashgen.spec.outputs import OUTPUTS, fill_empty
 
 Array = NDArray[Any]
 
@@ -52,12 +53,10 @@ def emulate(
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
     sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
-    shapes = {"lse": (batch, heads, q_len), "max": (batch, heads, q_len), "max_logit": (heads,)}
-    others = {name: guarded(shapes[name], np.dtype(np.float32)) for name in program.spec.outputs if name != "o"}
+    others = _beside_o(program, {"b": batch, "hq": heads, "q_len": q_len})
     outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
     if not o.size:
-        if "max_logit" in outputs:
-            outputs["max_logit"][...] = -np.inf  # of no row
+        fill_empty(outputs)
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.tensors}
@@ -77,6 +76,12 @@ def emulate(
         judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
     judge_counter(counter)
     return outputs
+
+
+def _beside_o(program: Program, words: Mapping[str, int]) -> dict[str, tuple[Array, Array]]:
+    """The outputs of a call besides o, by name: their memory, and they themselves."""
+    spec = program.spec
+    return {name: guarded(OUTPUTS[name].shape(words), spec.output_element(name).numpy) for name in spec.outputs if name != "o"}
 
 
 def launch(

@@ -13,6 +13,7 @@ from flashgen.expr import Expressions, Holes
 from flashgen.plan.kernel import Attention, Extent, Kernel, Region
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
+from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
 
@@ -71,11 +72,6 @@ class Decision:
     cost: tuple[tuple[str, float], ...] = ()  # clocks a key step, by resource
     reasons: tuple[tuple[str, str], ...] = ()  # field, why
     rejected: tuple[Rejected, ...] = dataclasses.field(default=(), compare=False)
-
-
-def row_outputs(spec: Spec) -> tuple[str, ...]:
-    """The outputs of one number a query row; a head's maximum is made of its rows'."""
-    return tuple(name for name in ("lse", "max") if name in spec.outputs or (name == "max" and "max_logit" in spec.outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +145,7 @@ class Program:
     @property
     def row_outputs(self) -> tuple[str, ...]:
         """The outputs that the attention writes of each query row: float32 [B, Hq, Sq]."""
-        return row_outputs(self.spec)
+        return of_rows(self.spec.outputs)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that explains the program, as JSON values."""

@@ -14,10 +14,11 @@ from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_ranges import key_ranges
-from flashgen.plan.program import Decision, Program, Rejected, row_outputs
+from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Problem, Request, Seen, Strategy, Tried, serving
 from flashgen.spec import Schedule, Spec
+from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.theory.schedule import SoftmaxPlan, resolve
 
 LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
@@ -121,7 +122,7 @@ def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
     least = strategy.lazy_from[found.score.instructions.special > 0]
     schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and spec.head_dim.v >= least else "always")
-    if schedule.rescale == "lazy" and "max" in row_outputs(spec):
+    if schedule.rescale == "lazy" and any(OUTPUTS[name].exact_maximum for name in of_rows(spec.outputs)):
         if spec.schedule.threshold:
             raise PlanError(
                 f"schedule: lazy is {spec.schedule.threshold:g}, and outputs has the maximum, which then stays behind: {{lazy: 0}}"

@@ -19,6 +19,7 @@ from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
 from flashgen.spec.layout import axis_order
+from flashgen.spec.outputs import OUTPUTS
 
 
 def rows_first(layout: Layout, order: str) -> Layout:
@@ -34,9 +35,8 @@ def rows_first(layout: Layout, order: str) -> Layout:
 def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
     o = spec.order.arranged(b=sizes.batch, s=sizes.q_len, h=sizes.heads, d=spec.head_dim.v)
-    by_row = (sizes.batch, sizes.heads, sizes.q_len)
-    shapes = {"o": o, "lse": by_row, "max": by_row, "max_logit": (sizes.heads,)}
-    return {name: shapes[name] for name in spec.outputs}
+    words = {"b": sizes.batch, "hq": sizes.heads, "q_len": sizes.q_len}
+    return {name: o if name == "o" else OUTPUTS[name].shape(words) for name in spec.outputs}
 
 
 def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
@@ -103,8 +103,8 @@ def _check_heads(spec: Spec, sizes: Sizes) -> None:
 
 def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
     dtypes = (
-        {"q": spec.dtype, "k": spec.dtype, "v": spec.dtype, "o": spec.out_element.name}
-        | dict.fromkeys(spec.outputs[1:], "float32")
+        {"q": spec.dtype, "k": spec.dtype, "v": spec.dtype}
+        | {name: spec.output_element(name).name for name in spec.outputs}
         | {t.name: t.dtype for t in spec.tensors}
     )
     for name, layout in layouts.items():

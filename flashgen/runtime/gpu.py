@@ -1,7 +1,6 @@
 """Calls of one spec on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
 
 import functools
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from flashgen.runtime.lengths import Axes, Pattern, Prepared, Turns, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
+from flashgen.spec.outputs import fill_empty
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
 _PATTERNS_KEPT, _STATES = 64, 4  # each for all lengths of a class; of one, so that some lengths may take turns
@@ -104,8 +104,8 @@ class Gpu:
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
             prepared.launch(addresses, family.stream(prepared.ordinal))
-        elif "max_logit" in self.spec.outputs:
-            out[self.spec.outputs.index("max_logit")][...] = -math.inf  # of no row
+        else:
+            fill_empty(dict(zip(self.spec.outputs, out, strict=True)))
         return out
 
     def _keep(self, kept: dict[tuple[Any, ...], V], key: tuple[Any, ...], value: V, most: int) -> None:
@@ -127,7 +127,7 @@ class Gpu:
         _check_places(spec, layouts)
         apart = Apart.of(layouts, spec.outputs if out else ())
         shapes = output_shapes(spec, sizes)
-        outputs = {name: (shapes[name], spec.out_element.name if name == "o" else "float32") for name in spec.outputs}
+        outputs = {name: (shapes[name], spec.output_element(name).name) for name in spec.outputs}
         if not out:
             layouts |= fresh(outputs, ordinal)
         target = device(ordinal)

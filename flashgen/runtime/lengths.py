@@ -24,6 +24,7 @@ from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
+from flashgen.spec.outputs import OUTPUTS
 
 _WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
 _SCALARS = ("q_len", "kv_len", "section")  # that follow from lengths
@@ -57,8 +58,9 @@ class Axes:
     def __init__(self, spec: Spec, names: Sequence[str]):
         self.sequence = spec.order.axis("s")  # of q and k
         self.names = tuple(names)
-        words: dict[str, Sequence[Sequence[str | int]]] = {"lse": (("b",), ("hq",), ("q_len",)), "max_logit": (("hq",),)}
-        words["max"] = words["lse"]
+        words: dict[str, Sequence[Sequence[str | int]]] = {
+            name: [(axis,) for axis in row.axes] for name, row in OUTPUTS.items() if row.axes is not None
+        }
         for name in ROLES:
             words[name] = spec.order.arranged(b=("b",), s=("q_len" if name in ("q", "o") else "kv_len",), h=("h",), d=("d",))
         for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it

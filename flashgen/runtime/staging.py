@@ -13,6 +13,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arrays
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
+from flashgen.spec.outputs import OUTPUTS
 
 WORKERS = 4  # threads, each with a stream: one fills pinned memory while the data of others travels or is attended to
 PIECE_BYTES = 8 << 20  # of q, k, v and o; smaller pieces cost more than they hide
@@ -51,7 +52,7 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
     wanted = max(1, nbytes // PIECE_BYTES)
     heads = 1 if read & {"h", "hk", "hq"} else min(sizes.kv_heads, wanted)
-    batches = 1 if "b" in read or "max_logit" in spec.outputs else min(sizes.batch, -(-wanted // heads))
+    batches = 1 if "b" in read or any(OUTPUTS[name].greatest_of for name in spec.outputs) else min(sizes.batch, -(-wanted // heads))
     return [Piece(batch, kv_heads) for batch in _ranges(sizes.batch, batches) for kv_heads in _ranges(sizes.kv_heads, heads)]
 
 

@@ -10,7 +10,8 @@ from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
 from flashgen.spec.layout import LAYOUTS
-from flashgen.spec.model import OUTPUTS, SCHEDULES, SOFTMAXES
+from flashgen.spec.model import SCHEDULES, SOFTMAXES
+from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.words import free_name, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")

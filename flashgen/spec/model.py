@@ -10,6 +10,7 @@ import numpy as np
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
 from flashgen.spec.layout import AxisOrder, axis_order
+from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
@@ -95,13 +96,6 @@ class Softmax:
     sink: str | None = None
 
 
-OUTPUTS = {
-    "o": "of out_dtype",
-    "lse": "[b, hq, q_len], the log of the sum of exponentials of each row",
-    "max": "[b, hq, q_len], the greatest score of each row",
-    "max_logit": "[hq], the greatest score of each head",
-}  # in the order of a call's results; all but o are float32
-
 SOFTMAXES = {"softmax": Softmax(), "off_by_one": Softmax(sink="0"), "none": Softmax(normalized=False)}
 
 
@@ -163,6 +157,11 @@ class Spec:
     def out_element(self) -> DType:
         """The row of the dtype of o."""
         return by_name(self.out_dtype or self.dtype)
+
+    def output_element(self, name: str) -> DType:
+        """The row of the dtype of an output."""
+        dtype = OUTPUTS[name].dtype
+        return by_name(dtype) if dtype else self.out_element
 
     @property
     def order(self) -> AxisOrder:

@@ -21,7 +21,8 @@ from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
 from flashgen.spec.layout import DEFAULT, LAYOUTS
-from flashgen.spec.model import KEY, OUTPUTS, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
+from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
+from flashgen.spec.outputs import OUTPUTS
 
 
 def _one_of(*words: str | int) -> BeforeValidator:
@@ -161,7 +162,7 @@ class SpecKeys(Closed):
     )
     outputs: Annotated[
         tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal.__getitem__(tuple(OUTPUTS))])
-    ] = Field(("o",), validate_default=True, description="; ".join(f"{name}: {what}" for name, what in OUTPUTS.items()))
+    ] = Field(("o",), validate_default=True, description="; ".join(f"{name}: {row.text}" for name, row in OUTPUTS.items()))
     block: Annotated[BlockKeys, WrapValidator(_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
         "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
     )

@@ -1,11 +1,10 @@
-"""Bounds of what float32 can know: o, lse and the maximum may lie so far from the reference where scores are large.
+"""Bounds of what float32 can know: outputs may lie so far from the reference where scores are large.
 
 A score is known to a few units of the largest of the terms that it is a sum of, however they are bracketed: 1e9 - 1e9 + s says little of s.
 A weight is then known up to a factor, and o lies between bounds. They are o itself where scores are ordinary.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
-from flashgen.expr.meaning.reference import Rows, attend, heads_first, rows_of, weigh
+from flashgen.expr.meaning.reference import Rows, exactly, heads_first, rows_of, weigh, whole
+from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -30,38 +30,23 @@ UNKNOWN = 2.0**120  # terms of which nothing is known
 NEGLIGIBLE = 40.0  # a key so far below the greatest score weighs nothing
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Between what o, lse [B, Hq, Sq] and the greatest score of each row lie, as of `reference`; float64."""
-
-    o: Between
-    lse: Between
-    top: Between
-
-
-def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Bounds:
-    """The bounds of a call; arguments as of `reference`.
+def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[str, Between]:
+    """The bounds of every output that a call may have, by name, float64; arguments as of `reference`.
 
     >>> from flashgen.spec import Spec
     >>> q = k = v = np.float32([[[[1]], [[2]]]])
     >>> found = bounds(Spec(head_dim=1, dtype="float32", score="s + 1e9 * kv_idx", scale=1), q, k, v)
-    >>> [x[0, 0].tolist() for x in found.top]
+    >>> [x[0, 0].tolist() for x in found["max"]]
     [[999999525.1628408, 999999527.1628399], [1000000478.8371592, 1000000480.8371601]]
     """
     q, k, v = (heads_first(x, spec) for x in (q, k, v))
-    o = np.zeros((2, *q.shape[:-1], v.shape[-1]))
-    lse, top = np.zeros((2, *q.shape[:-1])), np.zeros((2, *q.shape[:-1]))
+    found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if name == "o" else (2, *q.shape[:-1])) for name in OUTPUTS}
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows)
-        at = slice(None), *rows.at
-        top[at] = [np.fmax.reduce(np.where(rows.seen, x, -np.inf), axis=-1, initial=-np.inf) for x in _around(rows.score, unknown)]
-        if spec.softmax.normalized:
-            o[at], lse[at] = _attend(rows, unknown, sink)
-        else:
-            middle, off = weigh(rows.score, rows.seen, rows.v)[0], weigh(unknown, rows.seen, np.abs(rows.v))[0]
-            o[at] = _around(middle, off)
-    low, high = (x.transpose(spec.order.from_heads_first) for x in o)
-    return Bounds((low, high), (lse[0], lse[1]), (top[0], top[1]))
+        of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)
+        for name, between in of_rows.items():
+            found[name][slice(None), *rows.at] = between
+    return {name: (whole(name, low, spec), whole(name, high, spec)) for name, (low, high) in found.items()}
 
 
 def apart(found: Array, between: Between) -> float:
@@ -113,19 +98,34 @@ class _Terms:
         return np.abs(value)
 
 
-def _attend(rows: Rows, unknown: Array, sink: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Bounds of o [rows, Dv] and lse [rows]. The sink is one more key, whose v is 0."""
-    o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
+def _of_scores(rows: Rows, unknown: Array) -> dict[str, Between]:
+    """Bounds of o [rows, Dv] where the scores are the weights, and of the greatest of them [rows]."""
+    middle, off = weigh(rows.score, rows.seen, rows.v)[0], weigh(unknown, rows.seen, np.abs(rows.v))[0]
+    least, most = (exactly(x, rows.seen, rows.v[:, :0], -np.inf) for x in _around(rows.score, unknown))
+    return {"o": _around(middle, off), "max": (OUTPUTS["max"].reference(least), OUTPUTS["max"].reference(most))}
+
+
+def _of_softmax(rows: Rows, unknown: Array, sink: float) -> dict[str, Between]:
+    """Bounds of every output of some rows."""
+    exact = exactly(rows.score, rows.seen, rows.v, rows.sink)
     if not (unknown.any() or sink):
-        return (o, o), (lse, lse)
-    ends = tuple(attend(rows.score + sign * unknown, rows.seen, rows.v[:, :0], rows.sink + sign * sink)[1] for sign in (-1, 1))
-    score = np.hstack([np.where(rows.seen, rows.score, -np.inf), np.full((len(o), 1), rows.sink)])
+        known = {name: output.reference(exact) for name, output in OUTPUTS.items()}
+        return {name: (x, x) for name, x in known.items()}
+    least, most = (exactly(rows.score + sign * unknown, rows.seen, rows.v[:, :0], rows.sink + sign * sink) for sign in (-1, 1))
+    found = {name: (output.reference(least), output.reference(most)) for name, output in OUTPUTS.items()}
+    return found | {"o": _of_output(rows, unknown, sink, exact)}
+
+
+def _of_output(rows: Rows, unknown: Array, sink: float, exact: Exact) -> Between:
+    """Bounds of o [rows, Dv]. The sink is one more key, whose v is 0."""
+    o, lse = exact.o, exact.lse
+    score = np.hstack([exact.score, np.full((len(o), 1), rows.sink)])
     off, v = np.hstack([unknown, np.full((len(o), 1), sink)]), np.vstack([rows.v, np.zeros((1, rows.v.shape[1]))])
     low, high = o.copy(), o.copy()
     for i in np.flatnonzero(np.isfinite(lse) & (off * (score > -np.inf)).any(-1)):
         near = score[i] + off[i] >= (score[i] - off[i]).max() - NEGLIGIBLE
         low[i], high[i] = _weighted(score[i, near], off[i, near], v[near], o[i], lse[i])
-    return (low, high), (ends[0], ends[1])
+    return low, high
 
 
 @np.errstate(all="ignore")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
+from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -38,13 +39,29 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     return o.transpose(spec.order.from_heads_first), lse
 
 
-def row_maximum(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
-    """The greatest score that each row sees, [B, Hq, Sq] float64; -inf without any. NaN counts as none. Arguments as of `reference`."""
+def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[str, Array]:
+    """The outputs of a spec with a softmax by name, float64. Arguments as of `reference`.
+
+    >>> from flashgen.spec import Spec
+    >>> q = k = v = np.ones((1, 3, 1, 8), np.float32)
+    >>> reference_outputs(Spec(head_dim=8, dtype="float32", scale=1, outputs=["o", "max_logit"]), q, k, v)["max_logit"]
+    array([8.])
+    """
     q, k, v = (heads_first(x, spec) for x in (q, k, v))
-    top = np.zeros(q.shape[:-1])
+    found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if name == "o" else q.shape[:-1]) for name in spec.outputs}
     for rows in rows_of(spec, q, k, v, values):
-        top[rows.at] = np.fmax.reduce(np.where(rows.seen, rows.score, -np.inf), axis=-1, initial=-np.inf)
-    return top
+        exact = exactly(rows.score, rows.seen, rows.v, rows.sink)
+        for name, x in found.items():
+            x[rows.at] = OUTPUTS[name].reference(exact)
+    return {name: whole(name, x, spec) for name, x in found.items()}
+
+
+def whole(name: str, x: Array, spec: "Spec") -> Array:
+    """An output of all rows as a call has it: o [B, Hq, Sq, Dv] in the layout of the spec, the greatest of the rows of a head."""
+    if name == "o":
+        return x.transpose(spec.order.from_heads_first)
+    output = OUTPUTS[name]
+    return np.fmax.reduce(x, axis=(0, 2), initial=output.empty) if output.greatest_of else x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +112,15 @@ def scores(parsed: Expressions, known: Mapping[str, Any]) -> tuple[Array, Array]
     return score, seen
 
 
-@np.errstate(all="ignore")
 def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Array]:
     """Softmax over the keys seen and the sink, times v: o [rows, Dv], lse [rows]."""
+    exact = exactly(score, seen, v, sink)
+    return exact.o, exact.lse
+
+
+@np.errstate(all="ignore")
+def exactly(score: Array, seen: Array, v: Array, sink: float) -> Exact:
+    """Everything that outputs are computed from, of rows that see these keys and this sink."""
     x = np.where(seen, score, -np.inf)
     top = x.max(-1, keepdims=True, initial=sink)
     empty = top == -np.inf
@@ -106,7 +129,7 @@ def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Arr
     total = p.sum(-1, keepdims=True) + np.exp(sink - base)
     lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
     p = p / np.where(empty, 1.0, total)
-    return weighted(p, seen & ~empty, v), lse
+    return Exact(x, p, lse, weighted(p, seen & ~empty, v))
 
 
 @np.errstate(all="ignore")

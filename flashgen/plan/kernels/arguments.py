@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from flashgen.plan.kernel import Extent, TilePlan
-from flashgen.plan.program import Argument, row_outputs
+from flashgen.plan.program import Argument
 from flashgen.spec import Spec
+from flashgen.spec.outputs import OUTPUTS, of_rows
 
 
 def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
@@ -14,9 +15,8 @@ def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
 
 def row_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
-    comments = {"lse": "[B, Hq, Sq], natural log", "max": "[B, Hq, Sq], the greatest score of a row"}
-    for name in row_outputs(spec):
-        yield Argument(name, "float*", "pointer", name, comment=comments[name])
+    for name in of_rows(spec.outputs):
+        yield Argument(name, "float*", "pointer", name, comment=OUTPUTS[name].comment)
 
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:

@@ -3,6 +3,7 @@
 from flashgen.plan.kernel import Grid, Kernel, Region, SmemPlan
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
+from flashgen.spec.outputs import OUTPUTS
 
 _THREADS = 512  # of the block that reads the rows of a head
 _REGION = Region(name="maximum of a warp", symbol="", offset=0, bytes=4, count=_THREADS // 32)  # all of its shared memory
@@ -14,5 +15,5 @@ def head_maximum(spec: Spec) -> Parts:
         return Parts((), ())
     maxima = () if "max" in spec.outputs else (Scratch("max", "float32", ("batch", "heads", "q_len")),)
     kernel = Kernel("head_maximum", Grid(_THREADS, ("heads",)), SmemPlan.of(_REGION))
-    argument = Argument("max_logit", "float*", "pointer", "max_logit", comment="[Hq], the greatest score of a head")
+    argument = Argument("max_logit", "float*", "pointer", "max_logit", comment=OUTPUTS["max_logit"].comment)
     return Parts((kernel,), (argument,), maxima)
