@@ -26,6 +26,7 @@ descriptor base offsets, negated operands, unswizzled operands dense along m or 
 """
 
 from flashgen.emulate.addresses import int_products, narrowings
+from flashgen.emulate.backward import Given, emulate_backward
 from flashgen.emulate.lint import findings
 from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.report import EmulationFault
@@ -33,4 +34,15 @@ from flashgen.emulate.run import emulate
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.emulate.translate import MissingTwin
 
-__all__ = ["EmulationFault", "HostKernel", "MissingTwin", "emulate", "findings", "int_products", "narrowings", "tensor_map"]
+__all__ = [
+    "EmulationFault",
+    "Given",
+    "HostKernel",
+    "MissingTwin",
+    "emulate",
+    "emulate_backward",
+    "findings",
+    "int_products",
+    "narrowings",
+    "tensor_map",
+]

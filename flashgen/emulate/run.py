@@ -104,7 +104,7 @@ def compiled(text: str, entry: str, name: str) -> HostKernel:
     return HostKernel(text, entry, name)
 
 
-def fill(program: Program, arrays: Mapping[str, Array], known: Mapping[str, int | float]) -> Array:
+def fill(program: Program, arrays: Mapping[str, Array | None], known: Mapping[str, int | float]) -> Array:
     """The kernel's Params. `arrays`: q, k, v, o as [B, S, H, D], the others as they are; `known`: scalars by what they are `of`."""
     record = np.zeros((), record_dtype(program.arguments))
     for argument in program.arguments:
@@ -112,7 +112,9 @@ def fill(program: Program, arrays: Mapping[str, Array], known: Mapping[str, int 
     return record
 
 
-def member(argument: Argument, x: Array) -> Any:
+def member(argument: Argument, x: Array | None) -> Any:
+    if x is None:  # a null pointer
+        return 0
     strides = tuple(s // x.itemsize for s in x.strides)
     match argument.kind:
         case "tensor_map":

@@ -171,12 +171,18 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(Kernel):
+class Tiled(Kernel):
     """A kernel that multiplies tiles of queries, keys and values."""
 
     tile: TilePlan
     workers: WorkersPlan
     pipeline: PipelinePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Tiled):
+    """The forward: a block takes query tiles, and meets the keys that they see."""
+
     dealing: DealingPlan
     ranges: KeyRanges  # of the keys that a query tile meets
 
@@ -184,3 +190,10 @@ class Attention(Kernel):
     def computed(self) -> KeyRanges:
         """The key tiles of rows that compute together: of a query tile, or of a warpgroup's rows where each narrows them."""
         return replace(self.ranges, block_m=WARPGROUP_ROWS) if self.dealing.narrow else self.ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward(Tiled):
+    """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
+
+    column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
-from flashgen.plan.kernel import Attention, Extent, Kernel, Region
+from flashgen.plan.kernel import Attention, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
 from flashgen.spec.outputs import of_rows
@@ -101,8 +101,18 @@ class Program:
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The kernels that attend: one, unless the schedule writes scores to memory."""
+        """The kernels that attend: one, unless the schedule writes scores to memory; none in a backward."""
         return tuple(kernel for kernel in self.kernels if isinstance(kernel, Attention))
+
+    @property
+    def tiled(self) -> tuple[Tiled, ...]:
+        """The kernels that multiply tiles."""
+        return tuple(kernel for kernel in self.kernels if isinstance(kernel, Tiled))
+
+    @property
+    def main(self) -> Tiled:
+        """The first kernel that multiplies tiles, forward or backward."""
+        return self.tiled[0]
 
     @property
     def by_entry(self) -> dict[str, Kernel]:
@@ -111,8 +121,8 @@ class Program:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The named pieces of shared memory of all kernels that attend."""
-        return tuple(region for kernel in self.attentions for region in kernel.smem.regions)
+        """The named pieces of shared memory of all kernels that multiply tiles."""
+        return tuple(region for kernel in self.tiled for region in kernel.smem.regions)
 
     @property
     def by_symbol(self) -> dict[str, Region]:
@@ -135,7 +145,7 @@ class Program:
     @property
     def v_dim(self) -> int:
         """Columns of v and o that a block has."""
-        return self.spec.head_dim.v // self.attention.tile.v_splits
+        return self.spec.head_dim.v // self.main.tile.v_splits
 
     @property
     def planes(self) -> PlanesPlan | None:
@@ -157,7 +167,7 @@ class Program:
             "kernels": [_kernel(kernel) for kernel in self.kernels],
             "arguments": [dataclasses.asdict(argument) for argument in self.arguments],
             "scratch": [dataclasses.asdict(scratch) for scratch in self.scratch],
-            "ranges": self.attention.ranges.to_json(),
+            **({"ranges": self.attention.ranges.to_json()} if self.attentions else {}),
             "cost": dict(self.decision.cost),
             "reasons": [{"field": field, "reason": reason} for field, reason in self.decision.reasons],
             "rejected": [dataclasses.asdict(r) for r in self.decision.rejected],
@@ -172,4 +182,4 @@ class Program:
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name != "ranges"}
-    return {name: part if isinstance(part, str) else dataclasses.asdict(part) for name, part in parts.items()}
+    return {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}

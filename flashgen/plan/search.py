@@ -16,7 +16,7 @@ from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.strategies import STRATEGIES
-from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Problem, Request, Seen, Strategy, Tried, serving
+from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Drafting, Problem, Request, Seen, Strategy, Tried, serving
 from flashgen.spec import Schedule, Spec
 from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.theory.schedule import SoftmaxPlan, resolve
@@ -37,10 +37,10 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     '128x128'
     """
     strategy, problem = _problem(spec, arch, copy_bytes, length)
-    tried = _tried(problem, strategy)
-    count = f"{len(tried.legal)} legal candidates ({len(tried.refused)} rejected)"
+    outcome = tried(problem, strategy)
+    count = f"{len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
     why = f"the fewest clocks at length {problem.seen.length} of {count}"
-    legal = list(tried.legal)
+    legal = list(outcome.legal)
     if candidate is not None:
         expected, cost = legal[0]
         legal.sort(key=lambda entry: entry[0].text != candidate)  # the others stay in order
@@ -49,9 +49,9 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
         why = f"flashgen tune measured it; the cost model expects {times:.2f} times the clocks of {expected.text}"
     (best, cost), others = legal[0], legal[1:]
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
-    rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *tried.refused))
+    rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
-    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, tried), *_range_reasons(ranges))
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(ranges))
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
@@ -64,7 +64,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     '128x128, 2 stages, 8 warps, o apart'
     """
     strategy, problem = _problem(spec, arch, 0, length)
-    return tuple(draft.text for draft, _ in _tried(problem, strategy).legal)
+    return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
 
 
 def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRanges, decision: Decision) -> Program:
@@ -88,7 +88,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
     )
 
 
-def _tried(problem: Problem, strategy: Strategy) -> Tried:
+def tried(problem: Problem, strategy: Drafting) -> Tried:
     """All candidates. Raises PlanError if none is legal."""
     strategy.check(problem)
     legal: list[Costed] = []
@@ -111,10 +111,20 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tupl
     ranges = analyse(expressions.mask, STRIPE, GRAIN)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     found = holes(expressions, spec, request.arch.tanh, strategy.apart)
-    begin, end = _spans(spec, expressions, ranges, length)
-    seen = Seen(length=length, begin=begin, end=end, uniform=ranges.uniform, paired=bool(ranges.pairings))
-    problem = Problem(request=request, expressions=expressions, holes=found, softmax=_softmax(spec, strategy, found), seen=seen)
+    problem = Problem(
+        request=request,
+        expressions=expressions,
+        holes=found,
+        softmax=_softmax(spec, strategy, found),
+        seen=seen(spec, expressions, ranges, length),
+    )
     return strategy, problem
+
+
+def seen(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -> Seen:
+    """The keys that the mask shows of a sequence of this length. `ranges`: of STRIPE query rows and GRAIN keys."""
+    begin, end = _spans(spec, expressions, ranges, length)
+    return Seen(length=length, begin=begin, end=end, uniform=ranges.uniform, paired=bool(ranges.pairings))
 
 
 def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
@@ -142,7 +152,7 @@ def _spans(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int)
     return np.where(empty, grains, begin).min(0), np.where(empty, 0, end).max(0)
 
 
-def _nothing_legal(problem: Problem, strategy: Strategy, refused: list[tuple[Draft, str]]) -> str:
+def _nothing_legal(problem: Problem, strategy: Drafting, refused: list[tuple[Draft, str]]) -> str:
     spec = problem.spec
     pins = {"block m": spec.block.m, "block n": spec.block.n, "stages": spec.stages, "warps": spec.warps}
     pinned = ", ".join(f"{k} = {v}" for k, v in pins.items() if v is not None)

@@ -14,7 +14,7 @@ _WIDE_BYTES = 128 << 20  # or so many bytes
 
 def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
     """The heads of a section for so many keys. All sections have about as many: a small last one would keep few multiprocessors busy."""
-    if not program.attention.dealing.longest_first:
+    if not program.attentions or not program.attention.dealing.longest_first:
         return lambda _: 1
     columns, halves = program.spec.head_dim.qk + program.spec.head_dim.v, program.attention.dealing.halves
     least, most = _SECTION_HEADS

@@ -1,5 +1,7 @@
 """The strategies, in the order in which they are asked."""
 
+from flashgen.plan.algorithms.backward_host import BackwardHost
+from flashgen.plan.algorithms.backward_mma_sync import BackwardMmaSync
 from flashgen.plan.algorithms.keys_outer import KeysOuter
 from flashgen.plan.algorithms.passes import Passes
 from flashgen.plan.algorithms.standard import Standard
@@ -8,6 +10,7 @@ from flashgen.plan.engines.mma_sync import MmaSync
 from flashgen.plan.engines.wgmma import Wgmma
 from flashgen.plan.operands.planes_mma_sync import PlanesMmaSync
 from flashgen.plan.operands.planes_wgmma import PlanesWgmma
-from flashgen.plan.strategy import Strategy
+from flashgen.plan.strategy import BackwardStrategy, Strategy
 
 STRATEGIES: list[Strategy] = [Host(), Wgmma(), MmaSync(), PlanesWgmma(), PlanesMmaSync(), Passes(), KeysOuter(), Standard()]
+BACKWARD_STRATEGIES: list[BackwardStrategy] = [BackwardHost(), BackwardMmaSync()]

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges
-from flashgen.plan.kernel import Attention, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan, resolve
@@ -138,6 +138,11 @@ class Draft:
             ranges=ranges,
         )
 
+    def backward(self, grid: Grid) -> Backward:
+        """The kernel of a draft of a backward that fits."""
+        assert isinstance(self.smem, SmemPlan), self.smem
+        return Backward("backward", grid, self.smem, tile=self.tile, workers=self.workers, pipeline=self.pipeline)
+
 
 Costed = tuple[Draft, dict[str, float]]
 
@@ -150,14 +155,11 @@ class Tried:
     refused: tuple[tuple[Draft, str], ...]
 
 
-class Strategy(ABC):
-    """Plans the kernels of some combinations of engine, operand and algorithm."""
+class Drafting(ABC):
+    """Drafts the candidates of some combinations of engine, operand and algorithm, and judges them."""
 
     skeleton: ClassVar[str]  # the template of its kernels
     costs: ClassVar[str] = ""  # the table of its numbers in flashgen.plan.costs, if it has one
-    lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
-    shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
-    apart: ClassVar[bool] = False  # what a score adds to rows and to columns is told apart: the skeleton has places for both
 
     @abstractmethod
     def serves(self, request: Request) -> str | None:
@@ -179,16 +181,35 @@ class Strategy(ABC):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Clocks of one key step by resource, and `total`: clocks for a query row."""
 
-    @abstractmethod
-    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
-        """Kernels, arguments and scratch of a draft, without those that find key ranges or a head's maximum."""
-
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """The reasons for choices that only this strategy knows of: field, reason."""
         yield from ()
 
 
-def serving(strategies: Sequence[Strategy], request: Request) -> Strategy:
+class Strategy(Drafting):
+    """Plans the kernels of a forward."""
+
+    lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
+    shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
+    apart: ClassVar[bool] = False  # what a score adds to rows and to columns is told apart: the skeleton has places for both
+
+    @abstractmethod
+    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
+        """Kernels, arguments and scratch of a draft, without those that find key ranges or a head's maximum."""
+
+
+class BackwardStrategy(Drafting):
+    """Plans the kernels of a backward. What a spec pins of tiles and schedules is the forward's."""
+
+    @abstractmethod
+    def parts(self, problem: Problem, draft: Draft) -> Parts:
+        """Kernels, arguments and scratch of a draft: delta, backward, finish_queries."""
+
+
+Served = TypeVar("Served", bound=Drafting)
+
+
+def serving(strategies: Sequence[Served], request: Request) -> Served:
     """The first that serves a request. Raises PlanError, with what each of them says, if none does."""
     refusals = []
     for strategy in strategies:

@@ -7,8 +7,37 @@ from flashgen.theory.schedule import schedule_text
 
 def describe(program: Program) -> list[tuple[str, str]]:
     """Label and text of each line."""
-    spec, attention = program.spec, program.attention
-    tile = attention.tile
+    tile = program.main.tile
+    regions = [region for region in program.regions if not region.barrier]
+    shared = " | ".join(f"{r.name} {f'{r.count} x ' if r.count > 1 else ''}{r.bytes}" for r in regions)
+    taken, most = max(kernel.smem.bytes for kernel in program.tiled), program.main.smem.capacity
+    return [
+        ("arrays", _arrays(program)),
+        ("score", program.holes.score.text),
+        ("mask", program.holes.mask.text),
+        *([("planes", program.planes.text)] if program.planes else []),
+        ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
+        *(_forward(program) if program.attentions else _backward()),
+        ("shared", f"{shared} | {program.main.pipeline.stages_text}    {taken} of {most} bytes"),
+    ]
+
+
+def _forward(program: Program) -> list[tuple[str, str]]:
+    keys = f"of a query tile: {_runs(program)}"
+    return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
+
+
+def _backward() -> list[tuple[str, str]]:
+    return [
+        ("queries", "of a key tile: all tiles of every query head that shares it, the mask tested in each"),
+        ("order", "a block a key tile, head by head"),
+        ("sums", "dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order"),
+    ]
+
+
+def _arrays(program: Program) -> str:
+    """The arrays of a call, their shapes and dtypes."""
+    spec = program.spec
     rows, keys = (f"[{', '.join(spec.order.arranged(b='B', s=s, h=h, d='{}'))}]" for s, h in (("Sq", "Hq"), ("Sk", "Hq / group")))
     qk, v = spec.head_dim.qk, spec.head_dim.v
     other = spec.out_dtype
@@ -19,29 +48,16 @@ def describe(program: Program) -> list[tuple[str, str]]:
         if qk == v
         else f"q {rows.format(qk)} {spec.dtype}    o {rows.format(v)}    k {keys.format(qk)}    v {keys.format(v)}"
     )
-    regions = [region for region in program.regions if not region.barrier]
-    shared = " | ".join(f"{r.name} {f'{r.count} x ' if r.count > 1 else ''}{r.bytes}" for r in regions)
-    taken = max(kernel.smem.bytes for kernel in program.attentions)
-    return [
-        ("arrays", f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays),
-        ("score", program.holes.score.text),
-        ("mask", program.holes.mask.text),
-        *([("planes", program.planes.text)] if program.planes else []),
-        ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
-        ("keys", f"of a query tile: {_runs(program)}"),
-        ("order", _order(program)),
-        ("softmax", schedule_text(program.softmax)),
-        ("shared", f"{shared} | {attention.pipeline.stages_text}    {taken} of {attention.smem.capacity} bytes"),
-    ]
+    return f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays
 
 
 def _workers(program: Program) -> str:
-    workers = program.attention.workers
+    workers = program.main.workers
     if workers.load_warps:
         turns = ", in turns" if workers.turns else ""
-        others = "1 loads and splits values, 1 splits keys" if program.attention.pipeline.in_place else "1 loads"
+        others = "1 loads and splits values, 1 splits keys" if program.main.pipeline.in_place else "1 loads"
         return f"{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} query rows each{turns}, {others}"
-    return f"{workers.warps} warps compute {program.attention.tile.block_m // workers.warps} query rows each and share the loads"
+    return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
 
 
 def _runs(program: Program) -> str:

@@ -42,7 +42,9 @@ def render(program: Program) -> Source:
     ('forward',)
     """
     env = environment()
-    context = {"program": program, "holes": program.holes, "keys": _keys(program), "digest": program.digest, "version": _version()}
+    context = {"program": program, "holes": program.holes, "digest": program.digest, "version": _version()}
+    if program.attentions:
+        context["keys"] = _keys(program)
     env.filters["description"] = describe
     text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():

@@ -9,14 +9,22 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan
+from flashgen.plan import plan, plan_backward
 from flashgen.plan.search import LENGTHS
 from flashgen.render import render
 from flashgen.render.snippets import vocabulary
 from flashgen.spec import Spec, load
 
 FOLDER = Path(__file__).parent.parent / "golden"
-WHOLE = ("causal-sm_90a", "causal-sm_80", "softcap-sm_90a", "document-sm_90a", "float32-sm_90a", "head_dim_256-sm_90a")
+WHOLE = (
+    "causal-sm_90a",
+    "causal-sm_80",
+    "softcap-sm_90a",
+    "document-sm_90a",
+    "float32-sm_90a",
+    "head_dim_256-sm_90a",
+    "backward_causal-sm_80",
+)
 LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
 LIKE = {  # a spec for an arch, with a length where the plan is not that of long sequences, and the text that is nearest
     "full-sm_90a": "causal-sm_90a", "window-sm_90a": "causal-sm_90a", "alibi-sm_90a": "causal-sm_90a", "mla-sm_90a": "causal-sm_90a",
@@ -60,7 +68,9 @@ def spec_of(pair):
 
 
 def text_of(pair):
-    _, arch, *lengths = pair.split("-")
+    name, arch, *lengths = pair.split("-")
+    if name.startswith("backward_"):
+        return render(plan_backward(Spec(**(spec_of(pair.removeprefix("backward_")).to_json() | {"backward": True})), arch)).text
     return render(plan(spec_of(pair), arch, length=int(*lengths) if lengths else LENGTHS[-1])).text
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan
+from flashgen.plan import plan, plan_backward
 from flashgen.render import render, template_root
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -23,13 +23,27 @@ GIVEN_TO_HEADER = {"program", "source", "banner", "arrays", "grids", "members"}
 GIVEN_TO_PAGE = {"climb", "rungs", "overflow", "words", "picture"}
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
+_BACKWARDS = {
+    (dtype, columns, copy_bytes): Spec(head_dim=columns, dtype=dtype, mask="causal", softmax=softmax, backward=True)
+    for dtype, columns, copy_bytes, softmax in (
+        ("float16", 128, 0, "softmax"),
+        ("bfloat16", 72, 2, "softmax"),
+        ("bfloat16", 256, 8, "none"),
+    )
+}
+
 
 @cache
 def emitted() -> dict[tuple[str, str], str]:
-    """Every shipped spec, and every rung of the ladder, for every architecture."""
+    """Every shipped spec, and every rung of the ladder, for every architecture; a backward of each kind."""
     specs = {path.stem: load(path) for path in sorted(spec_root().glob("*.yaml"))}
     texts = {(name, arch): render(plan(spec, arch)).text for name, spec in specs.items() for arch in ARCHES}
     rungs = {(rung.name, rung.arch(None)): rung.spec(64, "float16") for rung in RUNGS if rung.schedule}
+    texts |= {
+        (f"backward {dtype} {columns}", arch): render(plan_backward(spec, arch, copy_bytes)).text
+        for (dtype, columns, copy_bytes), spec in _BACKWARDS.items()
+        for arch in ARCHES
+    }
     return texts | {(name, arch): render(plan(spec, arch)).text for (name, arch), spec in rungs.items()}
 
 

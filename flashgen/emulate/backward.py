@@ -1,0 +1,70 @@
+"""Runs a backward's kernels on NumPy arrays, its outputs watched as the forward's are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.dtypes import by_name
+from flashgen.emulate.memory import Watched, fence
+from flashgen.emulate.run import fill, guarded, judge, judge_counter, launch, some, unset
+from flashgen.plan.geometry import Sizes, shape
+from flashgen.plan.params import scalars
+from flashgen.plan.program import Program
+from flashgen.render import Source
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a backward takes: the arrays of the forward, what it gave, and the gradients of that.
+
+    q, k, v, o, do: of the layout and the dtype of the spec; lse, dlse: [B, Hq, Sq] float32, natural log. lse is None where the softmax has
+    none, dlse where nothing depends on lse.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    o: Array
+    do: Array
+    lse: Array | None = None
+    dlse: Array | None = None
+
+
+def emulate_backward(
+    program: Program, source: Source, given: Given, values: Mapping[str, Any] = MappingProxyType({}), *, seed: int = 0, checks: bool = True
+) -> dict[str, Array]:
+    """Runs the emitted kernels on the CPU: dq, dk and dv, each like the array that it is the gradient of.
+
+    >>> emulate_backward(program, render(program), Given(q=q, k=k, v=v, o=o, lse=lse, do=do), seed=7)["dq"]
+
+    `values`, `seed` and `checks` are those of `flashgen.emulate.emulate`, and so is what is raised.
+    """
+    rows_first = program.spec.order.to_rows_first
+    arrays = {name: getattr(given, name).transpose(rows_first) for name in ("q", "k", "v", "o", "do")}
+    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = arrays["q"].shape, arrays["k"].shape
+    sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
+    results = {f"d{name}": guarded(getattr(given, name).shape, program.dtype.numpy) for name in ("q", "k", "v")}
+    outputs = {name: x for name, (_, x) in results.items()}
+    numbers = {name: x for name in ("lse", "dlse") if (x := getattr(given, name)) is not None}
+    tensors = {t.argument: some(np.asarray(values[t.name])) for t in program.spec.tensors}
+    inputs = {name: fence(x) for name, x in (arrays | numbers | tensors).items() if x.size}
+    scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
+    counter = np.zeros(3, np.int32)
+    params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
+    rows = {name: x.transpose(rows_first) for name, x in outputs.items()}
+    memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, "counter": counter}
+    record = fill(program, memory, scalars(program, sizes, params))
+    watched = {name: Watched(x, "read") for name, x in inputs.items()}
+    watched |= {"counter": Watched(counter)}
+    watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
+    launch(program, source, sizes, record, watched, seed, checks, 3)
+    for name, (around, _) in results.items():
+        judge(rows[name], around, f"{name} [batch, row, head, column]")
+    judge_counter(counter)
+    return outputs

@@ -1,0 +1,78 @@
+"""Plans the backward of a spec: a Program of its own, whose kernels take what the forward left behind."""
+
+from functools import lru_cache
+
+from flashgen.arch import Arch, by_name
+from flashgen.errors import PlanError
+from flashgen.expr import analyse, holes, lower
+from flashgen.expr.meaning.gradient import ONE, derivatives
+from flashgen.plan.program import Decision, Program, Rejected
+from flashgen.plan.search import LENGTHS, seen, tried
+from flashgen.plan.strategies import BACKWARD_STRATEGIES
+from flashgen.plan.strategy import GRAIN, STRIPE, Problem, Request, serving
+from flashgen.spec import Spec
+from flashgen.theory.schedule import SoftmaxPlan
+
+
+@lru_cache(256)
+def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Program:
+    """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries.
+
+    `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients. What the spec pins of tiles and schedules is the forward's.
+    Raises PlanError, SpecError.
+
+    >>> program = plan_backward(Spec(head_dim=128, dtype="bfloat16", backward=True), "sm_80")
+    >>> [kernel.entry for kernel in program.kernels]
+    ['delta', 'backward', 'finish_queries']
+    """
+    if not spec.backward:
+        raise PlanError("this spec has no backward: write backward: true")
+    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes)
+    strategy = serving(BACKWARD_STRATEGIES, request)
+    _check(spec)
+    expressions = lower(spec)
+    problem = Problem(
+        request=request,
+        expressions=expressions,
+        holes=holes(expressions, spec, request.arch.tanh),
+        softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
+        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN), LENGTHS[-1]),
+    )
+    found = tried(problem, strategy)
+    (best, cost), *others = found.legal
+    slower = [(draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}") for draft, clocks in others]
+    parts = strategy.parts(problem, best)
+    count = f"{len(found.legal)} legal candidates ({len(found.refused)} rejected)"
+    return Program(
+        spec=spec,
+        arch=request.arch,
+        skeleton=strategy.skeleton,
+        expressions=expressions,
+        holes=problem.holes,
+        softmax=problem.softmax,
+        kernels=parts.kernels,
+        arguments=parts.arguments,
+        scratch=parts.scratch,
+        decision=Decision(
+            cost=tuple(cost.items()),
+            reasons=(("tile", f"the fewest clocks of {count}"), *strategy.reasons(problem, best, found)),
+            rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
+        ),
+    )
+
+
+def replaced(spec: Spec) -> Spec:
+    """The spec without what it pins of the forward's kernel."""
+    return Spec(**{key: value for key, value in spec.to_json().items() if key not in ("block", "stages", "warps", "schedule")})
+
+
+def _check(spec: Spec) -> None:
+    """Raises PlanError for what no backward does yet."""
+    if spec.deterministic:
+        raise PlanError("deterministic: true: no kernel sums the gradient of q in a fixed order yet; leave it out")
+    if spec.out_dtype not in (None, spec.dtype):
+        raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")
+    if spec.with_grad:
+        raise PlanError(f"no backward gives the gradient of {spec.with_grad[0].name} yet: leave its grad out")
+    if derivatives(spec).s != ONE:
+        raise PlanError(f"score is {spec.score}: a backward has kernels for scores whose derivative by s is 1")
