@@ -12,6 +12,7 @@ from flashgen.expr import Requirement, evaluate
 from flashgen.expr.language.nodes import Node, names
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
+from flashgen.expr.prove.rounding import form
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
@@ -20,6 +21,8 @@ from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
 from flashgen.spec.layout import axis_order
 from flashgen.spec.outputs import OUTPUTS
+
+WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
 
 
 def rows_first(layout: Layout, order: str) -> Layout:
@@ -128,10 +131,21 @@ def check_values(program: Program, given: Mapping[str, int | float]) -> dict[str
         if not _holds(requirement, values):
             read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
             raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
+    _check_form(program, values)
     for name in program.attention.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
     return values
+
+
+def _check_form(program: Program, values: Mapping[str, int | float]) -> None:
+    chosen = program.holes.score.form
+    found = chosen and form(program.expressions, program.spec, chosen.tanh, **values)
+    if chosen and found and not chosen.serves(found):
+        read = {p.name: values[p.name] for p in program.spec.params if p.name in names(program.expressions.score)}
+        given = ", ".join(f"{name} = {value:.9g}" for name, value in read.items())
+        fault = f"with {given} the score's {WAYS[chosen.way]} is too far off"
+        raise CallError(f"{fault}: compile a spec whose params have defaults near these values")
 
 
 def _holds(requirement: Requirement, values: Mapping[str, int | float]) -> bool:

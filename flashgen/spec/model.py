@@ -164,6 +164,11 @@ class Spec:
         return by_name(dtype) if dtype else self.out_element
 
     @property
+    def exact(self) -> bool:
+        """True if functions of the score are CUDA's, right to float32, and not the special function unit's."""
+        return self.dtype == "float32" and self.precision == "ieee"
+
+    @property
     def order(self) -> AxisOrder:
         """The row of `layout`."""
         return axis_order(self.layout)

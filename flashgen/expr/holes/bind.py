@@ -48,10 +48,10 @@ def varies(node: Node) -> bool:
 class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
-    def __init__(self, spec: "Spec", scale: frozenset[str] | None, short: bool):
-        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `short`: tanh is one instruction."""
-        self.short = short
-        self.accurate = spec.dtype == "float32" and spec.precision == "ieee"  # else in terms of the special function unit
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str):
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid."""
+        self.way = way
+        self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
         positives |= {param(p.name): frozenset([p.name]) for p in spec.params if p.default > 0}
@@ -96,8 +96,10 @@ class Binder:
         x = args[0]
         if row.name in ("//", "%") and self._nonnegative(x):
             return Call("quotient" if row.name == "//" else "remainder", args, "int")
-        fast = row.short[0].form if self.short and row.short else row.fast
-        form = row.library if self.accurate or level(x) <= UNIFORM else fast
+        if self.accurate or level(x) <= UNIFORM or (row.short and self.way == "library"):
+            form = row.library
+        else:
+            form = row.short[0].form if row.short and self.way == "short" else row.fast
         made: Operand = form(Making(row.name, type), *map(Operand, args))
         return made.node
 

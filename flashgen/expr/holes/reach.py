@@ -168,7 +168,7 @@ class _OfKey(Binder):
     """Takes a condition to a kernel where kv_idx is an argument."""
 
     def __init__(self, spec: "Spec"):
-        super().__init__(spec, None, short=False)
+        super().__init__(spec, None, way="fast")
         self.signs = replace(self.signs, nonnegatives=self.signs.nonnegatives | {"kv_idx"})
 
     def __call__(self, node: Node, decided: bool = False) -> Node:

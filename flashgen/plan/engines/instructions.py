@@ -46,8 +46,10 @@ def _of_form(form: Form) -> str:
     least = f"{form.error:.1e} of a weight" if form.error < 1 else "all of a weight"
     off = f"off by 2^{math.log2(form.tanh):g} of tanh: up to {least} where scores stay within {SCORES:g}, as of standard normal q and k"
     allowed = f"allowed is {form.allowed:.1e}, what the dtype rounds weights by"
-    if form.error > form.allowed and form.short:
-        allowed += f", and an exponential and a reciprocal are off by {form.long:.1e}"
-    if form.short:
-        return f"tanh and sigmoid by tanh.approx, one special function, {off}; {allowed}. By an exponential and a reciprocal it is two"
-    return f"tanh and sigmoid by an exponential and a reciprocal, two special functions: tanh.approx, one, is {off}; {allowed}"
+    match form.way:
+        case "short":
+            return f"tanh and sigmoid by tanh.approx, one special function, {off}; {allowed}. By an exponential and a reciprocal it is two"
+        case "fast":
+            return f"tanh and sigmoid by an exponential and a reciprocal, two special functions: tanh.approx, one, is {off}; {allowed}"
+    long = f"an exponential and a reciprocal are off by {form.long:.1e}"
+    return f"tanh and sigmoid by CUDA's functions: tanh.approx is {off}; {long}; {allowed}"
