@@ -123,7 +123,7 @@ def member(argument: Argument, x: Array | None) -> Any:
         case "strides":
             batch, row, head, column = strides
             return (batch, head, row, column)
-        case "array":
+        case "array" | "sums":
             return (x.ctypes.data, steps(x.shape, strides))
     return x.ctypes.data
 

@@ -79,7 +79,7 @@ def _member(argument: Argument) -> tuple[np.dtype[Any], int]:
             return np.dtype("<u8"), 8
         case "strides":
             return STRIDES, 8
-        case "array":
+        case "array" | "sums":
             return np.dtype([("data", "<u8"), ("strides", "<i8", (argument.rank,))]), 8
         case "scalar":
             return _SCALARS[argument.cuda], 4

@@ -8,6 +8,7 @@ from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.source import Source
+from flashgen.spec.words import gradient
 
 _SCALARS = {
     "q_len": "queries of a sequence, Sq",
@@ -67,10 +68,11 @@ def _member(program: Program, argument: Argument) -> Member:
             return Member(f"CUdeviceptr {argument.name}", _pointer(program, argument))
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
-        case "array":
-            tensor = next(t for t in program.spec.tensors if t.argument == argument.of)
+        case "array" | "sums":
+            tensor = next(t for t in program.spec.tensors if argument.of in (t.argument, gradient(t.name)))
             text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
-            return Member(text, f"{tensor.name}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
+            what = tensor.name if argument.kind == "array" else f"the gradient of {tensor.name}, added to"
+            return Member(text, f"{what}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
         case "scalar":
             return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(program, argument))
 

@@ -81,7 +81,7 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
             record[argument.name] = (batch, head, row, column)
         else:
             layout, source = layouts.get(argument.of), argument.of
-            if argument.kind == "array":
+            if argument.kind in ("array", "sums"):
                 assert layout
                 record[argument.name]["strides"] = steps(layout.shape, layout.strides)
                 source = "counter" if 0 in layout.shape else source  # what is read in place of nothing matters to nobody
@@ -91,7 +91,7 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
 
 def stride_change(argument: Argument, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Change:
     """The change that puts the strides of an array into a record, at the offset of its member."""
-    if argument.kind == "array":  # after the pointer
+    if argument.kind in ("array", "sums"):  # after the pointer
         return _strides_of(len(strides)), offset + _POINTER.size, steps(shape, strides)
     batch, row, head, column = strides
     return _strides_of(4), offset, (batch, head, row, column)

@@ -131,7 +131,7 @@ class Pattern:
         self._blocks_follow_keys = any("kv_len" in size for size in blocks)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
         for argument in arguments:
-            if argument.kind in ("strides", "array"):
+            if argument.kind in ("strides", "array", "sums"):
                 self._strides.setdefault(argument.of, []).append((argument, offsets[argument.name]))
         self._maps: dict[str, list[tuple[tma.Map, int]]] = {}
         assert prepared.launch

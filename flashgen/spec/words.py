@@ -36,6 +36,11 @@ def argument(name: str) -> str:
     return f"arg_{name}"
 
 
+def gradient(name: str) -> str:
+    """The name of the gradient of a param or tensor, in a launch and in emitted text."""
+    return f"grad_{name}"
+
+
 def name_fault(name: str) -> str:
     """The reason why a spec cannot have this name; empty if it can."""
     if name in CPP_WORDS:

@@ -48,9 +48,10 @@ def varies(node: Node) -> bool:
 class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
-    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str):
-        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid."""
-        self.way = way
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str, ahead: bool = True):
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid. `ahead`:
+        what lies beside each other along the keys is read ahead of the scores."""
+        self.way, self.ahead = way, ahead
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
@@ -72,7 +73,8 @@ class Binder:
             case Load(tensor, indices, type):
                 bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
                 inside = tuple(self._clamped(index, extent) for index, extent in bound)
-                if indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len" and all(level(i) < ELEMENT for i in inside[:-1]):
+                along = self.ahead and indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len"
+                if along and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(tensor, inside[:-1], type)
                 return Load(param(tensor), inside, type)
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:

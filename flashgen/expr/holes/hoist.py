@@ -45,6 +45,7 @@ TAKEN = (
     "score",
     "column_slope",
     "row_bias",
+    "derivative",
     "keep",
     "at",
     "read",
@@ -129,9 +130,28 @@ class Hoist:
         """The name of the member of Row that holds this."""
         return cuda(self._outside(node, ELEMENT, hint)).removeprefix("row.")
 
+    def inline(self, node: Node) -> str:
+        """A uniform number where no members are in scope."""
+        return cuda(self._lift(node, UNIFORM))
+
     def body(self, node: Node) -> Body:
         """The body that returns an element's value."""
-        value = self._lift(node, ELEMENT)
+        return self._body(self._lift(node, ELEMENT))
+
+    def address(self, node: Load) -> Body:
+        """The body that returns an element's address, of which no member is made."""
+        return self._body(widened(rebuild(node, lambda index: self._lift(index, ELEMENT)), fits=False))
+
+    def body_beside(self, node: Node, name: str, other: Node) -> Body:
+        """The body that returns an element's value and sets another, `name`; what both need is computed once."""
+        value, beside = self._lift(node, ELEMENT), self._lift(other, ELEMENT)
+        locals = Names((*self.names[UNIFORM].taken, name))
+        result = name if value == beside else locals.fresh(LOCALS[value.type])
+        shared = _Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
+        lines = [f"{name if k.name == name else f'const {k.value.type} {k.name}'} = {cuda(k.value)};" for k in shared]
+        return Body((*lines, f"return {result};"), tuple(k.value for k in shared))
+
+    def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
         shared = _Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         self.instructions += instructions((k.value for k in shared), self._both_rows)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flashgen.dtypes import float32_text
+from flashgen.expr.holes.backward import BackwardHoles, backward_holes
 from flashgen.expr.holes.bind import KV_BEGIN, RENAMED, SCALE, Binder, S
 from flashgen.expr.holes.factors import held
 from flashgen.expr.holes.hoist import Body, Hoist, Member
@@ -70,6 +71,7 @@ class Holes:
     sink: str | None  # a logit, one more term in the sum of a row
     requires: tuple[Requirement, ...]  # of the params, at each call
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
+    backward: BackwardHoles | None = None  # of a kernel that computes gradients
 
     @property
     def shared_reach(self) -> Reach | None:
@@ -91,10 +93,11 @@ class Holes:
         return sum(block_n // (2 if read.by_row else 4) // (2 if read.flags else 1) for read in self.reads)
 
 
-def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False) -> Holes:
+def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False, backward: bool = False) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
-    `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.holes.apart`).
+    `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.holes.apart`). `backward`:
+    those of a kernel that computes gradients, which reads nothing ahead.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -106,7 +109,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     chosen = form(expressions, spec, tanh)
     scale, large = _positive_scale(expressions.scale, params)
-    binder = Binder(spec, scale, chosen.way if chosen else "short")
+    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward)
     hoist = Hoist(Integers(of_kernel, divisors(expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
     parts = told_apart(passed(expressions.score, "score", kernel), spec, binder.signs, apart)
@@ -120,6 +123,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     requires = {r.text: r for r in (*expressions.requires, *of_factor, *held((factor, *hoist.factors), expressions.scale, spec))}
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
+    of_gradients = backward_holes(spec, parts.rest, kernel) if backward else None
     keys = hoist.text(call("-", RENAMED["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     return Holes(
@@ -132,6 +136,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
         sink=sink,
         requires=tuple(requires.values()),
         reach=reach(expressions.mask, spec),
+        backward=of_gradients,
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Type = Literal["int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*"]  # the last five in kernels only
+Type = Literal[
+    "int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*", "float*"
+]  # the last six in kernels only
 
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from flashgen.plan.kernel import Extent, TilePlan
 from flashgen.plan.program import Argument
-from flashgen.spec import Spec
+from flashgen.spec import Spec, Tensor
 from flashgen.spec.outputs import OUTPUTS, of_rows
+from flashgen.spec.words import gradient
 
 
 def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
@@ -32,3 +33,14 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
         yield Argument(name, "int", "scalar", name)
     yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
     yield Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")
+
+
+def gradient_arguments(spec: Spec) -> Iterator[Argument]:
+    """The members of Params that the gradients of tensors and params are added to: float32, 0 at the launch."""
+    for one in spec.with_grad:
+        name = gradient(one.name)
+        if isinstance(one, Tensor):
+            comment = f"[{', '.join(map(str, one.shape))}], 0 at launch"
+            yield Argument(name, f"Sums<{len(one.shape)}>", "sums", name, comment=comment, rank=len(one.shape))
+        else:
+            yield Argument(name, "float*", "pointer", name, comment="one number, 0 at launch")

@@ -1,0 +1,147 @@
+"""The holes of a backward kernel: what a score's slope is beside its value, and what tensors and params that ask for gradients get."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from flashgen.expr.holes.bind import SCALE, S, varies
+from flashgen.expr.holes.hoist import Body
+from flashgen.expr.holes.passes import Kernel, passed
+from flashgen.expr.language.bound import INF, Bound
+from flashgen.expr.language.fold import call
+from flashgen.expr.language.functions import row
+from flashgen.expr.language.identifiers import Names
+from flashgen.expr.language.nodes import Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.text import show
+from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
+from flashgen.expr.prove.linear import assemble, collect
+from flashgen.spec.words import gradient
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+Along = Literal["", "rows", "keys", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlopeHole:
+    """The text of a score's slope, d score / d s, where s is the scaled q.k."""
+
+    text: str  # as in the language
+    body: Body | None  # of an element: sets `derivative`, and returns the score as the body of a ScoreHole does; None: 1, besides the scale
+    scale: str  # in scope: p. What sums of dq and dk are multiplied by at the end: the scale of q.k, and a slope alike in all of a call
+    bounded: bool  # whether the slope of any element is finite; else an element of weight 0 gets no gradient by a test, not by a product
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient:
+    """The text of what a tensor's element, or a param, gets for each score that depends on it: d score times its slope."""
+
+    name: str  # unlike those of other gradients
+    text: str  # as in the language: slopes[h]: kv_idx - q_idx
+    value: Body  # of an element: d score / d what is read; of a sink: d sink / d it
+    address: Body  # where it is added: float*
+    along: Along  # what the address differs along in a tile
+
+    @property
+    def reads_s(self) -> bool:
+        """True if it needs s, the raw q.k."""
+        return any(S.name in names(node) for body in (self.address, self.value) for node in body.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackwardHoles:
+    """The holes that a backward kernel has besides. In scope as of the score, but for the gradients by a sink: as of `uniform`."""
+
+    slope: SlopeHole
+    gradients: tuple[Gradient, ...]
+    sinks: tuple[Gradient, ...]  # by the sink of a row: what each gets is -exp(sink - lse) * delta times its value, in all rows
+
+    @property
+    def reads_s(self) -> bool:
+        """True if some gradient needs s, the raw q.k, when d score is known."""
+        return any(gradient.reads_s for gradient in self.gradients)
+
+
+def backward_holes(spec: "Spec", rest: Node, kernel: Kernel) -> BackwardHoles:
+    """The holes of a spec's backward; `rest`: the score as an element computes it. Members that they need are added to the kernel."""
+    found = derivatives(spec)
+    slope = _tidy(passed(found.s, "score", kernel))
+    of_score = {**dict.fromkeys(found.score, ZERO), **dict.fromkeys(found.scale, ZERO)}
+    values = {by: _tidy(_value(by, found, slope, kernel)) for by in of_score}
+    gradients = _Gradients(spec, kernel)
+    return BackwardHoles(
+        slope=_slope(found.s, slope, rest, kernel),
+        gradients=tuple(gradients.made(values, found.score)),
+        sinks=tuple(gradients.made({by: _tidy(passed(node, "sink", kernel)) for by, node in found.sink.items()}, found.sink)),
+    )
+
+
+def _slope(written: Node, slope: Node, rest: Node, kernel: Kernel) -> SlopeHole:
+    """The hole of a slope, as it is written and as it is bound."""
+    if all(isinstance(node, Argument) for node in walk(slope) if isinstance(node, Name)):
+        return SlopeHole(text=show(written), body=None, scale=kernel.hoist.inline(call("*", SCALE, slope)), bounded=True)
+    body = kernel.hoist.body_beside(rest, "derivative", slope)
+    return SlopeHole(text=show(written), body=body, scale=SCALE.name, bounded=_extent(written).size < INF)
+
+
+def _value(by: Variable, found: Derivatives, slope: Node, kernel: Kernel) -> Node:
+    """d score / d a variable of the score, or of the scale, where s is the raw q.k times that."""
+    direct = passed(found.score.get(by, ZERO), "score", kernel)
+    if by not in found.scale:
+        return direct
+    return call("+", direct, call("*", call("*", slope, passed(found.scale[by], "score", kernel)), S))
+
+
+def _tidy(node: Node) -> Node:
+    """The node with its sums gathered as those of a score are, so that the two share what they can."""
+    return assemble(collect(node, varies)) if node.type == "float" else node
+
+
+def _extent(node: Node) -> Bound:
+    """The interval of an expression, whatever its names and tensors hold."""
+    match node:
+        case Const(value):
+            return Bound(float(value), float(value))
+        case Call(op, args) if found := row(op):
+            return Bound(*found.interval(*map(_extent, args)))
+    return Bound()
+
+
+class _Gradients:
+    """Makes the gradients of the tensors and params of a spec that ask for one."""
+
+    def __init__(self, spec: "Spec", kernel: Kernel):
+        self.asked = {one.name: one.argument for one in spec.with_grad}
+        self.kernel, self.names = kernel, Names()
+
+    def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node]) -> Iterator[Gradient]:
+        """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are."""
+        hoist = self.kernel.hoist
+        for by, value in values.items():
+            name = by.name if isinstance(by, Name) else by.tensor
+            if name in self.asked:
+                yield Gradient(
+                    name=self.names.fresh(name),
+                    text=f"{show(by)}: {show(shown[by])}" if by in shown else f"{show(by)}, of the scale",
+                    value=hoist.body(value),
+                    address=self.address(by),
+                    along=_along(by),
+                )
+
+    def address(self, by: Variable) -> Body:
+        """The place where the gradient of what a variable reads is summed."""
+        hoist = self.kernel.hoist
+        if isinstance(by, Name):
+            return hoist.body(Argument(f"p.{gradient(by.name)}", "float*"))
+        bound = _tidy(passed(by, "score", self.kernel))
+        assert isinstance(bound, Load), bound
+        return hoist.address(Load(f"p.{gradient(by.tensor)}.address", bound.indices, "float*"))
+
+
+def _along(by: Variable) -> Along:
+    read = names(by) if isinstance(by, Load) else frozenset[str]()
+    rows, keys = "q_idx" in read, "kv_idx" in read
+    if S.name in read or (rows and keys):
+        return "both"
+    return "rows" if rows else "keys" if keys else ""
