@@ -89,6 +89,26 @@ def test_errs_no_more_than_plain_float32(odd, which, in_place):
     check_errors(found, simple, want)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@settings(max_examples=settings().max_examples // 10)
+@given(st.sampled_from("qk"), st.booleans(), st.integers(-60, 60), st.integers(0, 63), st.integers(0, 39), st.integers(0, 2**30))
+def test_a_number_far_above_the_others_of_its_row_leaves_their_scores(in_place, which, cross, power, column, row, seed):
+    """Where the other operand is 0 in its column. `cross`: the whole column, and the whole row, are as large."""
+    chosen, source = planned(0, in_place=in_place)
+    rng = np.random.default_rng(seed)
+    arrays = {x: rng.standard_normal((1, 40, 1, 64)).astype(np.float32) for x in "qkv"}
+    other = arrays["k" if which == "q" else "q"]
+    other[..., column] = 0
+    arrays[which][0, row, 0, column] = 2.0**power
+    if cross:
+        arrays[which][0, :, 0, column] = 2.0**power
+        arrays[which][0, row] *= np.float32(2.0**power)
+        other *= np.float32(2.0 ** -max(power, 0) / 8)
+    found = emulate(chosen, source, **arrays, checks=False)["o"]
+    o = reference(chosen.spec, **arrays)[0]
+    assert (row_norms(found - o) <= allowed(chosen.spec, o, *arrays.values(), {})).all()
+
+
 def test_planes_in_place_are_those_of_the_kernel_before():
     """So what planes err by, up to four times simple attention where logits are 1e4, is the same."""
     chosen, source = planned(0, in_place=True)
