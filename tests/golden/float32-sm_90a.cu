@@ -152,6 +152,7 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 constexpr int TOP = 14;                  // the largest of what shares a scale comes into [2^14, 2^15)
 constexpr float SMALLEST = 0.125f;       // from there on planes keep all their bits
 #define NOT_HELD __int_as_float(0x7fffffff)
+constexpr float FAINT = 0x1p-11f;        // of a score, in log2 units: what planes lose of q.k in a column is 2^-9 of it
 
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((127 + e) << 23); }   // 0 for -127
 __device__ __forceinline__ u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffff; }   // as bits, which are ordered as the numbers are
@@ -437,6 +438,15 @@ __device__ __forceinline__ long long key_tile(const Params& p, const Work& work,
   return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * Sequence{p, work.batch}.key_tiles() + tile;
 }
 
+// The largest scale of a key tile for which planes hold enough of a warp's rows of queries. What lies far below the largest number of its
+// row loses bits, and where k is 0 in the column of that one, nothing in the score is larger.
+__device__ __forceinline__ float enough(const float (&scale)[2], const Variant& variant) {
+  float largest = fmaxf(scale[0], scale[1]);
+  #pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
+  return FAINT / (largest * fabsf(variant.to_log2()));
+}
+
 struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
   static constexpr int CHUNKS = QK_STORED / 32;
   const int row;                         // the thread's first
@@ -646,7 +656,8 @@ struct Queries {                         // a query tile, as a thread sees it
   const Work work;
   const Variant variant;
   const int q_idx;                       // the thread's first row; the other is 8 below
-  float scale[2];
+  float scale[2];                        // of its rows
+  float k_enough;                        // for the rows of its warp
   bool held = true;                      // by planes, all that its warp's rows have seen so far
   __device__ __forceinline__ Queries(const Work& work, const Params& p, int row)
     : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
@@ -681,6 +692,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void fetch_queries(Queries& queries) const {
     QueryRows own(p, queries.work, row);
     queries.held = own.normalize(queries.scale);
+    queries.k_enough = enough(queries.scale, queries.variant);
     meet();                              // all four warps are done with the rows before
     own.store(shared + Q);
     ptx::async_proxy_fence();
@@ -740,7 +752,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     Factors factors;
     softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale},
                     queries.variant, queries.q_idx, tile * BLOCK_N);
-    queries.held &= k_scale == k_scale;
+    queries.held &= k_scale <= queries.k_enough;
     return factors;
   }
   __device__ __forceinline__ void scale_values(Factors& factors, float v_scale, Queries& queries) const {
