@@ -15,6 +15,7 @@ from flashgen.plan.geometry import Sizes, shape
 from flashgen.plan.params import scalars
 from flashgen.plan.program import Program
 from flashgen.render import Source
+from flashgen.spec.words import gradient
 
 Array = NDArray[Any]
 
@@ -39,7 +40,8 @@ class Given:
 def emulate_backward(
     program: Program, source: Source, given: Given, values: Mapping[str, Any] = MappingProxyType({}), *, seed: int = 0, checks: bool = True
 ) -> dict[str, Array]:
-    """Runs the emitted kernels on the CPU: dq, dk and dv, each like the array that it is the gradient of.
+    """Runs the emitted kernels on the CPU: dq, dk and dv, each like the array that it is the gradient of, and by its name the gradient of
+    each tensor and param that asks for one, float32.
 
     >>> emulate_backward(program, render(program), Given(q=q, k=k, v=v, o=o, lse=lse, do=do), seed=7)["dq"]
 
@@ -55,16 +57,18 @@ def emulate_backward(
     tensors = {t.argument: some(np.asarray(values[t.name])) for t in program.spec.tensors}
     inputs = {name: fence(x) for name, x in (arrays | numbers | tensors).items() if x.size}
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
+    sums = {one.name: np.zeros(np.shape(values.get(one.name, 0)), np.float32) for one in program.spec.with_grad}
+    added = {gradient(name): x.reshape(x.shape or 1) for name, x in sums.items()}
     counter = np.zeros(3, np.int32)
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     rows = {name: x.transpose(rows_first) for name, x in outputs.items()}
-    memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, "counter": counter}
+    memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, **added, "counter": counter}
     record = fill(program, memory, scalars(program, sizes, params))
     watched = {name: Watched(x, "read") for name, x in inputs.items()}
-    watched |= {"counter": Watched(counter)}
+    watched |= {name: Watched(x) for name, x in ({"counter": counter} | added).items() if x.size}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
     launch(program, source, sizes, record, watched, seed, checks, 3)
     for name, (around, _) in results.items():
         judge(rows[name], around, f"{name} [batch, row, head, column]")
     judge_counter(counter)
-    return outputs
+    return outputs | sums

@@ -5,7 +5,6 @@ from functools import lru_cache
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, holes, lower
-from flashgen.expr.meaning.gradient import ONE, derivatives
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.search import LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
@@ -34,7 +33,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
     problem = Problem(
         request=request,
         expressions=expressions,
-        holes=holes(expressions, spec, request.arch.tanh),
+        holes=holes(expressions, spec, request.arch.tanh, backward=True),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
         seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN), LENGTHS[-1]),
     )
@@ -72,7 +71,3 @@ def _check(spec: Spec) -> None:
         raise PlanError("deterministic: true: no kernel sums the gradient of q in a fixed order yet; leave it out")
     if spec.out_dtype not in (None, spec.dtype):
         raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")
-    if spec.with_grad:
-        raise PlanError(f"no backward gives the gradient of {spec.with_grad[0].name} yet: leave its grad out")
-    if derivatives(spec).s != ONE:
-        raise PlanError(f"score is {spec.score}: a backward has kernels for scores whose derivative by s is 1")

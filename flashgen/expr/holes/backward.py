@@ -57,6 +57,10 @@ class BackwardHoles:
     gradients: tuple[Gradient, ...]
     sinks: tuple[Gradient, ...]  # by the sink of a row: what each gets is -exp(sink - lse) * delta times its value, in all rows
 
+    def along(self, place: Along) -> tuple[Gradient, ...]:
+        """The gradients by the score whose address differs along this in a tile."""
+        return tuple(gradient for gradient in self.gradients if gradient.along == place)
+
     @property
     def reads_s(self) -> bool:
         """True if some gradient needs s, the raw q.k, when d score is known."""

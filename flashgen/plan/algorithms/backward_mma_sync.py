@@ -12,7 +12,7 @@ from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.engines.mma_sync import with_blocks
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments
+from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Argument, Parts
@@ -69,6 +69,9 @@ class BackwardMmaSync(BackwardStrategy):
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
             "sums": 4 * m * qk / _SUM_BYTES,
         }
+        step["one warp"] = (
+            sum(step.values()) * 4 / (warps * draft.workers.blocks)
+        )  # of a scheduler: its products and exponentials follow each other
         alone = known["load_latency"] if draft.pipeline.stages == 1 else 0
         clocks = max(step.values()) + (known["step"] + 2 * known["barrier"] + alone) / draft.workers.blocks
         pairs = problem.seen.key_tiles(m, n)  # a query tile
@@ -135,4 +138,5 @@ def _arrays(spec: Spec) -> Iterator[Argument]:
 def _others(spec: Spec) -> Iterator[Argument]:
     for name, of in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "o"), ("dout", "do"), ("dq", "dq"), ("dk", "dk"), ("dv", "dv")):
         yield Argument(f"{name}_strides", "Strides", "strides", of)
+    yield from gradient_arguments(spec)
     yield from (argument for argument in further_arguments(spec) if argument.name != "section")

@@ -11,7 +11,7 @@ def delta(tile: TilePlan) -> Parts:
     tiles: tuple[Extent, ...] = ("batch", "heads", ("q_len", tile.block_m))
     kernel = Kernel("delta", Grid(THREADS, (("q_len", tile.block_m), "heads", "batch")))
     arguments = (
-        Argument("row_lse", "float*", "pointer", "row_lse", comment="[B, Hq, rows of whole tiles], log2; inf: a row without keys"),
+        Argument("row_lse", "float*", "pointer", "row_lse", comment="[B, Hq, rows of whole tiles], log2; inf: a row that gives nothing"),
         Argument("row_delta", "float*", "pointer", "row_delta", comment="like row_lse: what is subtracted from dp"),
         Argument("dq_sum", "float*", "pointer", "dq_sum", comment="of each query tile its dq before the scale"),
     )
