@@ -7,46 +7,101 @@ from flashgen.emulate import emulate_backward
 from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.plan.gradients import given, judge
+from tests.plan.gradients import completed, given, judge
 
 
-def check(spec, arch, shape, copy_bytes=0, seed=0, **values):
-    """Batch, heads, kv_heads, q_len, kv_len of a call that is judged."""
-    program, arrays = plan_backward(spec, arch, copy_bytes), given(spec, *shape, seed=seed, dlse=True, **values)
+def run(spec, arrays, arch="sm_80", copy_bytes=0, seed=0, **values):
+    """The gradients, judged."""
+    program = plan_backward(spec, arch, copy_bytes)
     found = emulate_backward(program, render(program), arrays, values, seed=seed)
     judge(spec, found, arrays, **values)
     return found
 
 
-@pytest.mark.parametrize("mask", ["full", "causal"])
-@pytest.mark.parametrize(("arch", "dtype", "head_dim"), [("sm_80", "bfloat16", 64), ("sm_90", "float16", {"qk": 32, "v": 16})])
-def test_beside_the_reference(arch, dtype, head_dim, mask):
-    check(Spec(head_dim=head_dim, dtype=dtype, mask=mask, backward=True), arch, (1, 4, 2, 70, 90))
+def check(spec, shape, copy_bytes=0, seed=0, arch="sm_80", **values):
+    """The same of a call with so many sequences, heads, kv_heads, queries and keys."""
+    return run(spec, given(spec, *shape, seed=seed, dlse=True, **values), arch, copy_bytes, seed, **values)
 
 
-@pytest.mark.parametrize(("copy_bytes", "head_dim"), [(8, 40), (4, 16), (2, 72)])
+def tensor(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("mask", "dtype", "arch"), [("full", "bfloat16", "sm_90"), ("causal", "float16", "sm_80")])
+def test_beside_the_reference(mask, dtype, arch):
+    """Several query tiles and key tiles, heads that share keys, sequences; the last tiles are not whole."""
+    check(Spec(head_dim={"qk": 32, "v": 16}, dtype=dtype, mask=mask, backward=True), (2, 4, 2, 133, 140), arch=arch)
+
+
+@pytest.mark.parametrize(("copy_bytes", "head_dim"), [(8, 40), (2, {"qk": 72, "v": 24})])
 def test_rows_of_any_alignment(copy_bytes, head_dim):
-    check(Spec(head_dim=head_dim, dtype="bfloat16", backward=True), "sm_80", (1, 2, 1, 33, 20), copy_bytes, seed=1)
+    check(Spec(head_dim=head_dim, dtype="bfloat16", backward=True), (1, 2, 1, 33, 20), copy_bytes, seed=1)
 
 
-def test_lengths_of_zero():
+SMALL = Spec(head_dim=16, dtype="float16", mask="causal", backward=True)
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 5), (5, 0), (1, 1)])
+def test_lengths_of_zero_and_one(q_len, kv_len):
     """Without queries dk and dv are zeros, without keys dq."""
-    spec = Spec(head_dim=16, dtype="float16", mask="causal", backward=True)
-    for q_len, kv_len in ((0, 5), (5, 0)):
-        found = check(spec, "sm_80", (1, 1, 1, q_len, kv_len))
-        assert not any(x.any() for x in found.values())
+    found = check(SMALL, (1, 1, 1, q_len, kv_len))
+    assert all(x.any() == bool(q_len and kv_len) for name, x in found.items() if name == "dv")
 
 
 def test_rows_without_keys_give_zeros():
     """Queries that stand before the first key see none; their lse is -inf."""
-    spec = Spec(head_dim=16, dtype="float16", mask="causal", backward=True)
-    found = check(spec, "sm_80", (1, 1, 1, 40, 20))
+    found = check(SMALL, (1, 1, 1, 40, 20))
     assert not found["dq"][:, :20].any()
     assert found["dq"][:, 20:].any()
 
 
+def test_any_strides():
+    """Arrays whose last axis is not contiguous, and whose rows go backwards."""
+    arrays = given(SMALL, 1, 2, 1, 20, 30)
+    views = {name: np.asfortranarray(getattr(arrays, name)) for name in ("q", "k", "v", "o")}
+    views["do"] = arrays.do[:, ::-1].copy()[:, ::-1]
+    run(SMALL, type(arrays)(lse=arrays.lse, **views), copy_bytes=2)
+
+
 def test_a_low_lse_beside_keys_that_do_not_exist():
-    """Scores of the columns beyond the last key would overflow relative to it."""
-    spec = Spec(head_dim=16, dtype="float16", score="s - 120.0", backward=True)
-    found = check(spec, "sm_80", (1, 1, 1, 20, 5))
-    assert np.isfinite(np.float64(found["dk"])).all()
+    """Exponentials of the scores of columns beyond the last key would be infinite relative to it."""
+    spec = Spec(head_dim=16, dtype="float16", mask="causal", backward=True)
+    q, k, v = (np.full((1, 20, 1, 16), x, np.float16) for x in (8, -8, 1))
+    arrays = completed(spec, q, k, v)
+    assert (arrays.lse < -120).all()
+    run(spec, arrays)
+
+
+def test_what_a_position_hides_from_all_queries_may_be_anything():
+    """Keys and values beside a range of positions are never multiplied, whatever bits they hold."""
+    spec = Spec(head_dim=16, dtype="float16", mask="(kv_idx >= 3) & (kv_idx < 9 + h)", backward=True)
+    arrays = given(spec, 1, 2, 1, 20, 30)
+    for x in (arrays.k, arrays.v):
+        x[:, :3] = x[:, 10:] = np.nan
+    found = run(spec, arrays)
+    assert not found["dk"][:, :3].any()
+    assert not found["dv"][:, 10:].any()
+
+
+def test_gradients_of_tensors_and_params():
+    """Of what depends on nothing, on the head, on rows, on keys, on both, and of what the sink reads."""
+    shapes = {"slopes": ["hq"], "bias": [1, "kv_len"], "gate": ["b", "q_len"], "table": [9], "pairs": ["q_len", "kv_len"]}
+    reads = ("bias[b, kv_idx]", "gate[b, q_idx]", "table[q_idx - kv_idx]", "pairs[q_idx, kv_idx]")
+    spec = Spec(
+        head_dim=16,
+        dtype="float16",
+        mask="causal",
+        score="cap * tanh(s / cap) + slopes[h] * (kv_idx - q_idx) / 8 + " + " + ".join(reads),
+        softmax={"sink": "2.0 * slopes[h]"},
+        params={"cap": {"default": 3.0, "grad": True}},
+        tensors={name: {"shape": shape, "dtype": "float32", "grad": True} for name, shape in shapes.items()},
+        backward=True,
+    )
+    values = {"slopes": tensor(4), "bias": tensor(1, 90), "gate": tensor(2, 70), "table": tensor(9), "pairs": tensor(70, 90)}
+    check(spec, (2, 4, 2, 70, 90), **values)
+
+
+@pytest.mark.parametrize(("score", "softmax"), [("gelu(s)", "none"), ("sqrt(abs(s))", "softmax"), ("2.0 * s", "off_by_one")])
+def test_scores(score, softmax):
+    """Weights that are scores, a slope that is infinite where s is 0, and one that is the same everywhere."""
+    check(Spec(head_dim=16, dtype="bfloat16", score=score, softmax=softmax, mask="window(20, 5)", backward=True), (1, 2, 2, 40, 50))

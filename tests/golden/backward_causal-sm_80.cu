@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 7bce5a63 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan 979d0d63 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -11,7 +11,7 @@
 //   queries   of a key tile: all tiles of every query head that shares it, the mask tested in each
 //   order     a block a key tile, head by head
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
-//   shared    Q 2 x 16384 | do 2 x 16384 | K 16384 | V 16384 | p 8192 | ds 8192 | 2 stages    114688 of 166912 bytes
+//   shared    Q 16384 | do 16384 | K 16384 | V 16384 | p 8192 | ds 8192 | 1 stage    81920 of 166912 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -30,7 +30,7 @@ struct Params {
   u16* dq;
   u16* dk;
   u16* dv;
-  float* row_lse;                        // [B, Hq, rows of whole tiles], log2; inf: a row without keys
+  float* row_lse;                        // [B, Hq, rows of whole tiles], log2; inf: a row that gives nothing
   float* row_delta;                      // like row_lse: what is subtracted from dp
   float* dq_sum;                         // of each query tile its dq before the scale
   Strides q_strides;
@@ -56,7 +56,7 @@ constexpr int BLOCK_N = 64;              // keys of a tile
 constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
 constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
-constexpr int STAGES = 2;                // query tiles in shared memory, each with its do
+constexpr int STAGES = 1;                // query tiles in shared memory, each with its do
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INF __int_as_float(0x7f800000)
@@ -69,12 +69,12 @@ constexpr int KEY_TILES = BLOCK_N * COLUMN_WARPS / (16 * WARPS);   // of 16 keys
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, DO_BYTES = BLOCK_M * V_STORED * 2;
 
 // Shared memory, bytes from its start.
-constexpr u32 Q = 0;                     // 2 x 16384
-constexpr u32 DO = 32768;                // 2 x 16384
-constexpr u32 K = 65536;                 // 1 x 16384
-constexpr u32 V = 81920;                 // 1 x 16384
-constexpr u32 P = 98304;                 // 1 x 8192
-constexpr u32 DS = 106496;               // 1 x 8192
+constexpr u32 Q = 0;                     // 1 x 16384
+constexpr u32 DO = 16384;                // 1 x 16384
+constexpr u32 K = 32768;                 // 1 x 16384
+constexpr u32 V = 49152;                 // 1 x 16384
+constexpr u32 P = 65536;                 // 1 x 8192
+constexpr u32 DS = 73728;                // 1 x 8192
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
 
@@ -179,7 +179,8 @@ struct Sequence {                        // one of the batch: its lengths in row
 __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 
-// Raw products, s = q k^T and dp = do v^T, become p and ds in place: 0 by choice where the mask hides the key, as exponents of what it hides may be anything.
+// Raw products, s = q k^T and dp = do v^T, become p and ds in place. Rows that give nothing and keys that the mask hides get 0 by choice, as their
+// exponentials may be anything.
 template <bool MASKED>
 __device__ __forceinline__ void weights(float (&s)[BLOCK_N / 2], float (&dp)[BLOCK_N / 2], const float (&lse)[2], const float (&delta)[2],
                                         const Variant& variant, int q_idx, int kv_begin) {
@@ -190,11 +191,12 @@ __device__ __forceinline__ void weights(float (&s)[BLOCK_N / 2], float (&dp)[BLO
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        const bool seen = !MASKED || variant.keep(row, column(j));
-        const float score = s[j];
-        const float p = ptx::exp2(fmaf(score, variant.to_log2(), -lse[r])), ds = p * (dp[j] - delta[r]);
-        s[j] = seen ? p : 0.0f;
-        dp[j] = seen ? ds : 0.0f;
+        const bool seen = lse[r] != INF && (!MASKED || variant.keep(row, column(j)));
+        const float raw = s[j], score = raw;
+        const float p = seen ? ptx::exp2(fmaf(score, variant.to_log2(), -lse[r])) : 0.0f;
+        const float d = seen ? p * (dp[j] - delta[r]) : 0.0f;
+        s[j] = p;
+        dp[j] = d;
       }
   }
 }
@@ -335,7 +337,7 @@ struct Gradients {                       // one block: a key tile against the qu
 
   // p and ds of the warp's rows, rounded.
   template <bool MASKED> __device__ __forceinline__ void weigh(u32 (&weight)[ROW_TILES][BLOCK_N / 4], u32 (&ds)[ROW_TILES][BLOCK_N / 4],
-                                                              const Variant& variant, int head, int tile) const {
+                                                              const Variant& variant, int head, int tile) {
     float s[ROW_TILES][BLOCK_N / 2], dp[ROW_TILES][BLOCK_N / 2];
     multiply<QK_COLUMNS>(s, shared + Q + stage * Q_BYTES, shared + K);
     multiply<V_COLUMNS>(dp, shared + DO + stage * DO_BYTES, shared + V);
@@ -357,7 +359,6 @@ struct Gradients {                       // one block: a key tile against the qu
   template <bool MASKED> __device__ __forceinline__ void step(const Variant& variant, int head, int tile) {
     ptx::copy_wait<0>();
     __syncthreads();                                  // the tile is here for every thread, and nobody reads the one before it any more
-    load_next((stage + 1) % STAGES);
     u32 weight[ROW_TILES][BLOCK_N / 4], ds[ROW_TILES][BLOCK_N / 4];
     weigh<MASKED>(weight, ds, variant, head, tile);
     hand_on(weight, shared + P);
@@ -365,7 +366,8 @@ struct Gradients {                       // one block: a key tile against the qu
     __syncthreads();                                  // p and ds are here for every warp
     add_to_keys<V_COLUMNS>(dv, shared + P, shared + DO + stage * DO_BYTES);
     add_to_keys<QK_COLUMNS>(dk, shared + DS, shared + Q + stage * Q_BYTES);
-    stage = (stage + 1) % STAGES;
+    __syncthreads();                                  // nobody reads the tile any more
+    load_next(stage);
     add_to_queries(ds, head, tile);
   }
 
@@ -460,13 +462,14 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     const long long number = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
     const float lse = exists ? p.lse[number] : -INF;
     p.row_lse[at] = lse == -INF ? INF : lse * LOG2_E;   // exp2 of a score less it is 0, and never NaN
-    p.row_delta[at] = exists ? sum - (p.dlse ? p.dlse[number] : 0.0f) : 0.0f;
+    const float delta = exists ? sum - (p.dlse ? p.dlse[number] : 0.0f) : 0.0f;
+    p.row_delta[at] = delta;
   }
   float* const sums = p.dq_sum + tile.first * QK_STORED;
   for (int i = 4 * threadIdx.x; i < BLOCK_M * QK_STORED; i += 4 * blockDim.x) ptx::store_floats(sums + i, 0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) unsigned char memory[];
   Gradients(p, (u32)__cvta_generic_to_shared(memory)).run();
 }
@@ -481,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_co
     if (q_idx >= tile.sequence.q_len()) break;
     float x[8];
     #pragma unroll
-    for (int j = 0; j < 8; ++j) x[j] = sums[sum_at(row, column + j)] * p.softmax_scale;
+    for (int j = 0; j < 8; ++j) x[j] = sums[sum_at(row, column + j)] * (p.softmax_scale);
     store_columns(dq + q_idx * p.dq_strides.row + column * p.dq_strides.column, x, p.dq_strides.column);
   }
 }
