@@ -74,7 +74,7 @@ class Attention:
         if backend == "gpu" and (reason := device.missing()):
             raise BackendError(reason)
         self.spec, self.backend = spec, backend
-        self._tensors = tuple(t.name for t in spec.tensors)
+        self._tensors = tuple(t.name for t in spec.arrays)
         self._needed, self._known = frozenset(self._tensors), frozenset((*self._tensors, *(p.name for p in spec.params)))
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._given = spec, arch, backend
@@ -154,7 +154,7 @@ class Attention:
     def _on_host(self, given: tuple[Any, ...], out: tuple[Any, ...], given_params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """Arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
         spec = self.spec
-        inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.tensors)), given, strict=True))
+        inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.arrays)), given, strict=True))
         outputs = dict(zip(spec.outputs, out, strict=True)) if out else {}
         arrays_of_call = inputs | outputs
         layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
@@ -178,7 +178,7 @@ class Attention:
         params: Mapping[str, int | float],
     ) -> None:
         q, k, v = (inputs[name] for name in "qkv")
-        values = {**params, **{t.name: inputs[t.name] for t in self.spec.tensors}}
+        values = {**params, **{t.name: inputs[t.name] for t in self.spec.arrays}}
         if not sizes.batch * sizes.q_len:
             fill_empty(outputs)
             return

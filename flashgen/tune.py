@@ -118,7 +118,7 @@ def _runs(group: Sequence[Case], kernels: Mapping[str, Gpu], xp: Any) -> tuple[d
     wrong: dict[str, None] = {}
     for one in group:
         arrays = draw(one, xp)
-        given = tuple(arrays[name] for name in (*"qkv", *(t.name for t in one.spec.tensors)))
+        given = tuple(arrays[name] for name in (*"qkv", *(t.name for t in one.spec.arrays)))
         expected = sample(one, arrays)
         for name, gpu in kernels.items():
             run = functools.partial(gpu, given, (), {})

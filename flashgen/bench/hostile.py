@@ -38,7 +38,7 @@ def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
     """The kinds in which a call of these sizes can be hostile, by what its spec reads and which keys its mask hides."""
     values = draw(spec, sizes, (), np.random.RandomState(0))[3]
     met = {
-        "integers": any(t.dtype == "int32" for t in spec.tensors) or any(p.type == "int" for p in spec.params),
+        "integers": any(t.dtype == "int32" for t in spec.arrays) or any(p.type == "int" for p in spec.params),
         "biases": any(t.dtype == "float32" for t in spec.tensors),
         "hidden": hidden(spec, sizes, values).any(),
         "axes": any(over(axis) for axes in indices(spec).values() for axis in axes),
@@ -53,6 +53,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     `aligned`: q, k and v stay as tensor maps and 16-byte copies want them: their last axis contiguous, rows at multiples of 16 bytes.
     """
     values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
+    values |= {name: _lengths(sizes, kinds, random) for name, _ in spec.geometry.lengths}
     if "integers" in kinds:
         values |= _params(spec, random)
     columns = spec.head_dim
@@ -85,6 +86,12 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
     return x
 
 
+def _lengths(sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> Array:
+    """Lengths of sequences that arrays have place for, or any."""
+    some = random.randint(0, sizes.kv_len + 1, sizes.batch)
+    return np.where(random.randint(0, 2, sizes.batch) & ("integers" in kinds), random.choice(INTEGERS, sizes.batch), some).astype(np.int32)
+
+
 def _varies(spec: Spec, tensor: str) -> bool:
     """True if every read of the tensor follows the key, as that of a bias does."""
     parsed = read(spec)
@@ -106,13 +113,16 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
 def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
     """The keys [B, Hk, Sk] that their place alone hides from every query of a call: outside of a range, as of a window or of a length, and
     where a condition of the key alone says so."""
+    kv_idx = np.arange(sizes.kv_len)
     known = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": sizes.q_len, "kv_len": sizes.kv_len}
-    known |= {"q_idx": np.arange(sizes.q_len)[:, None], "kv_idx": np.arange(sizes.kv_len)[None, :]}
+    known |= {"q_idx": np.arange(sizes.q_len)[:, None], "kv_idx": kv_idx[None, :]}
     seen = np.zeros((sizes.batch, sizes.kv_heads, sizes.kv_len), np.bool_)
     if not sizes.kv_len:
         return seen
     for b, h in np.ndindex(sizes.batch, sizes.heads):
-        keys = np.ones(sizes.kv_len, np.bool_)
+        if "kv_lens" in values:
+            known["kv_len"] = int(np.clip(values["kv_lens"][b], 0, sizes.kv_len))
+        keys = kv_idx < known["kv_len"]
         for part in _conjuncts(lower(spec).mask):
             if "kv_idx" in names(part) and ("q_idx" not in names(part) or _ranges(part)):
                 rows = np.broadcast_to(meaning(part, known | {"b": b, "h": h, "hk": h // sizes.group}), (sizes.q_len, sizes.kv_len))

@@ -137,7 +137,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
         out = {name: family.from_numpy(x) for name, x in _poisoned(spec, q, k).items()}
-        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
+        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.arrays}
         attention(*map(family.from_numpy, (q, k, v)), out=tuple(out.values()), **{**values, **tensors})
         return {name: family.to_numpy(x) for name, x in out.items()}
 

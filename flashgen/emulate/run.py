@@ -59,7 +59,7 @@ def emulate(
         fill_empty(outputs)
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
-    tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.tensors}
+    tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.arrays}
     rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
     if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}

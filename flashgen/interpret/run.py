@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
+from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import Product, State, finish, natural, passes
@@ -44,25 +45,37 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     q, k, v, o = (x.transpose(program.spec.order.to_heads_first) for x in (q, k, v, out))
     lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
-    known = _values(program, q.shape[2], k.shape[2], values)
-    run = _Run(program=program, q=q, k=k, v=v, values=known, scale=softmax_scale(program, known))
+    known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
-        for heads, begin, end in run.heads():
-            at = heads.b, heads.h
-            o[at], lse[at], top[at] = run.attend(heads, begin, end)
+        for numbers, rows, keys in _alike(program, q, k, values):
+            lengths = {"q_len": rows.stop - rows.start, "kv_len": keys.stop - keys.start}
+            parts = {"q": q[:, :, rows], "k": k[:, :, keys], "v": v[:, :, keys]}
+            run = _Run(program=program, **parts, values=known | lengths, scale=softmax_scale(program, known), sequences=numbers)
+            for heads, begin, end in run.heads():
+                at = heads.b, heads.h, rows
+                o[at], lse[at], top[at] = run.attend(heads, begin, end)
     return {"o": out, "lse": lse, "max": top, "max_logit": np.fmax.reduce(top, axis=(0, 2), initial=-np.inf)}
 
 
-def _values(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> dict[str, Any]:
+def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, slice, slice]]:
+    """The numbers of sequences that lie alike in their arrays, and where: their queries and their keys."""
+    found: dict[tuple[int, ...], list[Sequence]] = {}
+    for each in sequences(program.spec, q, k, values):
+        found.setdefault((each.rows.start, each.rows.stop, each.keys.start, each.keys.stop), []).append(each)
+    for some in found.values():
+        yield np.array([each.b for each in some]), some[0].rows, some[0].keys
+
+
+def _values(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that expressions read alike everywhere, by name. Float params are float32, as in a kernel."""
     params = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in program.spec.params}
     tensors = {t.name: np.asarray(values[t.name]) for t in program.spec.tensors}
-    return {**params, **tensors, "q_len": q_len, "kv_len": kv_len}
+    return params | tensors
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One call. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
+    """Sequences that are as long as each other. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
 
     program: Program
     q: Array
@@ -70,6 +83,7 @@ class _Run:
     v: Array
     values: dict[str, Any]
     scale: float
+    sequences: Array  # their numbers
 
     @property
     def q_len(self) -> int:
@@ -81,8 +95,8 @@ class _Run:
 
     def heads(self) -> Iterator[tuple[Heads, Array, Array]]:
         """All query heads, as many together as have the same key ranges and fit a cache; with begin and end of the ranges."""
-        batch, query_heads = self.q.shape[:2]
-        b, h = (x.ravel() for x in np.indices((batch, query_heads)))
+        query_heads = self.q.shape[1]
+        b, h = (x.ravel() for x in np.meshgrid(self.sequences, np.arange(query_heads), indexing="ij"))
         every = Heads(b, h, h * self.k.shape[1] // max(1, query_heads))
         together = self._together()
         for members, begin, end in self._by_ranges(every):

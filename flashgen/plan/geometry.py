@@ -28,9 +28,13 @@ class Sizes:
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of a tensor of the spec, with numbers for the words among its axes."""
+        return tuple(map(self.axis, tensor.shape))
+
+    def axis(self, axis: str | int) -> int:
+        """The extent of an axis: a number, or a word for one."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
         words["q_words"] = -(-self.q_len // 32)
-        return tuple(words[n] if isinstance(n, str) else n for n in tensor.shape)
+        return words[axis] if isinstance(axis, str) else axis
 
     def count(self, index: str) -> int:
         """The values of an index of the call: b, h, hk, q_idx or kv_idx."""

@@ -50,7 +50,7 @@ def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: i
     (best, cost), others = legal[0], legal[1:]
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
-    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors)
+    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry.own)
     reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(ranges))
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
@@ -108,9 +108,9 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tupl
     request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes)
     strategy = serving(STRATEGIES, request)
     expressions = lower(spec)
-    ranges = analyse(expressions.mask, STRIPE, GRAIN)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN, own=spec.geometry.own)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
-    found = holes(expressions, spec, request.arch.tanh, strategy.apart)
+    found = holes(expressions, spec, request.arch.tanh, strategy.apart, beyond=strategy.beyond)
     problem = Problem(
         request=request,
         expressions=expressions,

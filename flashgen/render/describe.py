@@ -1,6 +1,7 @@
 """Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
 from flashgen.plan.kernel import WARPGROUP_ROWS
+from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import schedule_text
 
@@ -13,6 +14,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
     taken, most = max(kernel.smem.bytes for kernel in program.tiled), program.main.smem.capacity
     return [
         ("arrays", _arrays(program)),
+        *_lengths(program),
         ("score", program.holes.score.text),
         ("mask", program.holes.mask.text),
         *([("planes", program.planes.text)] if program.planes else []),
@@ -20,6 +22,11 @@ def describe(program: Program) -> list[tuple[str, str]]:
         *(_forward(program) if program.attentions else _backward()),
         ("shared", f"{shared} | {program.main.pipeline.stages_text}    {taken} of {most} bytes"),
     ]
+
+
+def _lengths(program: Program) -> list[tuple[str, str]]:
+    given = [f"{name} int32 {LENGTHS[name]}" for name, _ in program.spec.geometry.lengths]
+    return [("lengths", ", ".join(given))] if given else []
 
 
 def _forward(program: Program) -> list[tuple[str, str]]:

@@ -74,6 +74,11 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}")
     for tensor in spec.tensors:
         _check_tensor(tensor, indices(spec)[tensor.name], layouts[tensor.name].shape, sizes)
+    for name, axes in spec.geometry.lengths:
+        if layouts[name].shape != (shape := tuple(sizes.axis(axis) for axis in axes)):
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(axes)}")
+        if not layouts[name].contiguous:
+            raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
     _check_types(spec, layouts)
     if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
@@ -108,11 +113,13 @@ def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
     dtypes = (
         {"q": spec.dtype, "k": spec.dtype, "v": spec.dtype}
         | {name: spec.output_element(name).name for name in spec.outputs}
-        | {t.name: t.dtype for t in spec.tensors}
+        | {t.name: t.dtype for t in spec.arrays}
     )
     for name, layout in layouts.items():
         if layout.dtype != dtypes[name]:
             cast = f"{name}.astype('{dtypes[name]}') (PyTorch: {name}.to(torch.{dtypes[name]}))"
+            if name in dict(spec.geometry.lengths):
+                raise CallError(f"{name} is {layout.dtype}: lengths are int32. Cast it, {cast}")
             raise CallError(f"{name} is {layout.dtype}: the spec says {dtypes[name]}. Cast it, {cast}, or change the spec")
         if layout.device != layouts["q"].device:
             raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
@@ -155,15 +162,16 @@ def _holds(requirement: Requirement, values: Mapping[str, int | float]) -> bool:
 
 def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
     """Raises CallError for a keyword that is neither a param nor a tensor of the spec, and for a tensor that is missing."""
-    tensors = [t.name for t in spec.tensors]
+    tensors = [t.name for t in spec.arrays]
     known = [p.name for p in spec.params] + tensors
     for name in given:
         if name not in known:
             raise unknown(name, ["out", *known])
     for name in tensors:
         if name not in given:
-            shape = next(t.shape for t in spec.tensors if t.name == name)
-            raise CallError(f"the tensor {name}, shape {_text(shape)}, is missing: give it as {name}=...")
+            missing = next(t for t in spec.arrays if t.name == name)
+            what = f"the tensor {name}, shape" if missing in spec.tensors else f"{name}, {missing.dtype} of shape"
+            raise CallError(f"{what} {_text(missing.shape)}, is missing: give it as {name}=...")
 
 
 def _number(name: str, type: str, value: Any) -> int | float:

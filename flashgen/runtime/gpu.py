@@ -46,7 +46,7 @@ class Gpu:
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._patterns: dict[tuple[Any, ...], Turns] = {}
         self._latest = Turns()  # that calls were adapted from
-        names = ("q", "k", "v", *(t.name for t in spec.tensors))
+        names = ("q", "k", "v", *(t.name for t in spec.arrays))
         self._axes, self._axes_out = Axes(spec, names), Axes(spec, (*names, *spec.outputs))
         self._keeping = threading.Lock()
 
@@ -139,7 +139,7 @@ class Gpu:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.program.scratch}
-        arguments = {t.name: t.argument for t in spec.tensors}
+        arguments = {t.name: t.argument for t in spec.arrays}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch, ordinal)
         prepared = Prepared(
             ordinal=ordinal,

@@ -14,7 +14,7 @@ _DROPOUT = "there is no dropout here: leave it out"
 _SOFTCAP = "that is part of the score: score='softcap * tanh(s / softcap)', softcap=50.0"
 _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: [o, lse]"
 _PACKED = "sequences in one are told apart by the mask: 'causal & document(ids)' with int32 ids [b, kv_len]"
-_LENGTHS = "lengths are part of the mask: 'kv_idx < lens[b]' with int32 lens [b]"
+_LENGTHS = "a spec with `cache: contiguous` takes them as kv_lens, int32 [b]; or say in the mask 'kv_idx < lens[b]' with int32 lens [b]"
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
 _LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
 
@@ -22,6 +22,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling", "scale_factor", "qk_scale"), _SCALE),
     **dict.fromkeys(("attn_mask", "attention_mask", "block_mask", "mask_mod", "mask_type"), _MASK),
     **dict.fromkeys(("key_padding_mask", "padding_mask", "seqused_k", "cache_seqlens", "seqlens", "actual_seq_lengths"), _LENGTHS),
+    "kv_lens": _LENGTHS,
     **dict.fromkeys(("window_size", "window", "sliding_window", "window_size_left", "window_size_right", "window_left"), _WINDOW),
     **dict.fromkeys(("is_causal", "causal"), _CAUSAL),
     **dict.fromkeys(("attn_bias", "bias", "score_mod"), _SCORE),

@@ -68,6 +68,7 @@ class Axes:
             words[tensor.name] = [
                 (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(tensor.shape, read, strict=True)
             ]
+        words |= {name: [(axis,) for axis in axes] for name, axes in spec.geometry.lengths}
         of_axes = [[[_WORDS.index(word) for word in axis if word in _WORDS] for axis in words[name]] for name in names]
         self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
         self.others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
@@ -139,9 +140,9 @@ class Pattern:
         for argument, write in zip(addressed, prepared.launch.writes, strict=True):
             if write.map:
                 self._maps.setdefault(argument.of, []).append((write.map, write.at))
-        given = {t.name: t.argument for t in program.spec.tensors}
+        given = {t.name: t.argument for t in program.spec.arrays}
         self._arguments = [given.get(name, name) for name in axes.names]
-        self._tensors = frozenset(given.values())
+        self._tensors = frozenset(t.argument for t in program.spec.tensors)
         fixed = [(len(like[0]), others(like[0]), like[2:]) for others, like in zip(axes.others, likes, strict=True)]
         self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, fixed, families, strict=True))
         layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]

@@ -47,7 +47,7 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     16
     """
     parts = (expressions.score, expressions.mask, expressions.sink)
-    read = {name for node in parts if node is not None for name in names(node)} | {axis for t in spec.tensors for axis in t.shape}
+    read = {name for node in parts if node is not None for name in names(node)} | {axis for t in spec.arrays for axis in t.shape}
     d, size = spec.head_dim, spec.element.bytes
     nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
     wanted = max(1, nbytes // PIECE_BYTES)
@@ -72,7 +72,7 @@ def attend(
     """Writes the outputs of a call. `inputs`: q, k, v and tensors by name."""
     cupy, spec = arrays.cupy(), gpu.spec
     ordinal = cupy.cuda.runtime.getDevice()
-    tensors = tuple(cupy.asarray(inputs[t.name]) for t in spec.tensors)
+    tensors = tuple(cupy.asarray(inputs[t.name]) for t in spec.arrays)
     cupy.cuda.get_current_stream().synchronize()  # the workers' streams do not wait for this one
     todo = pieces(spec, expressions, sizes)
 

@@ -30,7 +30,7 @@ def choice(*words: str | int, hint: Callable[[str, Iterable[str]], str] = did_yo
     def check(given: object) -> object:
         if any(given == word and type(given) is type(word) for word in words):
             return given
-        listed = f"{', '.join(map(str, words[:-1]))} or {words[-1]}"
+        listed = " or ".join(filter(None, (", ".join(map(str, words[:-1])), str(words[-1]))))
         raise expected(listed, given, hint(given, list(map(str, words))) if isinstance(given, str) else "")
 
     return check

@@ -9,6 +9,7 @@ import numpy as np
 
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
+from flashgen.spec.geometry import CACHES, DENSE, Geometry
 from flashgen.spec.layout import AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.words import argument
@@ -56,6 +57,14 @@ class Tensor:
     def argument(self) -> str:
         """Its name in a launch and in emitted text."""
         return argument(self.name)
+
+
+class Lengths(Tensor):
+    """The lengths of a call's sequences: flashgen names them, and no expression reads them."""
+
+    @property
+    def argument(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,7 @@ class Spec:
     head_dim: HeadDim
     group: int | None  # query heads per key/value head; None: as the arrays have it
     layout: str  # see flashgen.spec.layout
+    cache: str | None  # k and v have place for more keys than a sequence has: contiguous; None: they have as many
     scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
     score: str
     mask: str
@@ -174,6 +184,16 @@ class Spec:
         return axis_order(self.layout)
 
     @property
+    def geometry(self) -> Geometry:
+        """The row of how its sequences lie in arrays."""
+        return CACHES[self.cache] if self.cache else DENSE
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """The arrays of a call besides q, k, v and outputs: those of the expressions, then the lengths of sequences."""
+        return (*self.tensors, *(Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths))
+
+    @property
     def with_grad(self) -> "tuple[Tensor | Param, ...]":
         """The tensors, then the params, whose gradients the backward gives after those of q, k and v."""
         return (*(tensor for tensor in self.tensors if tensor.grad), *(param for param in self.params if param.grad))
@@ -193,7 +213,8 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
-        optional = {"precision": precision, **{key: getattr(self, key) for key in ("out_dtype", "group", "scale", "stages", "warps")}}
+        others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
+        optional = {"precision": precision, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         flags = {key: True for key in ("backward", "deterministic") if getattr(self, key)}

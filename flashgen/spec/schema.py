@@ -20,6 +20,7 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
+from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS
 from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
 from flashgen.spec.outputs import OUTPUTS
@@ -143,6 +144,9 @@ class SpecKeys(Closed):
     layout: Annotated[str, BeforeValidator(forms.layout, json_schema_input_type=Literal.__getitem__(tuple(LAYOUTS)))] = Field(
         DEFAULT, description="axes of q, k, v and o, outermost first"
     )
+    cache: Annotated[str, _one_of(*CACHES)] | None = Field(
+        None, description="contiguous: k and v have place for more keys than sequences have, and a call gives kv_lens, int32 [B]"
+    )
     scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
         None, description="factor of q.k: a number, or an expression of d = head_dim.qk; without it 1/sqrt(d)"
     )
@@ -171,6 +175,13 @@ class SpecKeys(Closed):
     schedule: Annotated[
         ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
+
+    @field_validator("backward")
+    @classmethod
+    def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
+        if backward and info.data.get("cache"):
+            raise refusal("a cache has no gradients", "leave backward out, or cache and say the lengths in the mask: kv_idx < lens[b]")
+        return backward
 
     @field_validator("out_dtype")
     @classmethod

@@ -63,6 +63,7 @@ def plans(draw):
         dtype=draw(st.sampled_from(["float16", "bfloat16"])),
         head_dim={"qk": qk, "v": draw(st.just(qk) | columns | st.sampled_from([160, 256, 272]))},
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
+        cache=draw(st.sampled_from([None, None, "contiguous"])),
         score=score,
         mask=mask,
         params=any_spec.read(PARAMS, score, mask),

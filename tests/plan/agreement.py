@@ -4,6 +4,7 @@ import numpy as np
 
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
+from flashgen.expr.meaning.sequences import sequences
 from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
@@ -44,13 +45,21 @@ def run(spec, q, k, v, **values):
 
 def plain(spec, q, k, v, **values):
     """Attention at once, in the dtype of the spec with float32 sums."""
-    if k.size == 0:
-        return np.zeros((*q.shape[:-1], v.shape[-1]))
-    expressions = lower(spec)
     q, k, v = (x.transpose(spec.order.to_heads_first) for x in (q, k, v))
+    o = np.zeros((*q.shape[:-1], v.shape[-1]))
+    for each in sequences(spec, q, k, values):
+        if each.kv_len:
+            parts = q[[each.b], :, each.rows], k[[each.b], :, each.keys], v[[each.b], :, each.keys]
+            o[[each.b], :, each.rows] = of_sequence(spec, each.b, *parts, values)
+    return o.transpose(spec.order.from_heads_first)
+
+
+def of_sequence(spec, b, q, k, v, values):
+    """Of arrays [1, H, S, D] that hold one."""
+    expressions = lower(spec)
     group = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
-    b, h, q_idx, kv_idx = np.ogrid[: q.shape[0], : q.shape[1], : q.shape[2], : k.shape[2]]
+    dtype, k, v = q.dtype, *(np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
+    _, h, q_idx, kv_idx = np.ogrid[:1, : q.shape[1], : q.shape[2], : k.shape[2]]
     known = {p.name: p.default for p in spec.params} | values
     known |= {"b": b, "h": h, "hk": h // group, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q.shape[2], "kv_len": k.shape[2]}
     with np.errstate(all="ignore"):
@@ -62,8 +71,7 @@ def plain(spec, q, k, v, **values):
         p = np.where(top == -np.inf, 0, np.exp(s - top))
         p /= np.where(top == -np.inf, 1, p.sum(-1, keepdims=True) + np.exp(sink - top))
     v = np.where(seen.any(2)[..., None], v, 0)  # what no row sees may be anything
-    o = (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(q.dtype)
-    return o.transpose(spec.order.from_heads_first)
+    return (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(dtype)
 
 
 def error(a, b):

@@ -94,6 +94,7 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         head_dim={"qk": draw(dims), "v": draw(dims)},
         dtype=draw(st.sampled_from(dtypes)),
         layout=draw(st.sampled_from(["bshd", "bhsd"])),
+        cache=draw(st.sampled_from([None, None, "contiguous"])),
         scale=draw(st.sampled_from([None, "0.3", "-0.5", "0", "1/sqrt(d)"])),
         score=f"sigmoid({score})" if softmax == "none" else score,
         mask=mask,

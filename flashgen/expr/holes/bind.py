@@ -13,7 +13,7 @@ from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, 
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.prove.linear import COLUMN
-from flashgen.expr.prove.names import BATCH, EXTENTS, GROUP, HEADS, KERNEL, KV_LEN, NODES, Q_LEN, WHOLE
+from flashgen.expr.prove.names import BATCH, EXTENTS, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, WHOLE
 from flashgen.expr.prove.signs import NOTHING, Signs
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ RENAMED: Mapping[str, Node] = {
     "q_idx": Name("q_idx", "int", ROW),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
 }
-OWN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN})  # arguments of every kernel
+GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
@@ -54,7 +54,8 @@ class Binder:
         self.way, self.ahead = way, ahead
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
-        positives = {"p.q_len": NOTHING, "p.kv_len": NOTHING, **({SCALE.name: scale} if scale is not None else {})}
+        self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}}
+        positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
         positives |= {param(p.name): frozenset([p.name]) for p in spec.params if p.default > 0}
         self.integers = Integers(of_language)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
@@ -69,7 +70,7 @@ class Binder:
         """
         match node:
             case Name(name, type):
-                return RENAMED.get(name) or Argument(param(name), type)
+                return self.renamed.get(name) or Argument(param(name), type)
             case Load(tensor, indices, type):
                 bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
                 inside = tuple(self._clamped(index, extent) for index, extent in bound)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from flashgen.expr.holes.bind import OWN, level
+from flashgen.expr.holes.bind import GIVEN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
 from flashgen.expr.holes.widths import widened
@@ -94,7 +94,7 @@ class Body:
     @property
     def gathers(self) -> bool:
         """True if it reads params, or tensors at indices of which nothing is known."""
-        return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in OWN) for node in self._below())
+        return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in GIVEN) for node in self._below())
 
     @property
     def divides(self) -> bool:
@@ -241,8 +241,8 @@ def _name(node: Node) -> str:
         case Load(tensor, indices):
             simple = [LANGUAGE.get(i.name, i.name) for i in indices if isinstance(i, Name)]
             return "_".join([tensor.removeprefix("p.arg_"), *(simple if len(simple) == len(indices) else ["value"])])
-        case Call("-", (Name("p.q_len" | "p.kv_len" as length), Const(1))):
-            return "last_query" if length == "p.q_len" else "last_key"
+        case Call("-", (Name("p.q_len" | "p.kv_len" | "q_len" | "kv_len" as length), Const(1))):
+            return "last_query" if length.endswith("q_len") else "last_key"
         case Call("min", (Name("q_idx"), _)):
             return "query"
         case Call("+" | "-", _, "int"):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
-from flashgen.expr.holes.bind import KV_BEGIN, RENAMED, SCALE, Binder, S
+from flashgen.expr.holes.bind import KV_BEGIN, SCALE, Binder, S
 from flashgen.expr.holes.factors import held
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.passes import Kernel, passed
@@ -93,11 +93,14 @@ class Holes:
         return sum(block_n // (2 if read.by_row else 4) // (2 if read.flags else 1) for read in self.reads)
 
 
-def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False, backward: bool = False) -> Holes:
+def holes(
+    expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False, backward: bool = False, beyond: bool = False
+) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
     `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.holes.apart`). `backward`:
-    those of a kernel that computes gradients, which reads nothing ahead.
+    those of a kernel that computes gradients, which reads nothing ahead. `beyond`: copies bring keys beyond the end of a sequence of which
+    others have more, so these are out of reach.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -124,7 +127,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     of_gradients = backward_holes(spec, parts.rest, kernel) if backward else None
-    keys = hoist.text(call("-", RENAMED["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
+    keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     return Holes(
         uniform=(*uniform, *_paired(reads)),
@@ -135,7 +138,7 @@ def holes(expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart:
         keys=keys,
         sink=sink,
         requires=tuple(requires.values()),
-        reach=reach(expressions.mask, spec),
+        reach=reach(expressions.mask, spec, beyond),
         backward=of_gradients,
     )
 

@@ -73,7 +73,7 @@ class Reach:
     def text(self) -> "ReachText":
         """The reach as text for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
         facts = _facts(self.positive)
-        printer = Printer(facts, self.spec.tensors)
+        printer = Printer(facts, self.spec.tensors, self.spec.geometry.own)
         lines = []
         for name, flag in self.flags:
             lines.append(f"const int {name} = {self._cuda(flag)};")
@@ -98,8 +98,10 @@ class ReachText:
 
 
 @lru_cache(256)
-def reach(mask: Node, spec: "Spec") -> Reach | None:
+def reach(mask: Node, spec: "Spec", beyond: bool = False) -> Reach | None:
     """The keys that some query of a call may see; None where that is every key of every call.
+
+    `beyond`: where sequences have a kv_len of their own, the keys from there on are asked for too.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -120,7 +122,7 @@ def reach(mask: Node, spec: "Spec") -> Reach | None:
     facts = solver.facts
     spans = tuple(Span(*(substitute(end, EVERY_QUERY) for end in (strip.may.begin, strip.may.end))) for strip in found) or (NONE,)
     spans = tuple(Span(_from(facts, span.begin), _to(facts, span.end)) for span in spans)
-    if condition == TRUE and any(span == Span(ZERO, KV_LEN) for span in spans):
+    if condition == TRUE and any(span == Span(ZERO, KV_LEN) for span in spans) and not (beyond and "kv_len" in spec.geometry.own):
         return None
     steps = tuple((name, substitute(value, EVERY_QUERY)) for name, value in facts.meanings.items())
     live = frozenset[str]().union(*(span.begin.names | span.end.names for span in spans))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
+from flashgen.expr.meaning.sequences import sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
@@ -28,8 +30,9 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     ((1, 3, 1, 8), [[[1.0, 2.0, 3.0]]])
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv]; with layout bhsd, axes 1 and 2 swapped. `values`: the params that
-    differ from their defaults, and every tensor. A row that sees no key, or only scores of -inf, has o = 0 and lse = -inf (or the sink).
-    What a row does not see never matters; an infinite or undefined score that it sees does, as in the formula.
+    differ from their defaults, every tensor, and lengths, as kv_lens of a cache. A row that sees no key, or only scores of -inf, has o = 0
+    and lse = -inf (or the sink). What a row does not see never matters; an infinite or undefined score that it sees
+    does, as in the formula.
     """
     q, k, v = (heads_first(x, spec) for x in (q, k, v))
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
@@ -82,19 +85,21 @@ class Rows:
 def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> Iterator[Rows]:
     """All query rows, some at a time. q: [B, Hq, Sq, Dqk], k: [B, Hk, Sk, Dqk], v: [B, Hk, Sk, Dv]."""
     parsed = read(spec)
-    (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
-    given = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": q_len, "kv_len": kv_len}
+    heads, kv_heads = q.shape[1], k.shape[1]
+    given = {p.name: p.default for p in spec.params} | dict(values)
     scale = float(meaning(parsed.scale, given))
-    together = max(1, ELEMENTS // max(1, kv_len))
-    for b, h, begin in np.ndindex(batch, heads, -(-q_len // together)):
-        hk = h // (heads // kv_heads)
-        part = slice(begin * together, min((begin + 1) * together, q_len))
-        known = given | {"b": b, "h": h, "hk": hk, "q_idx": np.arange(part.start, part.stop)[:, None], "kv_idx": np.arange(kv_len)[None, :]}
-        one = [x.astype(np.float64) for x in (q[b, h, part], k[b, hk], v[b, hk])]
-        known["s"] = products(one[0], one[1], scale)
-        score, seen = scores(parsed, known)
-        sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
-        yield Rows(at=(b, h, part), q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
+    for each in sequences(spec, q, k, values):
+        together = max(1, ELEMENTS // max(1, each.kv_len))
+        of_sequence = given | {"b": each.b, "q_len": each.q_len, "kv_len": each.kv_len, "kv_idx": np.arange(each.kv_len)[None, :]}
+        for h, first in product(range(heads), range(0, each.q_len, together)):
+            hk, last = h // (heads // kv_heads), min(first + together, each.q_len)
+            known = of_sequence | {"h": h, "hk": hk, "q_idx": np.arange(first, last)[:, None]}
+            at = each.b, h, slice(each.rows.start + first, each.rows.start + last)
+            one = [x.astype(np.float64) for x in (q[at], k[each.b, hk, each.keys], v[each.b, hk, each.keys])]
+            known["s"] = products(one[0], one[1], scale)
+            score, seen = scores(parsed, known)
+            sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
+            yield Rows(at=at, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
 
 
 def products(q: Array, k: Array, scale: float) -> Array:

@@ -13,6 +13,7 @@ KERNEL = {
 }
 LANGUAGE = {kernel: name for name, kernel in KERNEL.items()}
 BATCH, HEADS, GROUP, Q_LEN, KV_LEN = (Argument(f"p.{name}", "int") for name in ("batch", "heads", "group", "q_len", "kv_len"))
+OWN: Mapping[str, Node] = {name: Argument(name, "int") for name in ("q_len", "kv_len")}  # where a sequence has one of its own
 NODES: Mapping[str, Node] = {name: Name(KERNEL[name], "int") for name in ("b", "h", "hk")} | {"q_len": Q_LEN, "kv_len": KV_LEN}
 EXTENTS: Mapping[str | int, Node] = {  # of axes
     "b": BATCH,

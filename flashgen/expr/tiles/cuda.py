@@ -1,13 +1,13 @@
 """Linear forms as CUDA text and as NumPy numbers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashgen.expr.prove.affine import INT32, Atom, Int, alone, grouped, of, param
+from flashgen.expr.prove.affine import INT32, MAX_LENGTH, Atom, Int, alone, grouped, named, of, param
 from flashgen.expr.prove.integers import Integers, of_kernel
 from flashgen.expr.prove.intervals import ZERO, Facts
 from flashgen.expr.prove.names import EXTENTS, KERNEL, WHOLE
@@ -50,8 +50,12 @@ class RangeText:
 class Printer:
     """Text of 32-bit values: plain int wherever no partial result can leave 32 bits, else long long inside."""
 
-    def __init__(self, facts: Facts, tensors: "Sequence[Tensor]"):
+    def __init__(self, facts: Facts, tensors: "Sequence[Tensor]", own: Collection[str] = ()):
+        """`own`: lengths that each sequence has of its own, in scope under their names."""
         self.facts, self.tensors = facts, {param(tensor.name): tensor for tensor in tensors}
+        self.symbols = {name: symbol for name, symbol in SYMBOLS.items() if name not in own}
+        self.axes = AXES | {name: named(KERNEL[name]) for name in own}
+        facts.known |= {KERNEL[name]: (0, MAX_LENGTH) for name in own}
         self.texts: dict[Atom, tuple[str, bool]] = {}
 
     def narrow(self, x: Int) -> str:
@@ -110,7 +114,7 @@ class Printer:
 
     def written(self, atom: Atom) -> tuple[str, bool]:
         if atom.op == "name":
-            return SYMBOLS.get(atom.name, atom.name), False
+            return self.symbols.get(atom.name, atom.name), False
         if atom.op == "read":
             shape = self.tensors[atom.name].shape
             indices = [self.clamp(index, axis) for index, axis in zip(atom.args, shape, strict=True)]
@@ -124,7 +128,7 @@ class Printer:
         """The index inside its axis."""
         if WHOLE.get(index.text) == axis:
             return index
-        size = Int(axis) if isinstance(axis, int) else AXES[axis]
+        size = Int(axis) if isinstance(axis, int) else self.axes[axis]
         return self.facts.largest(ZERO, self.facts.smallest(index, size - 1))
 
     def select(self, d: Int, x: Int, y: Int) -> tuple[str, bool]:

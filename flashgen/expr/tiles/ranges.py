@@ -52,6 +52,7 @@ class KeyRanges:
     requires: tuple[str, ...]  # params that the host must check to be at least 1
     tensors: "tuple[Tensor, ...]"
     pairings: tuple[Pairing, ...] = ()  # what kernels before the attention find out
+    own: frozenset[str] = frozenset()  # of q_len and kv_len, those that each sequence has of its own: in scope of the text by name
 
     @property
     def uniform(self) -> bool:
@@ -98,8 +99,8 @@ class KeyRanges:
         of_pairings.untangled[0]["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
             pairing.strip(facts)
-        printer = Printer(facts, self.tensors)
-        pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors))
+        printer = Printer(facts, self.tensors, self.own)
+        pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors, self.own))
         lines = []
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
@@ -137,8 +138,9 @@ class KeyRanges:
         return {"pairings": pairings, "steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
 
 
-def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> KeyRanges:
-    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read.
+def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), own: frozenset[str] = frozenset()) -> KeyRanges:
+    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read, `own`
+    the lengths that each sequence has of its own.
 
     >>> from flashgen.expr.language.nodes import Call, Name
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
@@ -152,7 +154,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     requires = divisors(mask)
     facts = Facts(block_m, block_n, map(param, requires))
     combiner = Combiner(facts)
-    solver = Solver(combiner)
+    solver = Solver(combiner, paired=not own)
     strips = combiner.condense(solver.strips(mask), MAX_STRIPS)
     loops = tuple(_lay_out(facts, *combiner.ordered(strips)))
     steps = (Q_LAST_STEP, *facts.meanings.items())
@@ -168,6 +170,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
         requires=requires,
         tensors=tuple(tensors),
         pairings=pairings,
+        own=own,
     )
 
 

@@ -27,9 +27,11 @@ class NoRuleError(Exception):
 
 
 class Solver:
-    """Solves conditions, into the strips of a Combiner; gathers in `flags`, if given, those that get a name for want of a rule."""
+    """Solves conditions, into the strips of a Combiner; gathers in `flags`, if given, those that get a name for want of a rule. `paired`:
+    kernels before the attention may find extents over tiles."""
 
-    def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None):
+    def __init__(self, combiner: Combiner, flags: dict[Node, str] | None = None, *, paired: bool = True):
+        self.paired = paired
         self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
         self.side, self.all = combiner.facts.side, combiner.all
         self.cases = 0
@@ -144,6 +146,8 @@ class Solver:
         """The strip of keys at which d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
         if self.side is not KEYS:
             raise NoRuleError("what tensors hold at rows and at keys is compared for query tiles alone")
+        if not self.paired:
+            raise NoRuleError("what tensors hold at rows and at keys is compared where sequences are all as long")
         d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
         key, row = Int(0), Int(-d.const)
         for atom, c in d.terms:

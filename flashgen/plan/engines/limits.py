@@ -20,6 +20,8 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return f"{request.arch.name} has no {engine}"
     if request.spec.element.operand != operand:
         return f"it takes {operand} operands, and {request.spec.dtype} becomes {request.spec.element.operand}"
+    if request.algorithm == algorithm == "standard" and request.spec.geometry.own:
+        return "scores in memory are of sequences that are all as long"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 

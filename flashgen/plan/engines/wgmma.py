@@ -41,6 +41,7 @@ class Wgmma(Strategy):
     costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
     apart = True
+    beyond = True
 
     def serves(self, request: Request) -> str | None:
         return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (

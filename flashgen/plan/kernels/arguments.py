@@ -8,6 +8,8 @@ from flashgen.spec import Spec, Tensor
 from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.spec.words import gradient
 
+LENGTHS = {"kv_lens": "[B], keys of each sequence; kv_len is what there is place for"}
+
 
 def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
     """The pieces of work of an attention kernel."""
@@ -26,6 +28,8 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     for t in spec.tensors:
         array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
         yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
+    for name, _ in spec.geometry.lengths:
+        yield Argument(name, "const int*", "pointer", name, comment=LENGTHS[name])
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)

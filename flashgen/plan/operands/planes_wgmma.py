@@ -30,6 +30,7 @@ class PlanesWgmma(PlanesStrategy):
     """float32 operands, online, in arrays of any strides; split in place where tensor maps take them."""
 
     skeleton = "forward_sm90_split"
+    beyond = True
     costs = "planes_wgmma"
     shortest = 512  # where the kernel that splits keys and values takes as long as the attention
 
