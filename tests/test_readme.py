@@ -13,7 +13,8 @@ from flashgen.spec import load, loads
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-BLOCKS = dict(re.findall(r"```(yaml|python|cuda)\n(.*?)```", TEXT, re.DOTALL))
+BLOCKS = dict(re.findall(r"```(yaml|cuda)\n(.*?)```", TEXT, re.DOTALL))
+CALL, *FURTHER = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 COMMANDS = re.findall(r"```sh\n(.*?)\n```", TEXT, re.DOTALL)
 
 
@@ -24,9 +25,12 @@ def test_the_spec_is_the_shipped_one():
 def test_the_call_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     scope = {}
-    exec(BLOCKS["python"], scope)
+    exec(CALL, scope)
     assert scope["o"].shape == scope["q"].shape
     assert scope["lse"].shape == (1, 8, 256)
+    for further in FURTHER:  # with what the call imported
+        exec(further, scope)
+        assert scope["o"].shape == scope["q"].shape
 
 
 def inner_loop(golden: str) -> str:
