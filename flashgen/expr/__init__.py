@@ -12,7 +12,7 @@ from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.meaning.reference import reference
 from flashgen.expr.prove.claims import parse
 from flashgen.expr.prove.lower import lower
-from flashgen.expr.tiles.ranges import KeyRanges, analyse
+from flashgen.expr.tiles.ranges import KeyRanges, RowRanges, TileRanges, analyse, row_ranges
 
 __all__ = [
     "Expressions",
@@ -21,7 +21,9 @@ __all__ = [
     "KeyRanges",
     "Member",
     "Requirement",
+    "RowRanges",
     "Scope",
+    "TileRanges",
     "analyse",
     "evaluate",
     "fold",
@@ -29,5 +31,6 @@ __all__ = [
     "lower",
     "parse",
     "reference",
+    "row_ranges",
     "show",
 ]

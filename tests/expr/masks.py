@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import Position
 from flashgen.expr import Scope, analyse, parse
-from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
+from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL, row_ranges
 from flashgen.spec import Tensor
 
 RELAXED = settings(suppress_health_check=list(HealthCheck))
@@ -51,6 +51,10 @@ def mask_of(text):
 
 def ranges_of(text, block_m=128, block_n=128):
     return analyse(mask_of(text), block_m, block_n, TENSORS)
+
+
+def rows_of(text, block_m=128, block_n=128):
+    return row_ranges(mask_of(text), block_m, block_n, TENSORS)
 
 
 class Clamped:

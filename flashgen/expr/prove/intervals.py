@@ -27,14 +27,19 @@ class Side:
     end: str  # the length that `last` is below
     offset: str  # of a place of the tile from its first
     along: str  # what there is one of for each value of the unknown
+    block: Int  # of a tile of the unknown
 
     @property
     def indices(self) -> tuple[str, str]:
         return self.unknown, self.known
 
 
-KEYS = Side(unknown="kv_idx", length=KV_LEN, known="q_idx", first=Q_BEGIN, last=Q_LAST, end="q_len", offset="rows", along="keys")
-ROWS = Side(unknown="q_idx", length=Q_LEN, known="kv_idx", first=K_BEGIN, last=K_LAST, end="kv_len", offset="columns", along="rows")
+KEYS = Side(
+    unknown="kv_idx", length=KV_LEN, known="q_idx", first=Q_BEGIN, last=Q_LAST, end="q_len", offset="rows", along="keys", block=BLOCK_N
+)
+ROWS = Side(
+    unknown="q_idx", length=Q_LEN, known="kv_idx", first=K_BEGIN, last=K_LAST, end="kv_len", offset="columns", along="rows", block=BLOCK_M
+)
 
 
 class Facts:

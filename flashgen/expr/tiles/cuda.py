@@ -9,13 +9,13 @@ import numpy as np
 
 from flashgen.expr.prove.affine import INT32, MAX_LENGTH, Atom, Int, alone, grouped, named, of, param
 from flashgen.expr.prove.integers import Integers, of_kernel
-from flashgen.expr.prove.intervals import ZERO, Facts
+from flashgen.expr.prove.intervals import KEYS, ZERO, Facts
 from flashgen.expr.prove.names import EXTENTS, KERNEL, WHOLE
 
 if TYPE_CHECKING:
     from flashgen.spec import Tensor
 
-SYMBOLS = {"BLOCK_M": "rows", **KERNEL}
+SYMBOLS = {"BLOCK_M": "rows", **KERNEL}  # a query tile may be a part of one
 AXES = {axis: Integers(of_kernel).form(extent) for axis, extent in EXTENTS.items()}
 
 
@@ -53,7 +53,8 @@ class Printer:
     def __init__(self, facts: Facts, tensors: "Sequence[Tensor]", own: Collection[str] = ()):
         """`own`: lengths that each sequence has of its own, in scope under their names."""
         self.facts, self.tensors = facts, {param(tensor.name): tensor for tensor in tensors}
-        self.symbols = {name: symbol for name, symbol in SYMBOLS.items() if name not in own}
+        symbols = SYMBOLS if facts.side is KEYS else KERNEL
+        self.symbols = {name: symbol for name, symbol in symbols.items() if name not in own}
         self.axes = AXES | {name: named(KERNEL[name]) for name in own}
         facts.known |= {KERNEL[name]: (0, MAX_LENGTH) for name in own}
         self.texts: dict[Atom, tuple[str, bool]] = {}

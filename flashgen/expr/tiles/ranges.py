@@ -1,12 +1,13 @@
-"""A mask as ranges of key tiles: which tiles a query tile loads, and in which of them the mask is tested.
+"""A mask as ranges of tiles: which key tiles a query tile loads, and in which of them the mask is tested; the same of query tiles for a key
+tile.
 
-No table and no pass over memory: a few integers, computed for each query tile, bound a few loops.
+No table and no pass over memory: a few integers, computed for each tile, bound a few loops.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.nodes import INDEX_NAMES, Node
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param, parts, select, smallest
 from flashgen.expr.prove.integers import divisors
-from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, KV_LEN, Q_BEGIN, Q_LEN, ZERO, Facts
+from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, K_BEGIN, KEYS, KV_LEN, Q_BEGIN, Q_LEN, ROWS, ZERO, Facts, Side
 from flashgen.expr.tiles.cuda import Printer, RangeText, number
 from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.extents import text as pairing_text
@@ -24,13 +25,13 @@ from flashgen.expr.tiles.spans import MAX_STRIPS, Combiner, Span, Strip
 if TYPE_CHECKING:
     from flashgen.spec import Tensor
 
-Q_LAST_STEP = ("q_last", smallest(Q_BEGIN + BLOCK_M, Q_LEN) - 1)
+LASTS = {"q_last": smallest(Q_BEGIN + BLOCK_M, Q_LEN) - 1, "k_last": smallest(K_BEGIN + BLOCK_N, KV_LEN) - 1}
 EMPTY, PARTIAL, FULL = range(3)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Key tiles [begin, end); `masked` tells whether the mask is tested inside."""
+    """Tiles [begin, end); `masked` tells whether the mask is tested inside."""
 
     begin: Int
     end: Int
@@ -38,11 +39,10 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class KeyRanges:
-    """Straight-line code (`steps`, in order) and the loops over key tiles that it bounds, ascending and disjoint; other tiles are empty.
+class TileRanges:
+    """Straight-line code (`steps`, in order) and the loops over tiles that it bounds, ascending and disjoint; other tiles are empty."""
 
-    In a loop that is not masked all keys are below kv_len and visible to every row below q_len.
-    """
+    side: ClassVar[Side]
 
     block_m: int
     block_n: int
@@ -56,12 +56,13 @@ class KeyRanges:
 
     @property
     def uniform(self) -> bool:
-        """True if all query tiles have the same number of key tiles, whatever their rows, head and batch."""
-        return not self.pairings and _live(self.steps, self.loops).isdisjoint(("q_begin", "q_last", "b", "h", "hk"))
+        """True if every tile of the other index has as many tiles, whichever it is, and whatever its head and batch."""
+        varying = (str(self.side.first), str(self.side.last), "b", "h", "hk")
+        return not self.pairings and _live(self.steps, self.loops).isdisjoint(varying)
 
     @property
     def tail(self) -> bool:
-        """True if only the last key tile is ever tested, alike for all query tiles: the keys end inside it."""
+        """True if only the last tile is ever tested, alike for all tiles of the other index: the sequence ends inside it."""
         return self.uniform and [loop.masked for loop in self.loops] == [False, True]
 
     @property
@@ -70,29 +71,32 @@ class KeyRanges:
         return all(left.end == right.begin for left, right in pairwise(self.loops))
 
     def evaluate(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Begin and end of every loop: [loops, q_tiles]. `values` holds b, h, hk, params and tensors by name, those that are read.
+        """Begin and end of every loop: [loops, tiles of the other index]. `values` holds b, h, hk, params and tensors by name, those that
+        are read.
 
         Raises ValueError if a parameter that divides is not positive.
         """
         for name in self.requires:
             if values[name] < 1:
                 raise ValueError(f"{name} is {values[name]}, but it divides: give at least 1")
-        q_begin = np.arange(0, q_len, self.block_m, dtype=np.int64)
-        known = {"q_begin": q_begin, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": self.block_m, "BLOCK_N": self.block_n}
+        length, block = (q_len, self.block_m) if self.side is KEYS else (kv_len, self.block_n)
+        first = np.arange(0, length, block, dtype=np.int64)
+        known = {str(self.side.first): first, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": self.block_m, "BLOCK_N": self.block_n}
         lookup = {name if name in INDEX_NAMES else param(name): value for name, value in values.items()} | known
         for pairing in self.pairings:
             lookup |= pairing.evaluate(q_len, kv_len, self.block_m, self.block_n, lookup)
         for name, value in self.steps:
             lookup[name] = number(value, lookup)
-        shape = (2, len(self.loops), len(q_begin))
+        shape = (2, len(self.loops), len(first))
         bounds = np.empty(shape, np.int64)
         for i, loop in enumerate(self.loops):
             bounds[0, i], bounds[1, i] = number(loop.begin, lookup), number(loop.end, lookup)
         return bounds[0], bounds[1]
 
     def cuda(self) -> RangeText:
-        """The ranges as text; in scope: p, batch, head, kv_head, q_begin, rows, pairings, BLOCK_N, floor_div, floor_mod, min, max."""
-        facts = Facts(self.block_m, self.block_n, map(param, self.requires))
+        """The ranges as text; in scope: p, batch, head, kv_head, BLOCK_N, floor_div, floor_mod, min, max; q_begin, rows and pairings, or of
+        query tiles for a key tile k_begin and BLOCK_M."""
+        facts = Facts(self.block_m, self.block_n, map(param, self.requires), self.side)
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
         of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
         of_pairings.known |= facts.known
@@ -104,18 +108,18 @@ class KeyRanges:
         lines = []
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
-            if name != Q_LAST_STEP[0]:
+            if name not in LASTS:
                 facts.let(name, value)
         loops = tuple((printer.narrow(loop.begin), printer.narrow(loop.end), loop.masked) for loop in self.loops)
         return RangeText(lines=tuple(lines), loops=loops, pairings=pairings, contiguous=self.contiguous)
 
     def classes(self, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
-        """0 never loaded, 1 masked, 2 not masked: [q_tiles, kv_tiles]."""
-        return next(self.bands(q_len, kv_len, values, max(1, q_len)))
+        """0 never loaded, 1 masked, 2 not masked: [tiles of the other index, tiles]."""
+        return next(self.bands(q_len, kv_len, values, max(1, q_len, kv_len)))
 
     def bands(self, q_len: int, kv_len: int, values: Mapping[str, Any], rows: int) -> Iterator[NDArray[np.int8]]:
-        """The classes of so many query tiles at a time, one band after another: a grid for long sequences is larger than a memory."""
-        columns = -(-kv_len // self.block_n)
+        """The classes of some tiles of the other index at a time, band after band: of long sequences all are larger than a memory."""
+        columns = -(-kv_len // self.block_n) if self.side is KEYS else -(-q_len // self.block_m)
         begin, end = np.clip(self.evaluate(q_len, kv_len, values), 0, columns)
         for top in range(0, max(1, begin.shape[1]), rows):
             bounds = begin[:, top : top + rows].T.tolist(), end[:, top : top + rows].T.tolist()
@@ -138,6 +142,23 @@ class KeyRanges:
         return {"pairings": pairings, "steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
 
 
+@dataclass(frozen=True)
+class KeyRanges(TileRanges):
+    """The key tiles of a query tile. In a loop that is not masked all keys are below kv_len and visible to every row below q_len."""
+
+    side = KEYS
+
+
+@dataclass(frozen=True)
+class RowRanges(TileRanges):
+    """The query tiles of a key tile. In a loop that is not masked all rows and keys are below their lengths, and every pair is visible."""
+
+    side = ROWS
+
+
+Found = TypeVar("Found", bound=TileRanges)
+
+
 def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), own: frozenset[str] = frozenset()) -> KeyRanges:
     """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read, `own`
     the lengths that each sequence has of its own.
@@ -151,17 +172,38 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
     const int tail = full_end / BLOCK_N;
     """
-    requires = divisors(mask)
-    facts = Facts(block_m, block_n, map(param, requires))
+    return _ranges(KeyRanges, mask, block_m, block_n, tensors, own)
+
+
+def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> RowRanges:
+    """The query tiles, of block_m rows, that meet a tile of block_n keys; arguments as of `analyse`.
+
+    >>> from flashgen.expr.language.nodes import Call, Name
+    >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
+    >>> found = row_ranges(causal, 64, 128).cuda()
+    >>> found.lines[2], found.loops
+    ('const int first = k_begin / BLOCK_M;', (('first', 'body', True), ('body', 'tail', False), ('tail', 'last', True)))
+    """
+    return _ranges(RowRanges, mask, block_m, block_n, tensors)
+
+
+def _ranges(
+    kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]", own: frozenset[str] = frozenset()
+) -> Found:
+    requires, side = divisors(mask), kind.side
+    facts = Facts(block_m, block_n, map(param, requires), side)
     combiner = Combiner(facts)
     solver = Solver(combiner, paired=not own)
-    strips = combiner.condense(solver.strips(mask), MAX_STRIPS)
+    strips = solver.strips(mask)
+    if side is ROWS:  # no row sees the keys beyond the last
+        strips = combiner.every([strips, [Strip(combiner.all, solver.guard(K_BEGIN + BLOCK_N - KV_LEN))]])
+    strips = combiner.condense(strips, MAX_STRIPS)
     loops = tuple(_lay_out(facts, *combiner.ordered(strips)))
-    steps = (Q_LAST_STEP, *facts.meanings.items())
+    steps = ((str(side.last), LASTS[str(side.last)]), *facts.meanings.items())
     live = _live(steps, loops)
     kept = tuple(step for step in steps if step[0] in live)
     pairings = tuple(p for p in solver.pairings if not live.isdisjoint(p.members))
-    return KeyRanges(
+    return kind(
         block_m=block_m,
         block_n=block_n,
         steps=kept,
@@ -186,16 +228,16 @@ def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[
 def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
     """The loops of all strips, from left to right: masked head, unmasked body, masked tail. Each begins where the one before it stopped."""
     loops, cursor = [], ZERO
-    for i, ((begin, end, full_begin, full_end), regular) in enumerate(_keys(facts, strips, in_order)):
+    for i, ((begin, end, full_begin, full_end), regular) in enumerate(_places(facts, strips, in_order)):
         suffix = f"_{i}" if len(strips) > 1 else ""
-        first = facts.let(f"first{suffix}", facts.largest(cursor, begin // BLOCK_N))
+        first = facts.let(f"first{suffix}", facts.largest(cursor, begin // facts.side.block))
         # Rounding begin down and end up would make a tile of an empty span.
-        last = _tiles(end) if regular else select(end - begin, first, _tiles(end))
+        last = _tiles(facts, end) if regular else select(end - begin, first, _tiles(facts, end))
         last = facts.let(f"last{suffix}", facts.largest(first, last) if cursor != ZERO else last)
         body = tail = first
         if full_end != ZERO:
-            body = facts.let(f"body{suffix}", facts.smallest(last, facts.largest(first, _tiles(full_begin))))
-            tail = facts.let(f"tail{suffix}", facts.smallest(last, facts.largest(body, full_end // BLOCK_N)))
+            body = facts.let(f"body{suffix}", facts.smallest(last, facts.largest(first, _tiles(facts, full_begin))))
+            tail = facts.let(f"tail{suffix}", facts.smallest(last, facts.largest(body, full_end // facts.side.block)))
         for a, b, masked in ((first, body, True), (body, tail, False), (tail, last, True)):
             if not facts.nonnegative(a - b):
                 loops.append(Loop(a, b, masked))
@@ -203,13 +245,13 @@ def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
     return loops
 
 
-def _tiles(keys: Int) -> Int:
-    return ZERO if keys == ZERO else (keys + BLOCK_N - 1) // BLOCK_N
+def _tiles(facts: Facts, places: Int) -> Int:
+    return ZERO if places == ZERO else (places + facts.side.block - 1) // facts.side.block
 
 
-def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
-    """For every strip, ordered by begin: begin and end of its keys and of the certain ones, and true if begin < end or both are 0."""
-    labels = ("keys_begin", "keys_end", "full_begin", "full_end")
+def _places(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
+    """For every strip, ordered by begin: begin and end of its places and of the certain ones, and true if begin < end or both are 0."""
+    labels = (f"{facts.side.along}_begin", f"{facts.side.along}_end", "full_begin", "full_end")
     rows: list[list[Int]] = []
     for i, strip in enumerate(strips):
         suffix = f"_{i}" if len(strips) > 1 else ""
@@ -232,6 +274,6 @@ def _keys(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[
 
 
 def _clip(facts: Facts, span: Span) -> tuple[Int, Int]:
-    """Inside [0, kv_len], so that what follows is 32-bit."""
-    begin = span.begin if facts.extent(span.begin)[1] <= MAX_LENGTH else facts.smallest(span.begin, KV_LEN)
+    """Inside [0, length], so that what follows is 32-bit."""
+    begin = span.begin if facts.extent(span.begin)[1] <= MAX_LENGTH else facts.smallest(span.begin, facts.side.length)
     return begin, facts.largest(ZERO, span.end)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 
 from flashgen.errors import SpecError
 from flashgen.expr.prove.affine import param
+from flashgen.expr.prove.intervals import KEYS
 from flashgen.expr.tiles.cuda import number
-from tests.expr.masks import EXACT, MASKS, PARAMS, RELAXED, ranges_of
+from tests.expr.masks import EXACT, MASKS, PARAMS, RELAXED, ranges_of, rows_of
 
 HEADER = """\
 #include <algorithm>
@@ -61,13 +62,13 @@ def function(i, found):
     body = [*text.lines, *(f'printf("%d %d ", {begin}, {end});' for begin, end, _ in text.loops)]
     sizes = f"constexpr int BLOCK_M = {found.block_m}, BLOCK_N = {found.block_n}, rows = BLOCK_M;"
     sizes += "".join(f" const int4 {x.name} = *p.{x.name};" for x in text.pairings)
-    return "\n  ".join([f"void k{i}(const Params& p, int batch, int head, int kv_head, int q_begin) {{", sizes, *body]) + "\n}\n"
+    return "\n  ".join([f"void k{i}(const Params& p, int batch, int head, int kv_head, int {found.side.first}) {{", sizes, *body]) + "\n}\n"
 
 
-def at_tile(found, q_begin, q_len, kv_len, given_values):
-    """The loops of one query tile; evaluate() would hold all of them."""
+def at_tile(found, begin, q_len, kv_len, given_values):
+    """The loops of one query tile, or key tile; evaluate() would hold all of them."""
     known = {key if key in ("b", "h", "hk") or "." in key else param(key): x for key, x in given_values.items()}
-    known |= {"q_begin": q_begin, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": found.block_m, "BLOCK_N": found.block_n}
+    known |= {str(found.side.first): begin, "q_len": q_len, "kv_len": kv_len, "BLOCK_M": found.block_m, "BLOCK_N": found.block_n}
     with np.errstate(over="raise"):
         for name, value in found.steps:
             known[name] = number(value, known)
@@ -107,7 +108,8 @@ def test_cuda_text_agrees_with_numpy(tmp_path):
     found = []
     for text in texts:
         try:
-            found.append(ranges_of(text, rng.choice([1, 5, 64, 128]), rng.choice([1, 7, 64, 96, 128])))
+            of = rng.choice([ranges_of, rows_of])
+            found.append(of(text, rng.choice([1, 5, 64, 128]), rng.choice([1, 7, 64, 96, 128])))
         except SpecError:
             continue
     table = f"void (*const KERNELS[])(const Params&, int, int, int, int) = {{{', '.join(f'k{i}' for i in range(len(found)))}}};\n"
@@ -119,12 +121,14 @@ def test_cuda_text_agrees_with_numpy(tmp_path):
         for trial in range(60):
             top = [70, 5000, 2**30][trial % 3]
             q_len, kv_len = rng.choice([rng.randint(1, top), top]), rng.choice([0, rng.randint(0, top), top])
-            q_begin, given_values = rng.randrange(-(-q_len // x.block_m)) * x.block_m, random_values(rng, top, kv_len)
-            sent = [i, q_begin, *(given_values[key] for key in ("b", "h", "hk")), q_len, kv_len, *(given_values[key] for key in PARAMS)]
+            kv_len = kv_len if x.side is KEYS else max(1, kv_len)  # else there is no key tile
+            length, block = (q_len, x.block_m) if x.side is KEYS else (kv_len, x.block_n)
+            begin, given_values = rng.randrange(-(-length // block) or 1) * block, random_values(rng, top, kv_len)
+            sent = [i, begin, *(given_values[key] for key in ("b", "h", "hk")), q_len, kv_len, *(given_values[key] for key in PARAMS)]
             sent += [int(value) for key in ("lens", "starts", "flags") for value in given_values[key].ravel()]
             sent += [given_values[f"seen_{i}.{field}"] for i in range(2) for field in "xyzw"]
             lines.append(" ".join(map(str, sent)))
-            expected.append(at_tile(x, q_begin, q_len, kv_len, given_values))
+            expected.append(at_tile(x, begin, q_len, kv_len, given_values))
     output = subprocess.run([tmp_path / "keys"], input="\n".join(lines), capture_output=True, text=True, check=True).stdout
     assert len(found) > 100
     assert [line.strip() for line in output.splitlines()] == expected
