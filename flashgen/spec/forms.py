@@ -12,7 +12,7 @@ from flashgen.spec.faults import expected, refusal
 from flashgen.spec.layout import LAYOUTS
 from flashgen.spec.model import SCHEDULES, SOFTMAXES
 from flashgen.spec.outputs import OUTPUTS
-from flashgen.spec.words import free_name, name_fault, value_name_fault
+from flashgen.spec.words import free_name, let_name_fault, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
@@ -101,6 +101,10 @@ def name(given: object) -> str:
 def value_name(given: object) -> str:
     """The name of a param or tensor."""
     return _named(given, value_name_fault)
+
+
+def let_name(given: object) -> str:
+    return _named(given, let_name_fault)
 
 
 def _named(given: object, fault: Callable[[str], str]) -> str:

@@ -68,6 +68,14 @@ class Lengths(Tensor):
 
 
 @dataclass(frozen=True)
+class Let:
+    """A named subexpression, which may name those above it."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Block:
     """Query rows and keys of a tile; None: the planner chooses."""
 
@@ -135,6 +143,7 @@ class Spec:
     deterministic: bool  # gradients are the same bits in every run
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
+    let: tuple[Let, ...]
     outputs: tuple[str, ...]
     block: Block
     stages: int | None
@@ -202,12 +211,12 @@ class Spec:
         """The position of a key's value: `mask`, `params.softcap`. Without a file, the value itself stands for it."""
         text: Any = self
         for name in path.split("."):
-            text = getattr(text, name, None)
+            text = next((one.text for one in text if one.name == name), None) if isinstance(text, tuple) else getattr(text, name, None)
         place = self.positions.get(tuple(path.split(".")))
         return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
     def name_position(self, key: str, name: str) -> Position:
-        """The position of the name of a param or tensor: `name_position("params", "softcap")`."""
+        """The position of the name of a param, a tensor or a let: `name_position("params", "softcap")`."""
         return self.positions.get((key, name, KEY)) or Position(f"<{key}>", 1, 1, name)
 
     def to_json(self) -> dict[str, Any]:
@@ -215,7 +224,7 @@ class Spec:
         precision = None if self.precision == "ieee" else self.precision
         others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
         optional = {"precision": precision, **{key: getattr(self, key) for key in others}}
-        plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
+        plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "let", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         flags = {key: True for key in ("backward", "deterministic") if getattr(self, key)}
         return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}, **flags}
@@ -239,6 +248,8 @@ def _plain(value: Any) -> Any:
             return {p.name: {"default": defaults[p.name], "grad": True} if p.grad else defaults[p.name] for p in value}
         case (Tensor(), *_):
             return {t.name: {"shape": list(t.shape), "dtype": t.dtype} | ({"grad": True} if t.grad else {}) for t in value}
+        case (Let(), *_):
+            return {one.name: one.text for one in value}
         case ():
             return {}
     return value

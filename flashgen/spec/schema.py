@@ -1,6 +1,7 @@
 """The keys of a spec, as pydantic models: they check what YAML or Python gives, and are the JSON Schema that editors read."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,7 +23,7 @@ from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS
-from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Param, Path, Schedule, Softmax, Tensor
+from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Path, Schedule, Softmax, Tensor
 from flashgen.spec.outputs import OUTPUTS
 
 
@@ -41,6 +42,7 @@ Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=
 Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
 Expression = Annotated[str, BeforeValidator(forms.expression)]
 ValueName = Annotated[str, BeforeValidator(forms.value_name)]
+LetName = Annotated[str, BeforeValidator(forms.let_name)]
 Flag = Annotated[bool, BeforeValidator(forms.flag)]
 
 
@@ -126,6 +128,10 @@ def _tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
     return tuple(Tensor(name=name, shape=keys.shape, dtype=keys.dtype, grad=keys.grad) for name, keys in given.items())
 
 
+def _let(given: dict[str, str]) -> tuple[Let, ...]:
+    return tuple(Let(name=name, text=text) for name, text in given.items())
+
+
 class SpecKeys(Closed):
     """An attention variant. Only dtype and head_dim are required."""
 
@@ -163,6 +169,9 @@ class SpecKeys(Closed):
     ] = Field({}, validate_default=True, description="run-time scalars, each with its default, or with {default: 50.0, grad: true}")
     tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(_tensors)] = Field(
         {}, validate_default=True, description="run-time arrays of the expressions"
+    )
+    let: Annotated[dict[LetName, Expression], AfterValidator(_let)] = Field(
+        {}, validate_default=True, description="named subexpressions, each of those above it", examples=["{d: q_idx - kv_idx}"]
     )
     outputs: Annotated[
         tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal.__getitem__(tuple(OUTPUTS))])
@@ -229,13 +238,14 @@ class SpecKeys(Closed):
                 )
         return given
 
-    @field_validator("tensors")
+    @field_validator("tensors", "let")
     @classmethod
-    def _apart(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
-        for tensor in tensors:
-            if tensor.name in {p.name for p in info.data.get("params", ())}:
-                raise refusal(f"{tensor.name!r} is a param too", "a param and a tensor cannot share a name", within=(tensor.name, KEY))
-        return tensors
+    def _apart(cls, given: tuple[Tensor | Let, ...], info: ValidationInfo) -> tuple[Tensor | Let, ...]:
+        for one, kind in product(given, ("param", "tensor")):
+            if any(one.name == other.name and one is not other for other in info.data.get(f"{kind}s", ())):
+                what = "tensor" if isinstance(one, Tensor) else "let"
+                raise refusal(f"{one.name!r} is a {kind} too", f"a {kind} and a {what} cannot share a name", within=(one.name, KEY))
+        return given
 
 
 _MAPPINGS: dict[str | int, type[Closed]] = {

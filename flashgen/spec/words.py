@@ -30,6 +30,8 @@ do dlse seed offset check kv_lens cu_seqlens_q cu_seqlens_k block_table k_scale 
 """
 CALL_WORDS = frozenset(_CALL.split())
 
+OF_SCALE = frozenset({"d"})  # words of scale alone, where they go before a let
+
 
 def argument(name: str) -> str:
     """The name of a param or tensor wherever names of flashgen's own stand beside it, none of which begins so."""
@@ -63,6 +65,11 @@ def value_name_fault(name: str) -> str:
     if name in CALL_WORDS:
         return "is kept for an argument of calls"
     return _identifier_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
+
+
+def let_name_fault(name: str) -> str:
+    """The reason why a let cannot have this name; empty if it can."""
+    return "" if name in OF_SCALE else value_name_fault(name)
 
 
 def free_name(name: str, fault: Callable[[str], str]) -> str:

@@ -4,7 +4,7 @@ import ast
 import re
 
 from flashgen.errors import Position, SpecError
-from flashgen.expr.language.scope import MAX_DEPTH, MAX_TEXT, allowed
+from flashgen.expr.language.scope import HINTS, MAX_DEPTH, MAX_TEXT, TITLES, allowed
 
 
 class Located:
@@ -37,6 +37,10 @@ class Located:
             line = before.count("\n") + 1
             position = Position(self.position.file, self.position.line + line, len(tail) + 1, self.text.split("\n")[line])
         return SpecError(message, position, hint)
+
+    def foreign(self, at: ast.expr | int, kind: type) -> SpecError:
+        """The refusal of what Python has and the language has not."""
+        return self.error(at, f"{TITLES.get(kind, kind.__name__.lower())} is not part of the language", HINTS.get(kind, allowed()))
 
     def error_of(self, function: str, message: str, hint: str = "") -> SpecError:
         """A mistake at the first call of a function; at the beginning of a text that does not name it."""

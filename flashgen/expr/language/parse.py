@@ -2,11 +2,13 @@
 
 import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
+from itertools import takewhile
 from typing import Literal
 
 from flashgen.dtypes import float32, float32_fault
-from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.errors import Position, did_you_mean
 from flashgen.expr.language.claims import Claim
 from flashgen.expr.language.fold import as_float, fold, join
 from flashgen.expr.language.function import Defined, Function
@@ -16,7 +18,6 @@ from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.scope import (
     EXAMPLES,
-    HINTS,
     MAX_DEPTH,
     MAX_INT,
     MAX_NODES,
@@ -25,10 +26,10 @@ from flashgen.expr.language.scope import (
     OPERATORS,
     OWN_S,
     PARENTHESES,
-    TITLES,
     WORDS,
     Scope,
     allowed,
+    usage,
 )
 
 
@@ -41,6 +42,7 @@ class Parser(Located):
         self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
         self.depth = self.size = 0
         self.claims: list[Claim] = []
+        self.let: dict[str, Node] = {}  # what those that it names stand for
 
     def read(self, type: Type | None = None) -> Node:
         """The node; of `type` if one is given, with an integer taken as a float."""
@@ -83,9 +85,6 @@ class Parser(Located):
             self.claim("exact", tree, node)
         return node
 
-    def foreign(self, at: ast.expr | int, kind: type) -> SpecError:
-        return self.error(at, f"{TITLES.get(kind, kind.__name__.lower())} is not part of the language", HINTS.get(kind, allowed()))
-
     def grow(self, count: int, tree: ast.expr) -> None:
         self.size += count
         if self.size > MAX_NODES:
@@ -112,6 +111,8 @@ class Parser(Located):
             return bound
         if found := self.scope.params.get(name) or self.scope.names.get(name):
             return Name(name, found)
+        if name in self.scope.let:
+            return self.subexpression(tree, name)
         if name in self.scope.tensors:
             rank = len(self.scope.tensors[name][1])
             raise self.error(tree, f"{name} is a tensor", f"index it: {name}[{', '.join('ijklmnop'[:rank])}], {rank} in all")
@@ -120,6 +121,16 @@ class Parser(Located):
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, [])
         raise self.error(tree, f"unknown name {name!r}", "only score reads s" if name == "s" else did_you_mean(name, self.scope.known))
+
+    def subexpression(self, tree: ast.expr, name: str) -> Node:
+        """The node that a let stands for; what is to be proved of it is so once a text."""
+        if name not in self.let:
+            earlier = dict(takewhile(lambda one: one[0] != name, self.scope.let.items()))
+            part = Parser(replace(self.scope, let=earlier), *self.scope.let[name])
+            self.let |= {name: part.read(), **part.let}
+            self.claims += part.claims
+        self.grow(sum(1 for _ in walk(self.let[name])), tree)
+        return self.let[name]
 
     def load(self, tree: ast.expr, name: str, index: ast.expr) -> Node:
         bound = self.bound.get(name)
@@ -283,10 +294,3 @@ class Parser(Located):
         if node.type == "bool":
             raise self.error(tree, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
         return node
-
-
-def usage(name: str) -> str:
-    """A function or a named mask as it is written, with its parameters."""
-    if name in MASKS:
-        return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
-    return f"{name}({', '.join(FUNCTIONS[name].parameters)})"

@@ -1,7 +1,7 @@
 """Reads score, mask and scale of a spec as typed nodes."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flashgen.errors import SpecError
@@ -9,6 +9,7 @@ from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope, words
+from flashgen.spec.words import OF_SCALE
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -38,16 +39,18 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
     _check_names(spec)
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
     tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
+    let = {one.name: (one.text, spec.position(f"let.{one.name}")) for one in spec.let}
+    scope = Scope(params, tensors, let=let)
     parts = {
-        "score": Parser(Scope(params, tensors, {**INDICES, "s": "float"}), spec.score, spec.position("score")),
-        "mask": Parser(Scope(params, tensors), spec.mask, spec.position("mask")),
-        "scale": Parser(Scope(params, names={"d": "int"}, masks=False), spec.scale or "1/sqrt(d)", spec.position("scale")),
+        "score": Parser(replace(scope, names={**INDICES, "s": "float"}), spec.score, spec.position("score")),
+        "mask": Parser(scope, spec.mask, spec.position("mask")),
+        "scale": Parser(Scope(params, names={"d": "int"}, masks=False, let=let), spec.scale or "1/sqrt(d)", spec.position("scale")),
     }
     if spec.softmax.sink is not None:
         uniform: dict[str, Type] = dict.fromkeys(UNIFORM_NAMES, "int")
-        parts["sink"] = Parser(Scope(params, tensors, uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
+        parts["sink"] = Parser(replace(scope, names=uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
-    _check_read(spec, read.values())
+    _check_read(spec, read.values(), {name for part in parts.values() for name in part.let})
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
     claims = tuple((part.scope, tuple(part.claims)) for part in parts.values())
     return Expressions(read["score"], read["mask"], scale, sink=read.get("sink")), claims
@@ -57,28 +60,29 @@ def _with_head_dim(node: Node, d: int) -> Node:
     return Const(d, "int") if node == Name("d", "int") else rebuild(node, lambda child: _with_head_dim(child, d))
 
 
+def _declared(spec: "Spec") -> Iterator[tuple[str, str, str]]:
+    """The key, the kind and the name of each param, tensor and let."""
+    yield from (("params", "param", one.name) for one in spec.params)
+    yield from (("tensors", "tensor", one.name) for one in spec.tensors)
+    yield from (("let", "let", one.name) for one in spec.let)
+
+
 def _check_names(spec: "Spec") -> None:
-    """Raises SpecError for the first param or tensor that is called like a function or a named mask, at its name."""
+    """Raises SpecError for the first param, tensor or let that is called like a function or a named mask, at its name."""
     taken = words()
-    for kind, declared in (("params", spec.params), ("tensors", spec.tensors)):
-        for one in declared:
-            if one.name in taken:
-                place = spec.name_position(kind, one.name)
-                raise SpecError(
-                    f"{kind}.{one.name}: {one.name!r} is a word of the expression language", place, f"for example my_{one.name}"
-                )
+    for key, kind, name in _declared(spec):
+        if name in taken and not (kind == "let" and name in OF_SCALE):
+            place = spec.name_position(key, name)
+            raise SpecError(f"{key}.{name}: {name!r} is a word of the expression language", place, f"for example my_{name}")
 
 
-def _check_read(spec: "Spec", expressions: Iterable[Node]) -> None:
-    """Raises SpecError for the first param or tensor that no expression reads, at its name."""
+def _check_read(spec: "Spec", expressions: Iterable[Node], let: set[str]) -> None:
+    """Raises SpecError for the first param, tensor or let that no expression reads, at its name. `let`: those that are read."""
     read = {name for node in expressions for name in _names(node)}
-    for kind, declared in (("param", spec.params), ("tensor", spec.tensors)):
-        for one in declared:
-            if one.name not in read:
-                place = spec.name_position(f"{kind}s", one.name)
-                raise SpecError(
-                    f"no expression reads the {kind} {one.name!r}", place, "leave it out, or name it in score, mask, scale or sink"
-                )
+    for key, kind, name in _declared(spec):
+        if name not in (let if kind == "let" else read):
+            hint = "leave it out, or name it in score, mask, scale or sink"
+            raise SpecError(f"no expression reads the {kind} {name!r}", spec.name_position(key, name), hint)
 
 
 def _names(node: Node) -> Iterator[str]:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from flashgen.errors import Position
 from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import INDEX_NAMES, Type
@@ -85,16 +86,24 @@ def allowed() -> str:
     return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
 
 
+def usage(name: str) -> str:
+    """A function or a named mask as it is written, with its parameters."""
+    if name in MASKS:
+        return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
+    return f"{name}({', '.join(FUNCTIONS[name].parameters)})"
+
+
 @dataclass(frozen=True)
 class Scope:
-    """The names that an expression may read: params and others with their types, tensors with type and shape, named masks."""
+    """The names that an expression may read: params and others by type, tensors by type and shape, named masks, subexpressions."""
 
     params: Mapping[str, Type] = field(default_factory=dict)
     tensors: Mapping[str, tuple[Type, tuple[str | int, ...]]] = field(default_factory=dict)
     names: Mapping[str, Type] = field(default_factory=lambda: INDICES)
     masks: bool = True
+    let: Mapping[str, tuple[str, Position]] = field(default_factory=dict)  # named subexpressions, each of those before it
 
     @property
     def known(self) -> list[str]:
         """Every word it understands."""
-        return [*self.names, *self.params, *self.tensors, *(MASKS if self.masks else ()), *FUNCTIONS]
+        return [*self.names, *self.params, *self.tensors, *self.let, *(MASKS if self.masks else ()), *FUNCTIONS]
