@@ -211,7 +211,8 @@ class Spec:
         """The position of a key's value: `mask`, `params.softcap`. Without a file, the value itself stands for it."""
         text: Any = self
         for name in path.split("."):
-            text = next((one.text for one in text if one.name == name), None) if isinstance(text, tuple) else getattr(text, name, None)
+            text = {one.name: one for one in text}.get(name) if isinstance(text, tuple) else getattr(text, name, None)
+        text = text.text if isinstance(text, Let) else text
         place = self.positions.get(tuple(path.split(".")))
         return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
