@@ -67,7 +67,8 @@ def replaced(spec: Spec) -> Spec:
 
 def _check(spec: Spec) -> None:
     """Raises PlanError for what no backward does yet."""
-    if spec.deterministic:
-        raise PlanError("deterministic: true: no kernel sums the gradient of q in a fixed order yet; leave it out")
+    if spec.deterministic and spec.with_grad:
+        name = spec.with_grad[0].name
+        raise PlanError(f"deterministic: true: the gradient of {name} is summed in any order; leave its grad or deterministic out")
     if spec.out_dtype not in (None, spec.dtype):
         raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")

@@ -1,6 +1,6 @@
 """Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
-from flashgen.plan.kernel import WARPGROUP_ROWS
+from flashgen.plan.kernel import WARPGROUP_ROWS, Attention
 from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import schedule_text
@@ -19,7 +19,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
         ("mask", program.holes.mask.text),
         *([("planes", program.planes.text)] if program.planes else []),
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
-        *(_forward(program) if program.attentions else _backward()),
+        *(_forward(program) if isinstance(program.main, Attention) else _backward(program)),
         ("shared", f"{shared} | {program.main.pipeline.stages_text}    {taken} of {most} bytes"),
     ]
 
@@ -34,11 +34,13 @@ def _forward(program: Program) -> list[tuple[str, str]]:
     return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
 
 
-def _backward() -> list[tuple[str, str]]:
+def _backward(program: Program) -> list[tuple[str, str]]:
+    added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
+    alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
     return [
         ("queries", "of a key tile: all tiles of every query head that shares it, the mask tested in each"),
         ("order", "a block a key tile, head by head"),
-        ("sums", "dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order"),
+        ("sums", f"dk, dv in registers; {alone}"),
     ]
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
 from flashgen.expr.tiles.cuda import RangeText
+from flashgen.plan.kernel import Backward
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -45,6 +46,8 @@ def render(program: Program) -> Source:
     context = {"program": program, "holes": program.holes, "digest": program.digest, "version": _version()}
     if program.attentions:
         context["keys"] = _keys(program)
+    if isinstance(program.main, Backward):
+        context["rows"] = RangeText((), (("0", "(p.q_len + BLOCK_M - 1) / BLOCK_M", True),))
     env.filters["description"] = describe
     text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():

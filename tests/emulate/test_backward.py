@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import emulate_backward
+from flashgen.errors import PlanError
 from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
@@ -99,6 +100,24 @@ def test_gradients_of_tensors_and_params():
     )
     values = {"slopes": tensor(4), "bias": tensor(1, 90), "gate": tensor(2, 70), "table": tensor(9), "pairs": tensor(70, 90)}
     check(spec, (2, 4, 2, 70, 90), **values)
+
+
+@pytest.mark.parametrize("mask", ["causal", "document(ids)"])
+def test_deterministic_is_the_same_in_any_order(mask):
+    """The blocks of a kernel may run in any order, which the seed draws; 1: as early as copies can arrive."""
+    tensors = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}} if "ids" in mask else {}
+    spec = Spec(head_dim={"qk": 32, "v": 16}, dtype="bfloat16", mask=mask, tensors=tensors, backward=True, deterministic=True)
+    values = {name: np.repeat(np.int32([[0, 1, 2]]), 47, axis=1)[:, :140] for name in tensors}
+    arrays = given(spec, 1, 4, 2, 140, 140, **values)
+    once, again = (run(spec, arrays, seed=seed, **values) for seed in (0, 5))
+    assert all((once[name] == again[name]).all() for name in once)
+
+
+def test_a_gradient_of_a_tensor_in_a_fixed_order_is_refused():
+    tensors = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
+    spec = Spec(head_dim=16, dtype="float16", score="s + bias[h, kv_idx]", tensors=tensors, backward=True, deterministic=True)
+    with pytest.raises(PlanError, match="the gradient of bias is summed in any order"):
+        plan_backward(spec, "sm_80")
 
 
 @pytest.mark.parametrize(("score", "softmax"), [("gelu(s)", "none"), ("sqrt(abs(s))", "softmax"), ("2.0 * s", "off_by_one")])

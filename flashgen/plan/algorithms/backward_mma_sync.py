@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from flashgen.expr import analyse
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.engines.mma_sync import with_blocks
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments
+from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, query_tiles, section_argument
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
+from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
@@ -50,7 +52,8 @@ class BackwardMmaSync(BackwardStrategy):
         rows, threads = tile.block_m // (16 * warps), 32 * warps
         gradients = tile.block_n * (tile.qk_columns + tile.v_columns) // threads
         holes = problem.holes
-        registers = gradients + 2 * rows * tile.block_n // 2 + 4 * (rows + 1) + holes.read_registers(tile.block_n)
+        kept = max(gradients, rows * tile.qk_columns // 2 if problem.spec.deterministic else 0)
+        registers = kept + 2 * rows * tile.block_n // 2 + 4 * (rows + 1) + holes.read_registers(tile.block_n)
         if registers > FRAGMENTS:
             return f"s, dp, dk and dv take {registers} registers a thread, {FRAGMENTS} can be held"
         return None
@@ -79,12 +82,22 @@ class BackwardMmaSync(BackwardStrategy):
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """A block a key tile of a key/value head."""
-        tile = draft.tile
+        tile, alone = draft.tile, problem.spec.deterministic
         grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"))
         kernel = replace(draft.backward(grid), column_warps=column_warps(tile, draft.workers.warps))
-        before = delta(tile)
-        main = Parts((kernel,), (*_arrays(problem.spec), *before.arguments, *_others(problem.spec)))
-        return replace(main, kernels=(*before.kernels, kernel), scratch=before.scratch).followed(finish_queries(tile))
+        before = delta(tile, summed=not alone)
+        parts = Parts((*before.kernels, kernel), (*_arrays(problem.spec), *before.arguments, *_others(problem.spec)), before.scratch)
+        return _followed_by_queries(problem, draft, parts) if alone else parts.followed(finish_queries(tile))
+
+
+def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
+    """The kernels before one more, which sums dq in the order of the keys: a block a query tile, with the tile and the places of theirs."""
+    tile = draft.tile
+    ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors)
+    dealing = DealingPlan(longest_first=not problem.seen.uniform)
+    kernel = replace(draft, dealing=dealing).attention("backward_queries", Grid(draft.workers.threads, query_tiles(tile)), ranges)
+    kernel = replace(kernel, smem=replace(kernel.smem, regions=()))  # they are those of the other kernel
+    return parts.followed(Parts((kernel,), (section_argument(),))).preceded(key_ranges(ranges, early=False, pieces=1))
 
 
 _SUM_BYTES = 16  # a clock that a multiprocessor adds to memory

@@ -36,7 +36,12 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     for name in ("q_len", "kv_len", "heads", "batch"):
         yield Argument(name, "int", "scalar", name)
     yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
-    yield Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")
+    yield section_argument()
+
+
+def section_argument() -> Argument:
+    """The member of Params that kernels read which deal query tiles by sections of heads."""
+    return Argument("section", "int", "scalar", "section", comment="heads whose keys and values stay in the L2 together")
 
 
 def gradient_arguments(spec: Spec) -> Iterator[Argument]:
