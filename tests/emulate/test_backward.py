@@ -113,11 +113,22 @@ def test_deterministic_is_the_same_in_any_order(mask):
     assert all((once[name] == again[name]).all() for name in once)
 
 
-def test_a_gradient_of_a_tensor_in_a_fixed_order_is_refused():
-    tensors = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
-    spec = Spec(head_dim=16, dtype="float16", score="s + bias[h, kv_idx]", tensors=tensors, backward=True, deterministic=True)
-    with pytest.raises(PlanError, match="the gradient of bias is summed in any order"):
-        plan_backward(spec, "sm_80")
+BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"deterministic": True, "score": "s + bias[h, kv_idx]", "tensors": BIAS}, "the gradient of bias is summed in any order"),
+        ({"out_dtype": "float32"}, "a backward takes o and do of float16"),
+        ({"dtype": "float32"}, "it takes native operands, and float32 becomes planes"),
+        ({"head_dim": 264}, "multiples of 8 from 8 to 256"),
+        ({"backward": False}, "write backward: true"),
+    ],
+)
+def test_what_is_refused(keys, says):
+    with pytest.raises(PlanError, match=says):
+        plan_backward(Spec(**({"head_dim": 16, "dtype": "float16", "backward": True} | keys)), "sm_80")
 
 
 @pytest.mark.parametrize(("score", "softmax"), [("gelu(s)", "none"), ("sqrt(abs(s))", "softmax"), ("2.0 * s", "off_by_one")])

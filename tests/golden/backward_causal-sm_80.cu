@@ -191,7 +191,7 @@ __device__ __forceinline__ void weights(float (&s)[BLOCK_N / 2], float (&dp)[BLO
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        const bool seen = lse[r] != INF && (!MASKED || variant.keep(row, column(j)));
+        const bool seen = !MASKED || (lse[r] != INF && variant.keep(row, column(j)));
         const float raw = s[j], score = raw;
         const float p = seen ? ptx::exp2(fmaf(score, variant.to_log2(), -lse[r])) : 0.0f;
         const float d = seen ? p * (dp[j] - delta[r]) : 0.0f;
@@ -209,27 +209,60 @@ __device__ __forceinline__ constexpr int sum_at(int row, int column) {
 }
 __device__ __forceinline__ constexpr int row_place(int row) { return row; }   // of a row's lse and delta
 
-struct Work {                            // a key tile of a key/value head
+struct KeyTile {                         // a key tile of a key/value head
   int tile, batch, kv_head;
-  __device__ __forceinline__ Work(int t, const Params& p) {
+  __device__ __forceinline__ KeyTile(int t, const Params& p) {
     const int tiles = Sequence{p, 0}.key_tiles(), kv_heads = p.heads / p.group;   // of every sequence
     tile = t % tiles, kv_head = t / tiles % kv_heads, batch = t / tiles / kv_heads;
   }
 };
 
+struct QueryTiles {                      // of a head, those that meet a key tile
+  static constexpr int RUNS = 1;
+  int begin[RUNS], end[RUNS];            // of each run
+  __device__ __forceinline__ QueryTiles(const Params& p, int batch, int head, int kv_head, int k_begin) {
+    begin[0] = 0, end[0] = (p.q_len + BLOCK_M - 1) / BLOCK_M; // the mask is tested in these
+  }
+  // The first from a tile on, or -1.
+  __device__ __forceinline__ int from(int tile) const {
+    int found = -1;
+    #pragma unroll
+    for (int run = RUNS - 1; run >= 0; --run)
+      if (max(begin[run], tile) < end[run]) found = max(begin[run], tile);
+    return found;
+  }
+};
+
 // ------------------------------------------------------------------------------------------------------------ gradients
+
+// Two columns beside each other, rounded.
+__device__ __forceinline__ void store_pair(u16* to, float x, float y, long long column) {
+  const u32 both = ptx::bf16x2(x, y);
+  *reinterpret_cast<u32*>(to) = both;
+}
 
 struct Gradients {                       // one block: a key tile against the query tiles of all query heads that share its head
   const Params& p;
   const u32 shared;
-  const Work work;
+  const KeyTile work;
   const Sequence sequence = {p, work.batch};
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
   const int warp_key = threadIdx.x / 32 / COLUMN_WARPS * 16 * KEY_TILES, part = threadIdx.x / 32 % COLUMN_WARPS;   // of dk and dv
   float dk[KEY_TILES][QK_COLUMNS / COLUMN_WARPS / 2] = {}, dv[KEY_TILES][V_COLUMNS / COLUMN_WARPS / 2] = {};
-  int next_head, next_tile, stage = 0;   // the query tile to load next; where the one to multiply next lies
+  const int end_head = (work.kv_head + 1) * p.group;
+  int next_head = work.kv_head * p.group, next_tile;   // the query tile to load next, -1: none
+  QueryTiles ahead = tiles_of(next_head);              // of its head
+  int stage = 0;                         // where the one to multiply next lies
 
   __device__ __forceinline__ Gradients(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p) {}
+
+  // A query tile, and its do.
+  __device__ __forceinline__ void load_queries(int head, int tile, int to) const {
+    const auto exists = [&](int q_idx) { return q_idx < sequence.q_len(); };
+    const int first = tile * BLOCK_M;
+    load_tile<BLOCK_M, QK_COLUMNS, QK_DIM>(shared + Q + to * Q_BYTES, sequence.rows(p.q, p.q_strides, head), p.q_strides, first, exists);
+    load_tile<BLOCK_M, V_COLUMNS, V_DIM>(shared + DO + to * DO_BYTES, sequence.rows(p.dout, p.dout_strides, head), p.dout_strides, first, exists);
+  }
 
   __device__ __forceinline__ void load_keys_and_values() const {
     const auto exists = [&](int kv_idx) { return kv_idx < sequence.kv_len(); };
@@ -237,14 +270,19 @@ struct Gradients {                       // one block: a key tile against the qu
     load_tile<BLOCK_N, V_COLUMNS, V_DIM>(shared + V, sequence.rows(p.v, p.v_strides, work.kv_head), p.v_strides, work.tile * BLOCK_N, exists);
   }
 
-  // The next query tile, and its do.
+  __device__ __forceinline__ QueryTiles tiles_of(int head) const { return QueryTiles(p, work.batch, head, work.kv_head, work.tile * BLOCK_N); }
+  // What to load next: of its head the first tile from this one on, else the first of a head behind it.
+  __device__ __forceinline__ void seek(int tile) {
+    next_tile = ahead.from(tile);
+    while (next_tile < 0 && ++next_head < end_head) {
+      ahead = tiles_of(next_head);
+      next_tile = ahead.from(0);
+    }
+  }
   __device__ __forceinline__ void load_next(int to) {
-    if (next_head < (work.kv_head + 1) * p.group) {
-      const auto exists = [&](int q_idx) { return q_idx < sequence.q_len(); };
-      const int first = next_tile * BLOCK_M;
-      load_tile<BLOCK_M, QK_COLUMNS, QK_DIM>(shared + Q + to * Q_BYTES, sequence.rows(p.q, p.q_strides, next_head), p.q_strides, first, exists);
-      load_tile<BLOCK_M, V_COLUMNS, V_DIM>(shared + DO + to * DO_BYTES, sequence.rows(p.dout, p.dout_strides, next_head), p.dout_strides, first, exists);
-      if (++next_tile == sequence.query_tiles()) next_tile = 0, ++next_head;
+    if (next_tile >= 0) {
+      load_queries(next_head, next_tile, to);
+      seek(next_tile + 1);
     }
     ptx::copy_commit();
   }
@@ -270,6 +308,31 @@ struct Gradients {                       // one block: a key tile against the qu
           ptx::mma_bf16(s[m] + 8 * n, x[m], y[0], y[1]);
           ptx::mma_bf16(s[m] + 8 * n + 4, x[m], y[2], y[3]);
         }
+      }
+    }
+  }
+
+  // Rows of whole query tiles before this tile.
+  __device__ __forceinline__ long long rows_before(int head, int tile) const {
+    return ((long long)(work.batch * p.heads + head) * sequence.query_tiles() + tile) * BLOCK_M;
+  }
+
+  // p and ds of the warp's rows and a key tile, rounded.
+  template <bool MASKED> __device__ __forceinline__ void weigh(u32 (&weight)[ROW_TILES][BLOCK_N / 4], u32 (&ds)[ROW_TILES][BLOCK_N / 4],
+                                                              const Variant& variant, int head, int tile, int key_tile) {
+    float s[ROW_TILES][BLOCK_N / 2], dp[ROW_TILES][BLOCK_N / 2];
+    multiply<QK_COLUMNS>(s, shared + Q + stage * Q_BYTES, shared + K);
+    multiply<V_COLUMNS>(dp, shared + DO + stage * DO_BYTES, shared + V);
+    #pragma unroll
+    for (int m = 0; m < ROW_TILES; ++m) {
+      const int row = warp_row + 16 * m + lane / 4;
+      const long long at = rows_before(head, tile) + row;
+      const float lse[2] = {p.row_lse[at], p.row_lse[at + 8]}, delta[2] = {p.row_delta[at], p.row_delta[at + 8]};
+      weights<MASKED>(s[m], dp[m], lse, delta, variant, tile * BLOCK_M + row, key_tile * BLOCK_N);
+      #pragma unroll
+      for (int i = 0; i < BLOCK_N / 4; ++i) {
+        weight[m][i] = ptx::bf16x2(s[m][2 * i], s[m][2 * i + 1]);
+        ds[m][i] = ptx::bf16x2(dp[m][2 * i], dp[m][2 * i + 1]);
       }
     }
   }
@@ -330,37 +393,12 @@ struct Gradients {                       // one block: a key tile against the qu
     }
   }
 
-  // Rows of whole query tiles before this tile.
-  __device__ __forceinline__ long long rows_before(int head, int tile) const {
-    return ((long long)(work.batch * p.heads + head) * sequence.query_tiles() + tile) * BLOCK_M;
-  }
-
-  // p and ds of the warp's rows, rounded.
-  template <bool MASKED> __device__ __forceinline__ void weigh(u32 (&weight)[ROW_TILES][BLOCK_N / 4], u32 (&ds)[ROW_TILES][BLOCK_N / 4],
-                                                              const Variant& variant, int head, int tile) {
-    float s[ROW_TILES][BLOCK_N / 2], dp[ROW_TILES][BLOCK_N / 2];
-    multiply<QK_COLUMNS>(s, shared + Q + stage * Q_BYTES, shared + K);
-    multiply<V_COLUMNS>(dp, shared + DO + stage * DO_BYTES, shared + V);
-    #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m) {
-      const int row = warp_row + 16 * m + lane / 4;
-      const long long at = rows_before(head, tile) + row;
-      const float lse[2] = {p.row_lse[at], p.row_lse[at + 8]}, delta[2] = {p.row_delta[at], p.row_delta[at + 8]};
-      weights<MASKED>(s[m], dp[m], lse, delta, variant, tile * BLOCK_M + row, work.tile * BLOCK_N);
-      #pragma unroll
-      for (int i = 0; i < BLOCK_N / 4; ++i) {
-        weight[m][i] = ptx::bf16x2(s[m][2 * i], s[m][2 * i + 1]);
-        ds[m][i] = ptx::bf16x2(dp[m][2 * i], dp[m][2 * i + 1]);
-      }
-    }
-  }
-
   // One query tile of a head.
   template <bool MASKED> __device__ __forceinline__ void step(const Variant& variant, int head, int tile) {
     ptx::copy_wait<0>();
     __syncthreads();                                  // the tile is here for every thread, and nobody reads the one before it any more
     u32 weight[ROW_TILES][BLOCK_N / 4], ds[ROW_TILES][BLOCK_N / 4];
-    weigh<MASKED>(weight, ds, variant, head, tile);
+    weigh<MASKED>(weight, ds, variant, head, tile, work.tile);
     hand_on(weight, shared + P);
     hand_on(ds, shared + DS);
     __syncthreads();                                  // p and ds are here for every warp
@@ -372,13 +410,13 @@ struct Gradients {                       // one block: a key tile against the qu
   }
 
   __device__ __forceinline__ void run() {
-    const int tiles = sequence.query_tiles(), first_head = work.kv_head * p.group, end_head = first_head + p.group;
-    next_head = tiles ? first_head : end_head, next_tile = 0;
     load_keys_and_values();
+    seek(0);
     load_next(0);
-    for (int head = first_head; head < end_head; ++head) {
+    for (int head = work.kv_head * p.group; head < end_head; ++head) {
       const Variant variant(p, work.batch, head, work.kv_head);
-      for (int tile = 0; tile < tiles; ++tile) step<true>(variant, head, tile);
+      const QueryTiles tiles = tiles_of(head);
+      for (int tile = tiles.begin[0]; tile < tiles.end[0]; ++tile) step<true>(variant, head, tile);
     }
     ptx::copy_wait<0>();
     store<QK_COLUMNS, QK_DIM>(dk, p.softmax_scale, sequence.rows(p.dk, p.dk_strides, work.kv_head), p.dk_strides);
@@ -394,11 +432,8 @@ struct Gradients {                       // one block: a key tile against the qu
       for (int i = 0; i < COLUMNS / COLUMN_WARPS / 2; i += 2) {
         const int kv_idx = work.tile * BLOCK_N + warp_key + 16 * m + i / 2 % 2 * 8 + lane / 4;
         const int first = part * (COLUMNS / COLUMN_WARPS) + first_column() + column(i);
-        if (kv_idx < sequence.kv_len() && (COLUMNS == DIM || first < DIM)) {
-          const u32 x = ptx::bf16x2(sum[m][i] * factor, sum[m][i + 1] * factor);
-          u16* const at = to + kv_idx * strides.row + first * strides.column;
-          *reinterpret_cast<u32*>(at) = x;
-        }
+        if (kv_idx < sequence.kv_len() && (COLUMNS == DIM || first < DIM))
+          store_pair(to + kv_idx * strides.row + first * strides.column, sum[m][i] * factor, sum[m][i + 1] * factor, strides.column);
       }
   }
 };
