@@ -225,10 +225,11 @@ class Spec:
         precision = None if self.precision == "ieee" else self.precision
         others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
         optional = {"precision": precision, **{key: getattr(self, key) for key in others}}
-        plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "let", "head_dim", "block", "schedule")}
+        plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
+        let = {"let": _plain(self.let)} if self.let else {}
         flags = {key: True for key in ("backward", "deterministic") if getattr(self, key)}
-        return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}, **flags}
+        return {**texts, **plain, "outputs": list(self.outputs), **{k: v for k, v in optional.items() if v is not None}, **flags, **let}
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Named subexpressions: a spec with them is the spec with their text in their place, and mistakes in them are told where they are written."""
+"""Named subexpressions: a spec with them is the spec with their texts in their place; mistakes are told where they are written."""
 
 import re
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
 from flashgen.expr import lower
