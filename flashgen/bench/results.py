@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from flashgen.bench.figure import figure
 from flashgen.bench.peers import OURS
 from flashgen.bench.run import Results
 from flashgen.runtime import device
@@ -92,14 +93,12 @@ def panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, fl
 
 
 def save_plot(results: Mapping[str, Any], path: Path) -> None:
-    """TFLOP/s over length, a panel a head dim and mask. Raises OSError."""
-    from matplotlib.figure import Figure
-
+    """TFLOP/s over length, a panel a head dim and mask. Raises OSError, and BackendError without matplotlib."""
     found = panels(results["rows"])
     columns = min(2, len(found))
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(max(8, 5.5 * columns), 3.4 * rows + 1), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
+    drawn = figure(max(8, 5.5 * columns), 3.4 * rows + 1)
+    grid = drawn.subplots(rows, columns, squeeze=False)
     names = sorted({name for lines in found.values() for name in lines}, key=lambda name: (name != OURS, name))
     colors = {name: f"C{i}" for i, name in enumerate(names)}
     for axes, (title, lines) in zip(grid.flat, found.items(), strict=False):
@@ -115,6 +114,6 @@ def save_plot(results: Mapping[str, Any], path: Path) -> None:
     for axes in grid.flat[len(found) :]:
         axes.set_axis_off()
     handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend([handles[n] for n in names], names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
-    figure.suptitle(f"{results['gpu']}, forward")
-    figure.savefig(path, dpi=130)
+    drawn.legend([handles[n] for n in names], names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
+    drawn.suptitle(f"{results['gpu']}, forward")
+    drawn.savefig(path, dpi=130)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from flashgen.bench import Case, DeviceClock, Results, case, grid, implementations, run
 from flashgen.bench.cases import LENGTHS
+from flashgen.bench.figure import MISSING, can_draw
 from flashgen.bench.peers import OURS, Implementation, is_peer
 from flashgen.bench.results import card_name, environment, save_json, save_plot, to_json
 from flashgen.cli.errors import CommandError
@@ -58,7 +59,8 @@ def bench(suite: str, jobs: Jobs, out: Path) -> tuple[dict[str, Any], Results]:
 def _save(results: dict[str, Any], path: Path) -> None:
     try:
         save_json(results, path)
-        save_plot(results, path.with_suffix(".png"))
+        if can_draw():
+            save_plot(results, path.with_suffix(".png"))
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
 
@@ -80,6 +82,9 @@ def report(found: dict[str, Any], results: Results) -> None:
     out.print(*plain([f"host time of a call, microseconds: {', '.join(f'{n} {us:.0f}' for n, us in found['host_us'].items())}"]))
     for reason, where in _reasons(results).items():
         out.print(*plain([f"not timed: {reason} ({where[0]}{f' and {len(where) - 1} more' if len(where) > 1 else ''})"]))
+
+    if not can_draw():
+        out.print(*plain([f"no picture: {MISSING}"]))
 
 
 def relative(speed: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from flashgen.bench.figure import MISSING, can_draw
 from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
 from flashgen.ladder import RUNGS, Climb, Shape, climb, write
@@ -17,7 +18,10 @@ INTERPRETED = {"length": 1024, "heads": 2, "batch": 1}  # at most, in the interp
 
 
 def run(shape: Shape) -> Climb:
-    """All rungs at the length asked for and its halves; without a GPU at INTERPRETED. Raises PlanError, CompileError, CallError."""
+    """All rungs at the length asked for and its halves; without a GPU at INTERPRETED. Raises PlanError, CompileError, CallError, and
+    CommandError where no picture can be drawn."""
+    if not can_draw():
+        raise CommandError(MISSING)
     if device.missing():
         shape = replace(shape, **{name: min(most, getattr(shape, name)) for name, most in INTERPRETED.items()})
     lengths = [shape.length >> n for n in reversed(range(LENGTHS)) if n == 0 or shape.length >> n >= SHORTEST]

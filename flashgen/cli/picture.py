@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.bench.figure import figure
 from flashgen.cli.errors import CommandError
 from flashgen.cli.work import Work, coarser
 from flashgen.expr.tiles.ranges import EMPTY, FULL
@@ -24,14 +25,13 @@ def in_characters(classes: NDArray[np.int8], symbols: str = SYMBOLS, height: int
 
 
 def save(program: Program, work: Work, path: Path) -> None:
-    """Saves the picture, in the format of the suffix (PNG, SVG, PDF); axes in keys and queries."""
+    """Saves the picture, in the format of the suffix (PNG, SVG, PDF); axes in keys and queries. Raises BackendError without matplotlib."""
+    drawn = figure(7, 6.2)
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     colors = {"never loaded": "#eceff4", "mask tested": "#88c0d0", "no mask code": "#2e5f8a"}
-    figure = Figure(figsize=(7, 6.2), layout="constrained")
-    axes = figure.subplots()
+    axes = drawn.subplots()
     (rows, columns), (down, across) = work.picture.classes.shape, work.picture.cell
     tile = program.attention.tile
     extent = (0, columns * across * tile.block_n, rows * down * tile.block_m, 0)
@@ -46,8 +46,8 @@ def save(program: Program, work: Work, path: Path) -> None:
     )
     axes.set(xlim=(0, work.kv_len), ylim=(work.q_len, 0), xlabel="key", ylabel="query")
     axes.set_title(f"{program.spec.name} on {program.arch.name}: tiles of {tile.block_m} queries x {tile.block_n} keys", fontsize=11)
-    figure.legend(handles=[Patch(color=c, label=label) for label, c in colors.items()], loc="outside lower center", ncols=3, frameon=False)
+    drawn.legend(handles=[Patch(color=c, label=label) for label, c in colors.items()], loc="outside lower center", ncols=3, frameon=False)
     try:
-        figure.savefig(path, dpi=150)
+        drawn.savefig(path, dpi=150)
     except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib does not know
         raise CommandError(f"cannot write {path}: {error}") from None

@@ -3,6 +3,7 @@
 from io import BytesIO
 from typing import Any
 
+from flashgen.bench.figure import figure
 from flashgen.ladder.climb import Climb
 from flashgen.ladder.rungs import RUNGS
 
@@ -12,12 +13,11 @@ _KIB = 1024  # what no memory at all is drawn as
 
 
 def draw(climb: Climb) -> Any:
-    """A matplotlib figure."""
-    from matplotlib.figure import Figure
+    """A matplotlib figure. Raises BackendError without matplotlib."""
+    drawn = figure(12, 5.6)
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    figure = Figure(figsize=(12, 5.6), layout="constrained")
-    axes = figure.subplots(1, 2)
+    axes = drawn.subplots(1, 2)
     for rung, color, mark in zip(RUNGS, _COLORS, _MARKS, strict=True):
         rows = [row for row in climb.rows if row.rung == rung.name]
         if not rows:
@@ -27,7 +27,7 @@ def draw(climb: Climb) -> Any:
             ax.plot(lengths, heights, marker=mark, color=color, label=rung.title, linewidth=1.8, markersize=6, alpha=0.9)
     shape = climb.shape
     where = climb.machine["gpu"] or "interpreter on the CPU"
-    figure.suptitle(f"{shape.batch} x {shape.heads} heads, head dim {shape.head_dim}, {shape.dtype}: {where}", fontsize=12)
+    drawn.suptitle(f"{shape.batch} x {shape.heads} heads, head dim {shape.head_dim}, {shape.dtype}: {where}", fontsize=12)
     axes[0].set(title="time of a call", ylabel="milliseconds")
     axes[1].set(title="extra memory of a call (none is drawn as 1 KiB)", ylabel="bytes")
     for ax in axes:
@@ -37,8 +37,8 @@ def draw(climb: Climb) -> Any:
         ax.grid(which="major", color="#dddddd")
     axes[1].yaxis.set_major_formatter(FuncFormatter(lambda n, _: _bytes(n)))
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
-    return figure
+    drawn.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
+    return drawn
 
 
 def _bytes(n: float) -> str:
