@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from flashgen.expr import KeyRanges
+from flashgen.expr import KeyRanges, RowRanges
+from flashgen.expr.tiles.ranges import TileRanges
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
 ROW_BYTES = 128  # of a row of a tile that TMA swizzles: more columns are another block of rows
@@ -177,6 +178,7 @@ class Tiled(Kernel):
     tile: TilePlan
     workers: WorkersPlan
     pipeline: PipelinePlan
+    ranges: TileRanges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,4 +198,5 @@ class Attention(Tiled):
 class Backward(Tiled):
     """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
 
+    ranges: RowRanges  # of the query tiles that a key tile meets
     column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns

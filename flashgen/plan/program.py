@@ -167,7 +167,7 @@ class Program:
             "kernels": [_kernel(kernel) for kernel in self.kernels],
             "arguments": [dataclasses.asdict(argument) for argument in self.arguments],
             "scratch": [dataclasses.asdict(scratch) for scratch in self.scratch],
-            **({"ranges": self.attention.ranges.to_json()} if self.attentions else {}),
+            "ranges": self.main.ranges.to_json(),
             "cost": dict(self.decision.cost),
             "reasons": [{"field": field, "reason": reason} for field, reason in self.decision.reasons],
             "rejected": [dataclasses.asdict(r) for r in self.decision.rejected],

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flashgen.arch import Arch
 from flashgen.errors import PlanError
-from flashgen.expr import Expressions, Holes, KeyRanges
+from flashgen.expr import Expressions, Holes, KeyRanges, row_ranges
 from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
 from flashgen.spec import Spec
@@ -138,10 +138,12 @@ class Draft:
             ranges=ranges,
         )
 
-    def backward(self, grid: Grid) -> Backward:
+    def backward(self, grid: Grid, problem: "Problem") -> Backward:
         """The kernel of a draft of a backward that fits."""
         assert isinstance(self.smem, SmemPlan), self.smem
-        return Backward("backward", grid, self.smem, tile=self.tile, workers=self.workers, pipeline=self.pipeline)
+        tile, mask = self.tile, problem.expressions.mask
+        ranges = row_ranges(mask, tile.block_m, tile.block_n, problem.spec.tensors)
+        return Backward("backward", grid, self.smem, tile=tile, workers=self.workers, pipeline=self.pipeline, ranges=ranges)
 
 
 Costed = tuple[Draft, dict[str, float]]

@@ -1,6 +1,7 @@
 """Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
-from flashgen.plan.kernel import WARPGROUP_ROWS, Attention
+from flashgen.expr.tiles.ranges import TileRanges
+from flashgen.plan.kernel import WARPGROUP_ROWS, Backward
 from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import schedule_text
@@ -19,7 +20,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
         ("mask", program.holes.mask.text),
         *([("planes", program.planes.text)] if program.planes else []),
         ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
-        *(_forward(program) if isinstance(program.main, Attention) else _backward(program)),
+        *(_backward(program, program.main) if isinstance(program.main, Backward) else _forward(program)),
         ("shared", f"{shared} | {program.main.pipeline.stages_text}    {taken} of {most} bytes"),
     ]
 
@@ -34,11 +35,11 @@ def _forward(program: Program) -> list[tuple[str, str]]:
     return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
 
 
-def _backward(program: Program) -> list[tuple[str, str]]:
+def _backward(program: Program, kernel: Backward) -> list[tuple[str, str]]:
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
     alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
     return [
-        ("queries", "of a key tile: all tiles of every query head that shares it, the mask tested in each"),
+        ("queries", f"of a key tile, for every query head that shares it: {_runs_of(kernel.ranges)}"),
         ("order", "a block a key tile, head by head"),
         ("sums", f"dk, dv in registers; {alone}"),
     ]
@@ -72,12 +73,16 @@ def _workers(program: Program) -> str:
 def _runs(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
-    masked = [loop.masked for loop in program.attention.ranges.loops]
-    kinds = ", ".join("masked" if m else "unmasked" for m in masked)
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"
-    pairings = ", ".join(pairing.text for pairing in program.attention.ranges.pairings)
+    return f"{_runs_of(program.attention.ranges)}, {order}"
+
+
+def _runs_of(ranges: TileRanges) -> str:
+    masked = [loop.masked for loop in ranges.loops]
+    kinds = ", ".join("masked" if m else "unmasked" for m in masked)
+    pairings = ", ".join(pairing.text for pairing in ranges.pairings)
     how = f"by extents of {pairings}" if pairings else "in closed form"
-    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles {how} ({kinds}), {order}"
+    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles {how} ({kinds})"
 
 
 def _order(program: Program) -> str:

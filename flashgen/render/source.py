@@ -45,9 +45,9 @@ def render(program: Program) -> Source:
     env = environment()
     context = {"program": program, "holes": program.holes, "digest": program.digest, "version": _version()}
     if program.attentions:
-        context["keys"] = _keys(program)
+        context["keys"] = _some(program.attention.ranges.cuda())
     if isinstance(program.main, Backward):
-        context["rows"] = RangeText((), (("0", "(p.q_len + BLOCK_M - 1) / BLOCK_M", True),))
+        context["rows"] = _some(program.main.ranges.cuda())
     env.filters["description"] = describe
     text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
     for kind, functions in used(text).items():
@@ -61,10 +61,9 @@ def render(program: Program) -> Source:
     )
 
 
-def _keys(program: Program) -> RangeText:
-    """The ranges of keys; a mask that hides every key has one, empty."""
-    keys = program.attention.ranges.cuda()
-    return keys if keys.loops else replace(keys, loops=(("0", "0", False),))
+def _some(ranges: RangeText) -> RangeText:
+    """The ranges of tiles; a mask that hides everything has one, empty."""
+    return ranges if ranges.loops else replace(ranges, loops=(("0", "0", False),))
 
 
 def _place(kind: str) -> str:

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 979d0d63 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan 668dc89a | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -8,7 +8,7 @@
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      64 queries x 64 keys    4 warps compute 16 query rows each and share the loads
-//   queries   of a key tile: all tiles of every query head that shares it, the mask tested in each
+//   queries   of a key tile, for every query head that shares it: 3 runs of tiles in closed form (masked, unmasked, masked)
 //   order     a block a key tile, head by head
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
 //   shared    Q 16384 | do 16384 | K 16384 | V 16384 | p 8192 | ds 8192 | 1 stage    81920 of 166912 bytes
@@ -218,10 +218,20 @@ struct KeyTile {                         // a key tile of a key/value head
 };
 
 struct QueryTiles {                      // of a head, those that meet a key tile
-  static constexpr int RUNS = 1;
+  static constexpr int RUNS = 3;
   int begin[RUNS], end[RUNS];            // of each run
   __device__ __forceinline__ QueryTiles(const Params& p, int batch, int head, int kv_head, int k_begin) {
-    begin[0] = 0, end[0] = (p.q_len + BLOCK_M - 1) / BLOCK_M; // the mask is tested in these
+    const int k_last = min(k_begin + BLOCK_N, p.kv_len) - 1;
+    const int rows_begin = max(0, k_begin - p.kv_len + p.q_len);
+    const int full_begin = max(0, k_last - p.kv_len + p.q_len);
+    const int full_end = k_begin + BLOCK_N <= p.kv_len ? p.q_len : 0;
+    const int first = rows_begin / BLOCK_M;
+    const int last = (p.q_len + BLOCK_M - 1) / BLOCK_M;
+    const int body = (full_begin + BLOCK_M - 1) / BLOCK_M;
+    const int tail = max(body, full_end / BLOCK_M);
+    begin[0] = first, end[0] = body; // the mask is tested in these
+    begin[1] = body, end[1] = tail;
+    begin[2] = tail, end[2] = last; // the mask is tested in these
   }
   // The first from a tile on, or -1.
   __device__ __forceinline__ int from(int tile) const {
@@ -417,6 +427,8 @@ struct Gradients {                       // one block: a key tile against the qu
       const Variant variant(p, work.batch, head, work.kv_head);
       const QueryTiles tiles = tiles_of(head);
       for (int tile = tiles.begin[0]; tile < tiles.end[0]; ++tile) step<true>(variant, head, tile);
+      for (int tile = tiles.begin[1]; tile < tiles.end[1]; ++tile) step<false>(variant, head, tile);
+      for (int tile = tiles.begin[2]; tile < tiles.end[2]; ++tile) step<true>(variant, head, tile);
     }
     ptx::copy_wait<0>();
     store<QK_COLUMNS, QK_DIM>(dk, p.softmax_scale, sequence.rows(p.dk, p.dk_strides, work.kv_head), p.dk_strides);

@@ -39,6 +39,6 @@ class BackwardHost(BackwardStrategy):
         clocks = 2 * tile.block_m * tile.block_n * (3 * tile.qk_columns + 2 * tile.v_columns) / problem.arch.mma_flops
         return {"products": clocks, "step": clocks, "total": clocks / tile.block_m}
 
-    def parts(self, problem: Problem, draft: Draft) -> Parts:  # noqa: ARG002
+    def parts(self, problem: Problem, draft: Draft) -> Parts:
         """One kernel that the interpreter reads; nothing is launched, so it takes no arguments."""
-        return Parts((draft.backward(Grid(0, ())),), ())
+        return Parts((draft.backward(Grid(0, ()), problem),), ())

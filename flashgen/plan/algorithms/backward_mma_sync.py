@@ -84,7 +84,7 @@ class BackwardMmaSync(BackwardStrategy):
         """A block a key tile of a key/value head."""
         tile, alone = draft.tile, problem.spec.deterministic
         grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"))
-        kernel = replace(draft.backward(grid), column_warps=column_warps(tile, draft.workers.warps))
+        kernel = replace(draft.backward(grid, problem), column_warps=column_warps(tile, draft.workers.warps))
         before = delta(tile, summed=not alone)
         parts = Parts((*before.kernels, kernel), (*_arrays(problem.spec), *before.arguments, *_others(problem.spec)), before.scratch)
         return _followed_by_queries(problem, draft, parts) if alone else parts.followed(finish_queries(tile))
