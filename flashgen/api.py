@@ -9,15 +9,26 @@ import numpy as np
 
 from flashgen import arch as arches
 from flashgen.arch import Arch
+from flashgen.dtypes import by_name
 from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
-from flashgen.interpret import interpret
+from flashgen.interpret import Given, interpret, interpret_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, device, staging
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers, output_shapes
+from flashgen.runtime.arguments import (
+    check_arrays,
+    check_backward,
+    check_names,
+    check_requirements,
+    check_values,
+    numbers,
+    output_shapes,
+)
 from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
+from flashgen.runtime.backward import GpuBackward, gradients
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
+from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.spec import Spec, load
 from flashgen.spec.outputs import fill_empty
@@ -79,6 +90,7 @@ class Attention:
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
+        self._gpu_backward = GpuBackward(spec, self.arch if arch else None)
         self.program = self._gpu.choice.plan(self.arch)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
@@ -136,6 +148,57 @@ class Attention:
         if given[0] is not q:
             results = tuple(arrays.give_back(x, q) for x in results)
         return results[0] if len(results) == 1 else results
+
+    def backward(self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, **values: Any) -> tuple[Any, ...]:
+        """The gradients of a loss of which o has the gradient do, and lse dlse: dq, dk, dv; then of tensors and params with grad: true.
+
+        >>> o, lse = attn(q, k, v, softcap=30.0)
+        >>> dq, dk, dv, dsoftcap = attn.backward(do, q, k, v, o, lse, softcap=30.0)
+
+        q, k, v, o, lse and `values`: of the call that is differentiated. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k
+        and v; the others float32, like the array or number that they are of, tensors first, each in the order of the spec. With `softmax:
+        none` there is no lse: None. A row without keys has no part in any gradient. Raises CallError when the arguments do not fit, or for
+        a spec without `backward: true`; PlanError, CompileError, BackendError.
+        """
+        if not self.spec.backward:
+            raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")
+        if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
+            check_names(self.spec, values)
+        named = {"q": q, "k": k, "v": v, "o": o, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
+        given = {name: arrays.adopt(x, name) for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
+        params = check_values(self.program, numbers(self.spec, values))
+        if not FAMILIES[type(given["q"])].on_gpu(given["q"]):
+            results = self._gradients_on_host(given, params)
+        elif self.backend is None or self.backend == "gpu":
+            results = self._gpu_backward(given, params)
+        else:
+            raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
+        return results if given["q"] is q else tuple(arrays.give_back(x, q) for x in results)
+
+    def _gradients_on_host(self, given: Mapping[str, Any], params: Mapping[str, int | float]) -> tuple[Any, ...]:
+        """Gradients of arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
+        spec, family = self.spec, FAMILIES[type(given["q"])]
+        layouts = {name: liken(x, name).layout for name, x in given.items()}
+        sizes = check_backward(spec, layouts)
+        inputs = {name: _numpy(x) for name, x in given.items()}
+        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
+            sent = {name: arrays.cupy().asarray(x) for name, x in inputs.items()}
+            return tuple(family.from_numpy(x.get()) for x in self._gpu_backward(sent, params))
+        made = gradients(spec, layouts)
+        if not sizes.batch * sizes.q_len:
+            return tuple(family.from_numpy(np.zeros(shape, by_name(dtype).numpy)) for shape, dtype in made.values())
+        taken = Given(**{name: x for name, x in inputs.items() if name not in self._tensors})
+        values = {**params, **{name: inputs[name] for name in self._tensors}}
+        chosen = self._gpu_backward.serving(self.arch, {**layouts, **fresh(made, None)})
+        check_requirements(chosen, params)
+        if self.backend == "emulate":
+            from flashgen.emulate import emulate_backward
+
+            found = emulate_backward(chosen, render(chosen), taken, values)
+        else:
+            found = interpret_backward(chosen, taken, values)
+        names = ("dq", "dk", "dv", *(one.name for one in spec.with_grad))
+        return tuple(family.from_numpy(np.asarray(found[name])) for name in names)
 
     def _provided(self, out: Any) -> tuple[Any, ...]:
         """The outputs that the caller gives."""

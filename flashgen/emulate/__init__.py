@@ -26,13 +26,14 @@ descriptor base offsets, negated operands, unswizzled operands dense along m or 
 """
 
 from flashgen.emulate.addresses import int_products, narrowings
-from flashgen.emulate.backward import Given, emulate_backward
+from flashgen.emulate.backward import emulate_backward
 from flashgen.emulate.lint import findings
 from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.run import emulate
 from flashgen.emulate.tensor_map import tensor_map
 from flashgen.emulate.translate import MissingTwin
+from flashgen.interpret import Given
 
 __all__ = [
     "EmulationFault",

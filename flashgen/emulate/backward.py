@@ -1,7 +1,6 @@
 """Runs a backward's kernels on NumPy arrays, its outputs watched as the forward's are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from flashgen.dtypes import by_name
 from flashgen.emulate.memory import Watched, fence
 from flashgen.emulate.run import fill, guarded, judge, judge_counter, launch, some, unset
+from flashgen.interpret import Given
 from flashgen.plan.geometry import Sizes, shape
 from flashgen.plan.params import scalars
 from flashgen.plan.program import Program
@@ -18,23 +18,6 @@ from flashgen.render import Source
 from flashgen.spec.words import gradient
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a backward takes: the arrays of the forward, what it gave, and the gradients of that.
-
-    q, k, v, o, do: of the layout and the dtype of the spec; lse, dlse: [B, Hq, Sq] float32, natural log. lse is None where the softmax has
-    none, dlse where nothing depends on lse.
-    """
-
-    q: Array
-    k: Array
-    v: Array
-    o: Array
-    do: Array
-    lse: Array | None = None
-    dlse: Array | None = None
 
 
 def emulate_backward(

@@ -85,6 +85,39 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     return sizes
 
 
+def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
+    """The sizes of a call of the backward. `layouts`: besides those of a forward o, do and, where given, lse and dlse.
+
+    Raises CallError as `check_arrays` does, and for an lse that is missing, or that a softmax has none of.
+    """
+    further = ("o", "do", "lse", "dlse")
+    sizes = check_arrays(spec, {name: layout for name, layout in layouts.items() if name not in further})
+    if spec.softmax.normalized and "lse" not in layouts:
+        raise CallError("lse is None: expected what the forward gave, [B, Hq, Sq] float32")
+    for name in ("lse", "dlse"):
+        if name in layouts and not spec.softmax.normalized:
+            raise CallError(f"{name} is given, and softmax: none has no lse: pass None")
+    shapes = output_shapes(spec, sizes)
+    for name, output in zip(further, ("o", "o", "lse", "lse"), strict=True):
+        if name in layouts:
+            _check_like(name, layouts, shapes[output], spec.output_element(output).name)
+            if output == "lse" and not layouts[name].contiguous:
+                raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
+    return sizes
+
+
+def _check_like(name: str, layouts: Mapping[str, Layout], shape: tuple[int, ...], dtype: str) -> None:
+    """Checks shape, dtype and device of an array that goes with an output."""
+    layout = layouts[name]
+    if layout.shape != shape:
+        raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(shape)}, as q, k and v are")
+    if layout.dtype != dtype:
+        cast = f"{name}.astype('{dtype}') (PyTorch: {name}.to(torch.{dtype}))"
+        raise CallError(f"{name} is {layout.dtype}: expected {dtype}. Cast it, {cast}")
+    if layout.device != layouts["q"].device:
+        raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
+
+
 def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tuple[int, ...], sizes: Sizes) -> None:
     """Checks a tensor's shape: an axis that an index runs over has its extent, or 1; any other is as the spec says."""
     what, wanted = f"{tensor.name} has shape {_text(shape)}", sizes.shape(tensor)
@@ -134,15 +167,20 @@ def check_values(program: Program, given: Mapping[str, int | float]) -> dict[str
     """All params of a call, defaults filled in. Raises CallError for a value that the plan does not allow."""
     values = {p.name: given.get(p.name, p.default) for p in program.spec.params}
     softmax_scale(program, values)
+    check_requirements(program, values)
+    for name in program.attention.ranges.requires:
+        if values[name] < 1:
+            raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
+    return values
+
+
+def check_requirements(program: Program, values: Mapping[str, int | float]) -> None:
+    """Raises CallError for values, of all params, that the expressions or the holes of a program do not allow."""
     for requirement in (*program.expressions.requires, *program.holes.requires):
         if not _holds(requirement, values):
             read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
             raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
     _check_form(program, values)
-    for name in program.attention.ranges.requires:
-        if values[name] < 1:
-            raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
-    return values
 
 
 def _check_form(program: Program, values: Mapping[str, int | float]) -> None:

@@ -41,10 +41,10 @@ class Choice:
         by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o") if name in layouts}
         length = length_class(by_rows["k"].shape[1])
         preferred = self.plan(arch, 0, length, card)
-        if not (faults := _faults(preferred, by_rows)):
+        if not (found := faults(preferred, by_rows)):
             return preferred
         aligned = min(layout.row_alignment for layout in by_rows.values())
-        self.reasons[f"{'; '.join(faults)}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
+        self.reasons[f"{'; '.join(found)}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
         return self.plan(arch, aligned, length, card)
 
     def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Program:
@@ -52,15 +52,15 @@ class Choice:
         return self.serving(arch, {name: liken(x, name).layout for name, x in (("q", q), ("k", k), ("v", v))})
 
 
-def _faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
+def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     """The reasons why a plan does not serve arrays [B, S, H, D]. The interpreter's serves all."""
     if not preferred.arguments:
         return []
     mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
-    faults = []
+    found = []
     for name, layout in by_rows.items():
         if name in mapped:
-            faults += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
-        elif layout.row_alignment < (least := preferred.attention.pipeline.copy_bytes):
-            faults.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
-    return faults
+            found += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
+        elif layout.row_alignment < (least := preferred.main.pipeline.copy_bytes):
+            found.append(f"{name}: rows are aligned to {layout.row_alignment} bytes, not {least}")
+    return found

@@ -22,6 +22,7 @@ from flashgen.runtime.device import Device, check, device
 from flashgen.runtime.nvrtc import Binary
 
 ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
+OF_ROLES = ("do", "dq", "dk", "dv")  # and their gradients
 _POINTER = struct.Struct("<Q")
 BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays
 
@@ -49,7 +50,9 @@ class Executable:
         ordinal = layouts["q"].device
         assert ordinal is not None
         target = device(ordinal)
-        by_rows = {name: rows_first(layout, self.program.spec.layout) if name in ROLES else layout for name, layout in layouts.items()}
+        by_rows = {
+            name: rows_first(layout, self.program.spec.layout) if name in ROLES + OF_ROLES else layout for name, layout in layouts.items()
+        }
         record, addresses = fill(self.program, by_rows, scalars(self.program, sizes, values))
         grids = [block_count(kernel, sizes, target.multiprocessors) for kernel in self.program.kernels]
         return Launch(self.on(target), target, record, addresses, grids, self.program)
@@ -135,7 +138,7 @@ class Launch:
         self._target, self._context, self.writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter = -1, 0
-        self._halves = dealing.halves(target) if program.attention.dealing.halves else 0
+        self._halves = dealing.halves(target) if any(argument.of == "halves" for argument in program.arguments) else 0
         self._written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64

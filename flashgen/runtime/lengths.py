@@ -35,8 +35,8 @@ Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
 Lies = tuple[tuple[int, ...], tuple[int, ...]]  # the shape and the strides of an array as kernels address it, q, k, v and o [B, S, H, D]
 
 
-def fresh(made: Mapping[str, Made], ordinal: int) -> dict[str, Layout]:
-    """The layouts that new arrays will have."""
+def fresh(made: Mapping[str, Made], ordinal: int | None) -> dict[str, Layout]:
+    """The layouts that new arrays will have; `ordinal`: of a GPU, None for host memory."""
     return {name: Layout(shape, contiguous_strides(shape), dtype, ordinal, _OUTPUT_OFFSET) for name, (shape, dtype) in made.items()}
 
 

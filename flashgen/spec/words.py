@@ -26,7 +26,7 @@ EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 # Given beside params and tensors: to a call, to `attention`, in gradients, of packed and paged sequences.
 _CALL = """
 q k v o lse max_logit out spec plan self stream backend mask score scale layout
-do dlse seed offset check kv_lens cu_seqlens_q cu_seqlens_k block_table k_scale v_scale
+do dlse dq dk dv seed offset check kv_lens cu_seqlens_q cu_seqlens_k block_table k_scale v_scale
 """
 CALL_WORDS = frozenset(_CALL.split())
 

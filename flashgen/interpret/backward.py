@@ -1,0 +1,181 @@
+"""Runs a backward's Program in NumPy, tile by tile: a key tile stays, and meets the query tiles of all heads that share it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr import evaluate, row_ranges
+from flashgen.expr.language.functions import LOG2_E
+from flashgen.expr.language.nodes import Load, Name, Node
+from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
+from flashgen.plan.params import softmax_scale
+from flashgen.plan.program import Program
+from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a backward takes: the arrays of the forward, what it gave, and the gradients of that.
+
+    q, k, v, o, do: of the layout and the dtype of the spec; lse, dlse: [B, Hq, Sq] float32, natural log. lse is None where the softmax has
+    none, dlse where nothing depends on lse.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    o: Array
+    do: Array
+    lse: Array | None = None
+    dlse: Array | None = None
+
+
+def interpret_backward(program: Program, given: Given, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
+    """The gradients as the plan has them: dq, dk and dv, each like the array that it is the gradient of, and by its name that of each
+    tensor and param that asks for one, float32.
+
+    >>> interpret_backward(plan_backward(spec, "host"), Given(q=q, k=k, v=v, o=o, do=do, lse=lse))["dq"]
+
+    `values` holds tensors by name, and params that differ from their defaults. Nothing of size Sq x Sk is allocated.
+    """
+    spec, order = program.spec, program.spec.order
+    arrays = {name: getattr(given, name).transpose(order.to_heads_first) for name in ("q", "k", "v", "o", "do")}
+    params: dict[str, Any] = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in spec.params}
+    known = params | {t.name: np.asarray(values[t.name]) for t in spec.tensors}
+    known |= {"q_len": arrays["q"].shape[2], "kv_len": arrays["k"].shape[2]}
+    with np.errstate(all="ignore"):  # of scores that are infinite or NaN, and so is the result
+        run = _Run(program=program, arrays=arrays, lse=given.lse, dlse=given.dlse, values=known, scale=softmax_scale(program, params))
+        for b, h in np.ndindex(arrays["q"].shape[:2]):
+            run.head(b, h)
+        found = run.finished()
+    return {name: x.transpose(order.from_heads_first) for name, x in found.items()} | run.sums.found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One call; arrays are [B, H, S, D]."""
+
+    program: Program
+    arrays: dict[str, Array]
+    lse: Array | None
+    dlse: Array | None
+    values: dict[str, Any]
+    scale: float
+    totals: dict[str, Array] = field(default_factory=dict)  # float32, of dq, dk and dv
+
+    def __post_init__(self) -> None:
+        self.totals.update({f"d{name}": np.zeros(self.arrays[name].shape, np.float32) for name in ("q", "k", "v")})
+
+    @cached_property
+    def slopes(self) -> Derivatives:
+        return derivatives(self.program.spec)
+
+    @cached_property
+    def sums(self) -> "_Sums":
+        return _Sums(self.program, self.values)
+
+    def head(self, b: int, h: int) -> None:
+        """The part of a query head in all gradients."""
+        heads = self.arrays["q"].shape[1]
+        hk = h * self.arrays["k"].shape[1] // heads
+        known = {**self.values, "b": b, "h": h, "hk": hk}
+        rows = self._rows(known)
+        k, v = (self._reached(name, known) for name in ("k", "v"))
+        for keys, part, masked in self._tiles(known):
+            self._step(known, rows, (k, v), (part, keys), masked)
+
+    def _rows(self, known: Mapping[str, Any]) -> dict[str, Array]:
+        """What a head has of each row: q, do; lse in log2 units; delta. The gradient of a sink is added."""
+        at = known["b"], known["h"]
+        q, do, o = (self.arrays[name][at].astype(np.float32) for name in ("q", "do", "o"))
+        if self.lse is None:
+            return {"q": q, "do": do}
+        delta = row_term(do, o, np.float32(0) if self.dlse is None else self.dlse[at])
+        lse = self.lse[at] * np.float32(LOG2_E)
+        if (sink := self.program.expressions.sink) is not None:
+            logit = np.broadcast_to(evaluate(sink, known), lse.shape) * np.float32(LOG2_E)
+            self.sums.add(self.slopes.sink, np.where(lse == -np.inf, 0, sink_gradient(logit, lse, delta)).sum(), known)
+        return {"q": q, "do": do, "lse": lse, "delta": delta}
+
+    def _reached(self, name: str, known: Mapping[str, Any]) -> Array:
+        """Keys or values of a head, float32, with zeros where no query may see them by their place."""
+        x: Array = self.arrays[name][known["b"], known["hk"]].astype(np.float32)
+        reach = self.program.holes.reach
+        if reach is None or not len(x):
+            return x
+        return np.where(reach.evaluate(known["q_len"], known["kv_len"], known)[:, None], x, np.float32(0))
+
+    def _tiles(self, known: Mapping[str, Any]) -> Iterator[tuple[slice, slice, bool]]:
+        """The keys, the rows that meet them, and whether the mask is tested, in the order of the schedule."""
+        tile, (q_len, kv_len) = self.program.main.tile, (known["q_len"], known["kv_len"])
+        ranges = row_ranges(self.program.expressions.mask, tile.block_m, tile.block_n, self.program.spec.tensors)
+        begin, end = ranges.evaluate(q_len, kv_len, known)
+        for j in range(begin.shape[1]):
+            keys = slice(j * tile.block_n, min((j + 1) * tile.block_n, kv_len))
+            for loop, first, last in zip(ranges.loops, begin[:, j], end[:, j], strict=True):
+                for i in range(first, last):
+                    yield keys, slice(i * tile.block_m, min((i + 1) * tile.block_m, q_len)), loop.masked
+
+    def _step(
+        self, known: dict[str, Any], rows: Mapping[str, Array], kv: tuple[Array, Array], tile: tuple[slice, slice], masked: bool
+    ) -> None:
+        """One query tile and one key tile."""
+        (part, keys), dtype = tile, self.program.dtype.numpy
+        q, do, k, v = rows["q"][part], rows["do"][part], kv[0][keys], kv[1][keys]
+        raw = q @ k.T
+        known = {**known, "q_idx": np.arange(part.start, part.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
+        known["s"] = raw * np.float32(self.scale)
+        score = np.broadcast_to(evaluate(self.program.expressions.score, known), raw.shape)
+        seen = np.broadcast_to(evaluate(self.program.expressions.mask, known), raw.shape) if masked else np.True_
+        p, d = np.where(seen, score, 0), do @ v.T
+        if "lse" in rows:
+            p = weights(np.where(seen, score * np.float32(LOG2_E), np.float32(-np.inf)), rows["lse"][part])
+            d = np.where(p == 0, 0, score_gradient(p, d, rows["delta"][part]))
+        d = np.where(seen, d, 0).astype(np.float32)
+        ds = d if self.slopes.s == ONE else _times(d, evaluate(self.slopes.s, known))
+        self.sums.add(self.slopes.score, d, known)
+        self.sums.add(self.slopes.scale, ds * raw, known)
+        p, ds = (x.astype(dtype).astype(np.float32) for x in (p, ds))
+        at, of_keys = (known["b"], known["h"], part), (known["b"], known["hk"], keys)
+        self.totals["dv"][of_keys] += p.T @ do
+        self.totals["dk"][of_keys] += ds.T @ q
+        self.totals["dq"][at] += ds @ k
+
+    def finished(self) -> dict[str, Array]:
+        """dq, dk and dv, rounded."""
+        dtype, scale = self.program.dtype.numpy, np.float32(self.scale)
+        return {name: (x if name == "dv" else x * scale).astype(dtype) for name, x in self.totals.items()}
+
+
+class _Sums:
+    """The gradients of tensors and params that ask for one, summed over all that reads them."""
+
+    def __init__(self, program: Program, values: Mapping[str, Any]):
+        self.found = {one.name: np.zeros(np.shape(values[one.name]), np.float32) for one in program.spec.with_grad}
+
+    def add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
+        """Adds a gradient, of scores or of a sink, times the slope by each variable."""
+        for by, slope in slopes.items():
+            name = by.name if isinstance(by, Name) else by.tensor
+            if name in self.found:
+                part = _times(gradient, evaluate(slope, known))
+                at = _place(by, known) if isinstance(by, Load) else ()
+                np.add.at(self.found[name], tuple(np.broadcast_to(i, part.shape) for i in at), part if at else part.sum())
+
+
+def _place(load: Load, known: Mapping[str, Any]) -> tuple[Array, ...]:
+    """The indices of what is read; an axis of 1 that is read as if it were repeated has the sum."""
+    shape = np.shape(known[load.tensor])
+    return tuple(np.clip(evaluate(index, known), 0, size - 1) for index, size in zip(load.indices, shape, strict=True))
+
+
+def _times(gradient: Array, slope: Any) -> Array:
+    """The chain rule; no gradient stays none, however steep it goes on."""
+    return np.where(gradient == 0, 0, gradient * slope).astype(np.float32)

@@ -1,0 +1,149 @@
+"""Calls of a spec's backward on arrays in GPU memory: checked, planned and prepared once for each set of layouts, then only launched."""
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashgen.arch import Arch
+from flashgen.dtypes import by_name
+from flashgen.errors import CallError
+from flashgen.plan import plan_backward
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.program import Program
+from flashgen.render import render
+from flashgen.runtime import cache
+from flashgen.runtime.arguments import check_backward, check_requirements, rows_first
+from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, liken
+from flashgen.runtime.choice import faults
+from flashgen.runtime.device import check, device
+from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
+from flashgen.runtime.lengths import Made, fresh
+from flashgen.spec import Spec
+from flashgen.spec.words import gradient
+
+_CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
+
+
+def gradients(spec: Spec, layouts: Mapping[str, Layout]) -> dict[str, Made]:
+    """The results of a backward: dq, dk, dv, and by `gradient` of their names those of tensors and params; each is like what it is of."""
+    shapes = {f"d{name}": (layouts[name].shape, spec.dtype) for name in ("q", "k", "v")}
+    return shapes | {gradient(one.name): (layouts[one.name].shape if one.name in layouts else (), "float32") for one in spec.with_grad}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The part of a call that calls on arrays of the same layouts share."""
+
+    ordinal: int
+    names: tuple[str, ...]  # of all addresses that a launch takes, in order
+    results: Mapping[str, Made]
+    scratch: Mapping[str, Made]
+    stand_ins: Mapping[str, str]  # of an array without elements: another, whose address a tensor map takes in its place
+    launch: Launch | None  # None: there is no query
+
+
+class GpuBackward:
+    """The backward's kernels of a spec, made as calls need them."""
+
+    def __init__(self, spec: Spec, arch: Arch | None):
+        self.spec, self.kernels = spec, dict[str, Executable]()
+        self._arch = arch  # None: that of the arrays' device
+        self._arguments = {t.name: t.argument for t in spec.arrays}
+        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._keeping = threading.Lock()
+
+    def serving(self, arch: Arch, layouts: Mapping[str, Layout]) -> Program:
+        """The plan for arrays of these layouts. Raises PlanError, SpecError."""
+        by_rows = {
+            name: rows_first(layout, self.spec.layout)
+            for name, layout in layouts.items()
+            if name in ROLES + OF_ROLES
+            if 0 not in layout.shape
+        }
+        preferred = plan_backward(self.spec, arch)
+        if not faults(preferred, by_rows):
+            return preferred
+        return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()))
+
+    def __call__(self, given: Mapping[str, Any], params: Mapping[str, int | float]) -> tuple[Any, ...]:
+        """The gradients. `given`: q, k, v, o, do, lse and dlse where there are, and the spec's tensors, by name; `params`: all of them."""
+        addresses, likes = {}, []
+        for name, x in given.items():
+            addresses[self._arguments.get(name, name)], like = FAMILIES[type(x)].locate(x)
+            likes.append(like)
+        key = (tuple(given), *params.items(), *likes)
+        if not (prepared := self._prepared.get(key)):
+            prepared = self._prepare({name: liken(x, name).layout for name, x in given.items()}, params)
+            with self._keeping:
+                if len(self._prepared) >= _CALLS_KEPT:
+                    del self._prepared[next(iter(self._prepared))]
+                self._prepared[key] = prepared
+        return self._run(prepared, given["q"], addresses)
+
+    def _run(self, prepared: Prepared, q: Any, addresses: dict[str, int]) -> tuple[Any, ...]:
+        family: DeviceFamily = FAMILIES[type(q)]
+        made = {name: family.empty(shape, dtype, q) for name, (shape, dtype) in prepared.results.items()}
+        held = {name: family.scratch(shape, dtype, q) for name, (shape, dtype) in prepared.scratch.items()}
+        known = addresses | {name: family.pointer(x) for name, x in (made | held).items()}
+        stream = family.stream(prepared.ordinal)
+        for name, (shape, dtype) in prepared.results.items():
+            if name not in OF_ROLES or not prepared.launch:
+                _clear(prepared.ordinal, known[name], math.prod(shape) * by_name(dtype).bytes, stream)
+        if prepared.launch:
+            known |= {name: known[other] for name, other in prepared.stand_ins.items()}
+            prepared.launch([known.get(name, 0) for name in prepared.names], stream)
+        return tuple(made.values())
+
+    def _prepare(self, layouts: Mapping[str, Layout], params: Mapping[str, int | float]) -> Prepared:
+        """A call, checked, planned and compiled."""
+        spec, sizes, ordinal = self.spec, check_backward(self.spec, layouts), layouts["q"].device
+        assert ordinal is not None
+        for name, layout in layouts.items():
+            if layout.offset % by_name(layout.dtype).bytes:
+                raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
+        results = gradients(spec, layouts)
+        if not sizes.batch * sizes.q_len:
+            return Prepared(ordinal=ordinal, names=(), results=results, scratch={}, stand_ins={}, launch=None)
+        written = fresh(results, ordinal)
+        kernel = self._compiled(self.serving(self._arch or device(ordinal).arch, {**layouts, **written}))
+        check_requirements(kernel.program, params)
+        launched, stand_ins = self.launched(kernel.program, {**layouts, **written}, sizes, ordinal)
+        return Prepared(
+            ordinal=ordinal,
+            names=tuple(launched),
+            results=results,
+            scratch=_scratch(kernel.program, sizes),
+            stand_ins=stand_ins,
+            launch=kernel.prepare(launched, params, sizes),
+        )
+
+    def launched(
+        self, program: Program, layouts: Mapping[str, Layout], sizes: Sizes, ordinal: int
+    ) -> tuple[dict[str, Layout], dict[str, str]]:
+        """The layouts of a launch by the names of its arguments; and of arrays without elements others, whose place they take."""
+        found = {self._arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(_scratch(program, sizes), ordinal)
+        found |= fresh({name: ((1,), "float32") for name in ("lse", "dlse") if name not in found}, ordinal)
+        stand_ins = {} if sizes.kv_len else {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}
+        return found | {name: found[other] for name, other in stand_ins.items()}, stand_ins
+
+    def _compiled(self, chosen: Program) -> Executable:
+        if chosen.digest not in self.kernels:
+            source = render(chosen)
+            self.kernels[chosen.digest] = Executable(chosen, source, cache.binary(chosen, source))
+        return self.kernels[chosen.digest]
+
+
+def _scratch(program: Program, sizes: Sizes) -> dict[str, Made]:
+    return {s.name: (shape_of(s, sizes), s.dtype) for s in program.scratch}
+
+
+def _clear(ordinal: int, address: int, nbytes: int, stream: int) -> None:
+    """Makes memory zeros, in a stream."""
+    from cuda.bindings import driver
+
+    if nbytes:
+        with device(ordinal).active():
+            check(*driver.cuMemsetD8Async(address, 0, nbytes, stream))
