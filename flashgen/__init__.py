@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flashgen.merge import merge_states
     from flashgen.spec import Spec, load, loads
     from flashgen.theory.derive import Derivation, derive
+    from flashgen.trace import Traced, trace
 
 _HOMES = {
     "flashgen.api": ("Attention", "compile"),
@@ -23,12 +24,13 @@ _HOMES = {
     "flashgen.theory.derive": ("Derivation", "derive"),
     "flashgen.merge": ("merge_states",),
     "flashgen.spec": ("Spec", "load", "loads"),
+    "flashgen.trace": ("Traced", "trace"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Attention", "BackendError", "CallError", "CompileError", "Derivation", "FlashgenError", "PlanError", "Spec", "SpecError",
-    "attention", "compile", "derive", "load", "loads", "merge_states",
+    "Attention", "BackendError", "CallError", "CompileError", "Derivation", "FlashgenError", "PlanError", "Spec", "SpecError", "Traced",
+    "attention", "compile", "derive", "load", "loads", "merge_states", "trace",
 ]  # fmt: skip
 
 

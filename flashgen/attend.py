@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,16 @@ from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, unknown
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
+from flashgen.trace import trace
 
 
 def attention(
     q: Any,
     k: Any,
     v: Any,
-    mask: str = "causal",
+    mask: str | Callable[..., Any] = "causal",
     *,
-    score: str = "s",
+    score: str | Callable[..., Any] = "s",
     scale: str | float | None = None,
     layout: str = DEFAULT,
     lse: bool = False,
@@ -40,9 +41,12 @@ def attention(
     >>> o, lse = attention(q, k, v, score="s + slopes[h] * (kv_idx - q_idx)", slopes=slopes, lse=True)
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
-    float32, natural log. `values`: what the expressions name, numbers and arrays. Raises SpecError, CallError, PlanError, BackendError.
+    float32, natural log. `values`: what the expressions name, numbers and arrays. mask and score may be functions, as `trace` takes them.
+    Raises SpecError, CallError, PlanError, BackendError.
     """
     qkv = liken(adopt(q, "q"), "q"), liken(adopt(k, "k"), "k"), liken(adopt(v, "v"), "v")
+    if callable(mask) or callable(score):
+        mask, score, values = _traced(mask, score, values)
     if not (isinstance(mask, str) and isinstance(score, str)):
         raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
     if scale is not None and not isinstance(scale, str):
@@ -50,6 +54,16 @@ def attention(
     kinds = _kinds(values, _words(mask, score, scale)) if values else ()
     attn = _for(qkv, mask, score, scale, layout, ("o", "lse") if lse else ("o",), kinds)
     return attn(q, k, v, out=out, **values)
+
+
+def _traced(mask: Any, score: Any, values: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Mask and score, of which one is a function, as texts, and the values of the call with what the functions captured. Raises SpecError,
+    CallError."""
+    found = trace(*(x if callable(x) else None for x in (mask, score)))
+    hidden = [text for text in (mask, found.mask) if isinstance(text, str) and text != "full"]
+    if twice := sorted(values.keys() & found.values.keys()):
+        raise CallError(f"{twice[0]} is given, and the function has its own: leave the keyword out, or rename one of them")
+    return " & ".join(f"({text})" for text in hidden) or "full", found.score if callable(score) else score, values | found.values
 
 
 def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:

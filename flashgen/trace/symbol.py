@@ -1,0 +1,177 @@
+"""What a traced function computes with: each operation on a Symbol is a piece of an expression's syntax tree."""
+
+import ast
+import linecache
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+from flashgen.errors import Position, SpecError, did_you_mean
+from flashgen.trace.names import FUNCTIONS, METHODS, UFUNCS
+
+_traced: list[set[CodeType]] = []  # the functions that are being traced, innermost last
+
+
+class Symbol:
+    """A value of the language: `tree` is its expression."""
+
+    __array_priority__ = 1000  # NumPy leaves operators to it
+    __hash__ = None  # type: ignore[assignment]  # == gives a Symbol
+    tree: ast.expr
+
+    def __init__(self, tree: ast.expr):
+        self.tree = tree
+
+    def __repr__(self) -> str:
+        return ast.unparse(self.tree)
+
+    def __bool__(self) -> bool:
+        raise fault("the value is known in the kernel alone", "write & | ~ for `and` `or` `not`, where(condition, a, b) for `if`")
+
+    def __index__(self) -> int:
+        raise fault("the value is known in the kernel alone, and here Python wants a number", "a bound of a loop is a number")
+
+    __int__ = __float__ = __iter__ = __len__ = __index__
+
+    def __abs__(self) -> "Symbol":
+        return call(METHODS["abs"], (self,))
+
+    def __getitem__(self, index: Any) -> "Symbol":
+        raise fault(f"{self!r} is a number: it cannot be indexed")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in METHODS:
+            raise AttributeError(name) if name.startswith("__") else fault(f"a traced value has no .{name}", did_you_mean(name, METHODS))
+        return lambda *args, **_: call(METHODS[name], (self, *args))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> "Symbol":
+        if method != "__call__" or options:
+            raise fault(f"numpy.{ufunc.__name__}.{method} takes arrays, and a traced value is one number")
+        return call(_known(ufunc.__name__, UFUNCS), args)
+
+    def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> "Symbol":
+        return call(_known(function.__name__, FUNCTIONS), (*args, *options.values()))
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _types: Any, args: Any = (), options: Any = None) -> "Symbol":
+        return call(_known(function.__name__, FUNCTIONS), (*args, *(options or {}).values()))
+
+
+class Array(Symbol):
+    """A tensor of the language, which is indexed with a value an axis."""
+
+    rank: int
+
+    def __init__(self, name: str, rank: int):
+        super().__init__(ast.Name(name))
+        self.rank = rank
+
+    def __getitem__(self, index: Any) -> Symbol:
+        indices = index if isinstance(index, tuple) else (index,)
+        if len(indices) == self.rank:
+            trees = [tree(one) for one in indices]
+            return Symbol(ast.Subscript(self.tree, trees[0] if self.rank == 1 else ast.Tuple(trees)))
+        if len(indices) < self.rank:
+            return Part(self, indices)
+        raise fault(f"{self!r} takes {self.rank} indices, got {len(indices)}")
+
+    def __len__(self) -> int:
+        raise fault(f"the length of {self!r} belongs to a call", "write the number, or an index that is clamped to the axis")
+
+
+class Part(Symbol):
+    """A tensor with the first of its indices, as in bias[b][h]."""
+
+    def __init__(self, array: Array, indices: tuple[Any, ...]):
+        super().__init__(array.tree)
+        self.array, self.indices = array, indices
+
+    def __getitem__(self, index: Any) -> Symbol:
+        return self.array[(*self.indices, *(index if isinstance(index, tuple) else (index,)))]
+
+
+def call(form: Callable[..., ast.expr], args: Iterable[Any]) -> Symbol:
+    """The symbol that a form makes of values."""
+    trees = [tree(x) for x in args]
+    try:
+        return Symbol(form(*trees))
+    except TypeError:
+        raise fault(f"{len(trees)} arguments are not what it takes") from None
+
+
+def tree(value: Any) -> ast.expr:
+    """The syntax tree of a value. Raises SpecError for what no expression holds."""
+    if isinstance(value, Array | Part):
+        raise fault(f"{value!r} is a tensor: give it an index for each axis")
+    if isinstance(value, Symbol):
+        return value.tree
+    number = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    if isinstance(number, bool):
+        return ast.Constant(number)
+    if isinstance(number, int | float):
+        return ast.Constant(number) if number >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-number))
+    raise fault(f"a {type(value).__name__} is no value of an expression", "expressions are of numbers, indices and tensors' elements")
+
+
+def fault(message: str, hint: str = "") -> SpecError:
+    """The refusal of what a traced function does, at its line."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and not (_traced and frame.f_code in _traced[-1]):
+        frame = frame.f_back
+    return SpecError(message, position(frame) if frame else None, hint)
+
+
+def position(frame: FrameType) -> Position:
+    """The place that a frame is at."""
+    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line = line or frame.f_lineno
+    text = linecache.getline(frame.f_code.co_filename, line).rstrip("\n")
+    return Position(frame.f_code.co_filename, line, (column or 0) + 1, text)
+
+
+@contextmanager
+def tracing(codes: set[CodeType]) -> Iterator[None]:
+    """Tells faults at the lines of these functions."""
+    _traced.append(codes)
+    try:
+        yield
+    finally:
+        _traced.pop()
+
+
+def _known(name: str, table: dict[str, Callable[..., ast.expr]]) -> Callable[..., ast.expr]:
+    if name not in table:
+        raise fault(f"no expression has {name}", did_you_mean(name, sorted(table)))
+    return table[name]
+
+
+def _operator(op: type[ast.operator], swapped: bool) -> Any:
+    def method(self: Symbol, other: Any) -> Symbol:
+        a, b = tree(self), tree(other)
+        return Symbol(ast.BinOp(b, op(), a) if swapped else ast.BinOp(a, op(), b))
+
+    return method
+
+
+def _comparison(op: type[ast.cmpop]) -> Any:
+    return lambda self, other: Symbol(ast.Compare(tree(self), [op()], [tree(other)]))
+
+
+def _sign(op: type[ast.unaryop]) -> Any:
+    return lambda self: Symbol(ast.UnaryOp(op(), tree(self)))
+
+
+OPERATORS: dict[str, type[ast.operator]] = {"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "floordiv": ast.FloorDiv}
+OPERATORS |= {"mod": ast.Mod, "pow": ast.Pow, "and": ast.BitAnd, "or": ast.BitOr}
+COMPARISONS: dict[str, type[ast.cmpop]] = {"lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE, "eq": ast.Eq, "ne": ast.NotEq}
+SIGNS: dict[str, type[ast.unaryop]] = {"neg": ast.USub, "pos": ast.UAdd, "invert": ast.Invert}
+
+for _name, _op in OPERATORS.items():
+    setattr(Symbol, f"__{_name}__", _operator(_op, swapped=False))
+    setattr(Symbol, f"__r{_name}__", _operator(_op, swapped=True))
+for _name, _compare in COMPARISONS.items():
+    setattr(Symbol, f"__{_name}__", _comparison(_compare))
+for _name, _prefix in SIGNS.items():
+    setattr(Symbol, f"__{_name}__", _sign(_prefix))
