@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flashgen.expr import evaluate, row_ranges
+from flashgen.expr import evaluate
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.nodes import Load, Name, Node
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
@@ -115,7 +115,7 @@ class _Run:
     def _tiles(self, known: Mapping[str, Any]) -> Iterator[tuple[slice, slice, bool]]:
         """The keys, the rows that meet them, and whether the mask is tested, in the order of the schedule."""
         tile, (q_len, kv_len) = self.program.main.tile, (known["q_len"], known["kv_len"])
-        ranges = row_ranges(self.program.expressions.mask, tile.block_m, tile.block_n, self.program.spec.tensors)
+        ranges = self.program.main.ranges
         begin, end = ranges.evaluate(q_len, kv_len, known)
         for j in range(begin.shape[1]):
             keys = slice(j * tile.block_n, min((j + 1) * tile.block_n, kv_len))

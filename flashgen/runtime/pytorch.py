@@ -26,7 +26,8 @@ class TorchFamily:
 
     def locate(self, x: Any) -> tuple[int, Key]:
         if x.requires_grad and self.torch.is_grad_enabled():
-            raise CallError("a tensor requires a gradient, and flashgen computes none: call under torch.no_grad(), or pass x.detach()")
+            hint = "call under torch.no_grad(), or pass x.detach(); attn.backward gives gradients"
+            raise CallError(f"a tensor requires a gradient, and flashgen takes no part in autograd: {hint}")
         if x.is_neg():
             raise CallError("a tensor stands for what its memory holds negated, as the imaginary part of a conjugate: pass x.resolve_neg()")
         try:

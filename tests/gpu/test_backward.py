@@ -1,0 +1,117 @@
+"""Gradients on a GPU, beside the float64 reference: every kind of mask, score and softmax, arrays of CuPy, PyTorch and NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flashgen
+from flashgen.interpret import Given
+from flashgen.runtime import arrays as runtime_arrays
+from flashgen.spec import Spec
+from tests.gpu.judge import cupy, down, up
+from tests.plan import gradients
+
+CAUSAL = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
+C = {"c": {"default": 5.0, "grad": True}}
+
+
+def tensor(*shape: Any, dtype: str = "float32") -> dict[str, Any]:
+    return {"shape": list(shape), "dtype": dtype} | ({"grad": True} if dtype == "float32" else {})
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "full": {"head_dim": 64, "dtype": "float16"},
+    "causal": {"head_dim": 128, "mask": "causal"},
+    "window": {"head_dim": 64, "mask": "window(70, 0)"},
+    "chunk": {"head_dim": 96, "mask": "causal & chunk(100)", "layout": "bhsd"},
+    "other columns": {"head_dim": {"qk": 128, "v": 64}, "mask": "causal"},
+    "256": {"head_dim": 256, "mask": "causal"},
+    "documents": {"head_dim": 64, "mask": "causal & document(ids)", "tensors": {"ids": tensor("b", "kv_len", dtype="int32")}},
+    "softcap": {"head_dim": 128, "mask": "causal", "score": "c * tanh(s / c)", "params": C},
+    "alibi": {"head_dim": 64, "mask": "causal", "score": "s + x[h] * (kv_idx - q_idx) * 0.01", "tensors": {"x": tensor("hq")}},
+    "bias": {
+        "head_dim": 64,
+        "dtype": "float16",
+        "score": "s + x[b, h, q_idx, kv_idx]",
+        "tensors": {"x": tensor("b", "hq", "q_len", "kv_len")},
+    },
+    "keys": {"head_dim": 64, "score": "s * sigmoid(x[b, h, kv_idx])", "tensors": {"x": tensor("b", "hq", "kv_len")}},
+    "sink": {"head_dim": 64, "mask": "causal", "softmax": {"sink": "x[h]"}, "tensors": {"x": tensor("hq")}},
+    "sigmoid": {"head_dim": 64, "score": "sigmoid(s)", "softmax": "none"},
+    "scale": {"head_dim": 72, "dtype": "float16", "scale": "c / sqrt(d)", "params": C},
+    "deterministic": {"head_dim": 64, "mask": "causal", "deterministic": True},
+}
+
+
+def values_of(spec: Spec, sizes: dict[str, int]) -> dict[str, Any]:
+    """Tensors of a call; of a bias over all pairs the sequences share one."""
+    random, found = np.random.default_rng(7), {}
+    for t in spec.tensors:
+        shape = [1 if n == "b" and len(t.shape) == 4 else sizes[n] if isinstance(n, str) else n for n in t.shape]
+        found[t.name] = (
+            np.sort(random.integers(0, 4, shape), -1).astype(np.int32) if t.dtype == "int32" else np.float32(random.normal(size=shape))
+        )
+    return found
+
+
+def named(spec: Spec, found: Any) -> dict[str, Any]:
+    return dict(zip(("dq", "dk", "dv", *(one.name for one in spec.with_grad)), found, strict=True))
+
+
+def called(attention: Any, given: Given, values: dict[str, Any]) -> Any:
+    """The gradients of CuPy's arrays, as NumPy's."""
+    sent = {name: up(x)[0] for name, x in vars(given).items() if x is not None}
+    lse, dlse = sent.pop("lse", None), sent.pop("dlse", None)
+    return down(attention.backward(**sent, lse=lse, dlse=dlse, **{name: up(x)[0] for name, x in values.items()}))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_gradients(name: str) -> None:
+    spec = Spec(**{"dtype": "bfloat16", "backward": True, **SPECS[name]})
+    attention = flashgen.compile(spec)
+    for batch, heads, kv_heads, q_len, kv_len in ((2, 4, 2, 300, 333), (1, 2, 2, 1, 130)):
+        values = values_of(spec, {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len})
+        given = gradients.given(spec, batch, heads, kv_heads, q_len, kv_len, dlse=True, **values)
+        gradients.judge(spec, named(spec, called(attention, given, values)), given, **values)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1, 0, 20), (1, 2, 1, 20, 0), (1, 2, 1, 200, 100)])
+def test_rows_without_keys_and_keys_without_rows(shape: tuple[int, ...]) -> None:
+    given = gradients.given(CAUSAL, *shape)
+    gradients.judge(CAUSAL, named(CAUSAL, called(flashgen.compile(CAUSAL), given, {})), given)
+
+
+def test_rows_that_no_tensor_map_takes() -> None:
+    """Every second row of an array whose rows are aligned to 8 bytes."""
+    given, attention = gradients.given(CAUSAL, 1, 4, 2, 150, 160), flashgen.compile(CAUSAL)
+    wide = {name: np.zeros((*x.shape[:-1], 68), x.dtype) for name, x in vars(given).items() if name in ("q", "k", "v", "o", "do")}
+    for name, x in wide.items():
+        x[..., :64] = getattr(given, name)
+    views = {name: up(x)[0][..., :64] for name, x in wide.items()}
+    found = down(attention.backward(**views, lse=up(given.lse)[0]))
+    gradients.judge(CAUSAL, named(CAUSAL, found), given)
+
+
+def test_torch_and_numpy() -> None:
+    torch = pytest.importorskip("torch")
+    given, attention = gradients.given(CAUSAL, 2, 4, 2, 100, 120, dlse=True), flashgen.compile(CAUSAL)
+    family = runtime_arrays.FAMILIES[torch.Tensor]
+    sent = {name: family.from_numpy(x).cuda() for name, x in vars(given).items()}
+    found = attention.backward(**sent)
+    assert all(isinstance(x, torch.Tensor) and x.device == sent["q"].device for x in found)
+    gradients.judge(CAUSAL, named(CAUSAL, [family.to_numpy(x.cpu()) for x in found]), given)
+    gradients.judge(CAUSAL, named(CAUSAL, attention.backward(**vars(given))), given)
+
+
+def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
+    """Besides results: row sums, and the gradient of q in float32."""
+    cp, attention, n = cupy(), flashgen.compile(CAUSAL), 8192
+    q, k, v, o, do = (cp.zeros((1, n, 2, 64), np.uint16).view(CAUSAL.element.numpy) for _ in range(5))
+    lse = cp.zeros((1, 2, n), np.float32)
+    attention.backward(do, q, k, v, o, lse)
+    pool = cp.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    results = attention.backward(do, q, k, v, o, lse)
+    assert pool.total_bytes() - before < sum(x.nbytes for x in results) + 2 * q.size * 4
