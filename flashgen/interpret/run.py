@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
 from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.interpret.shares import share_of
+from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
-from flashgen.theory.schedule import Product, State, finish, natural, passes
+from flashgen.theory.schedule import Product, State, finish, merge_states, natural, passes
 
 TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
 
@@ -93,6 +95,12 @@ class _Run:
     def kv_len(self) -> int:
         return int(self.k.shape[2])
 
+    @property
+    def block_m(self) -> int:
+        """Queries of a tile, which may have the rows of all heads of a group."""
+        attention, group = self.program.attention, self.q.shape[1] // self.k.shape[1]
+        return max(1, attention.tile.block_m // group) if attention.dealing.grouped else attention.tile.block_m
+
     def heads(self) -> Iterator[tuple[Heads, Array, Array]]:
         """All query heads, as many together as have the same key ranges and fit a cache; with begin and end of the ranges."""
         query_heads = self.q.shape[1]
@@ -106,7 +114,7 @@ class _Run:
     def _by_ranges(self, every: Heads) -> Iterator[tuple[Array, Array, Array]]:
         @cache
         def ranges(*head: int) -> tuple[Array, Array]:
-            return self.program.attention.ranges.evaluate(
+            return replace(self.program.attention.ranges, block_m=self.block_m).evaluate(
                 self.q_len, self.kv_len, {**self.values, **dict(zip(Heads._fields, head, strict=True))}
             )
 
@@ -122,7 +130,7 @@ class _Run:
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len
         if not self.program.softmax.materialize:
-            rows, keys = min(self.program.attention.tile.block_m, rows), min(self.program.attention.tile.block_n, keys)
+            rows, keys = min(self.block_m, rows), min(self.program.attention.tile.block_n, keys)
         columns = int(self.q.shape[-1] + self.v.shape[-1])
         return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
 
@@ -131,19 +139,41 @@ class _Run:
         shape, reached = (len(heads.b), self.q_len), self._reached(heads)
         top = np.full(shape, -np.inf, np.float32)
         state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
+        if self.program.attention.dealing.shares:
+            return *finish(self.program.softmax, self._merged(heads, begin, end, state, top), natural()), top
         if not self.program.softmax.normalized:
             for rows, keys, masked in self._tiles(begin, end):
                 state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
             return state.o, np.zeros(shape, np.float32), top
-        xp, softmax = natural(), self.program.softmax
-        for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), xp):
+        self._attend(heads, begin, end, state, top, reached)
+        return *finish(self.program.softmax, state, natural()), top
+
+    def _merged(self, heads: Heads, begin: Array, end: Array, state: State, top: Array) -> State:
+        """The states of all shares of the keys, and what the state was before them."""
+        reached, attention, sizes = self._reached(heads), self.program.attention, self._sizes
+        assert attention.dealing.shares
+        for share in range(most := extent(attention.dealing.shares, sizes)):
+            bounds = share_of(begin, end, share, most=most, least=attention.share_tiles)
+            own = State(np.full(top.shape, -np.inf, np.float32), np.zeros(top.shape, np.float32), np.zeros_like(state.o))
+            self._attend(heads, *bounds, own, top, reached)
+            state = merge_states(state, own, natural())
+        return state
+
+    def _attend(self, heads: Heads, begin: Array, end: Array, state: State, top: Array, reached: Array | None) -> None:
+        """Takes the keys of some tiles into a state, and into the greatest scores."""
+        softmax = self.program.softmax
+        for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), natural()):
             for rows, keys, masked in self._tiles(begin, end):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
                 after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys, reached))
                 for whole, part in zip(state, after, strict=True):
                     whole[:, rows] = part
-        return *finish(softmax, state, xp), top
+
+    @property
+    def _sizes(self) -> Sizes:
+        (batch, heads), kv_heads = self.q.shape[:2], self.k.shape[1]
+        return Sizes(batch=batch, q_len=self.q_len, kv_len=self.kv_len, heads=heads, kv_heads=kv_heads)
 
     def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
         """Maximum and sum before the first key: [n, Sq]."""
@@ -173,7 +203,7 @@ class _Run:
                             yield self._tile(i, j, loop.masked)
 
     def _tile(self, i: int, j: int, masked: bool) -> Tile:
-        m, n = self.program.attention.tile.block_m, self.program.attention.tile.block_n
+        m, n = self.block_m, self.program.attention.tile.block_n
         assert 0 <= j * n < self.kv_len, f"key tile {j} lies outside {self.kv_len} keys"
         assert masked or (j + 1) * n <= self.kv_len, f"key tile {j} is not masked and passes {self.kv_len} keys"
         return slice(i * m, min((i + 1) * m, self.q_len)), slice(j * n, min((j + 1) * n, self.kv_len)), masked

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from flashgen.errors import CallError
-from flashgen.plan.kernel import Extent, Kernel
+from flashgen.plan.kernel import Extent, Kernel, SharePlan
 from flashgen.plan.program import Scratch
 from flashgen.spec.model import Tensor
 
@@ -25,6 +25,11 @@ class Sizes:
     def group(self) -> int:
         """Query heads a key/value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Query rows of a key/value head: those of all heads of its group."""
+        return self.q_len * self.group
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of a tensor of the spec, with numbers for the words among its axes."""
@@ -55,6 +60,17 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return int(getattr(sizes, size))
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
+        case SharePlan():
+            return shares(size, sizes)
+
+
+def shares(plan: SharePlan, sizes: Sizes) -> int:
+    """The most shares that a query tile's key tiles are cut into, in a call of these sizes."""
+    if plan.count:
+        return plan.count
+    rows, heads = (sizes.rows, sizes.kv_heads) if plan.grouped else (sizes.q_len, sizes.heads)
+    tiles = -(-rows // plan.block_m) * heads * (sizes.batch if plan.whole_call else 1)
+    return max(1, min(-(-sizes.kv_len // plan.keys), -(-plan.pieces // tiles)))
 
 
 def shape(scratch: Scratch, sizes: Sizes) -> tuple[int, ...]:
@@ -72,4 +88,18 @@ def block_count(kernel: Kernel, sizes: Sizes, multiprocessors: int) -> int:
 
 
 def _product(kernel: Kernel) -> str:
-    return " x ".join(f"ceil({size[0]} / {size[1]})" if isinstance(size, tuple) else str(size) for size in kernel.grid.blocks)
+    return " x ".join(map(extent_text, kernel.grid.blocks))
+
+
+def extent_text(size: Extent) -> str:
+    """An extent for people.
+
+    >>> extent_text(("q_len", 128))
+    'ceil(q_len / 128)'
+    """
+    match size:
+        case (word, pieces):
+            return f"ceil({word} / {pieces})"
+        case SharePlan():
+            return "shares"
+    return str(size)

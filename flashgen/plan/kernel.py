@@ -57,7 +57,8 @@ class WorkersPlan:
         return 32 * (self.warps + self.load_warps)
 
 
-OutputPlace = Literal["registers", "own", "keys", "queries"]  # none in shared memory, one of its own, that of a key tile, that of q
+# None in shared memory, one of its own, that of a key tile, that of q; of a share of the keys: none, and o is not yet that of the row.
+OutputPlace = Literal["registers", "own", "keys", "queries", "shares"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,18 @@ class PipelinePlan:
         return [text for text, holds in extras.items() if holds]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharePlan:
+    """Into how many shares the key tiles of a query tile are cut, each for a block of its own; `flashgen.plan.geometry` counts them."""
+
+    count: int  # as the spec says; 0: as many as the lengths ask for
+    keys: int  # of a share at least, where lengths decide; a multiple of the keys of a tile
+    pieces: int  # shares of all query tiles of a sequence from which on there are no more
+    whole_call: bool  # the query tiles of all sequences count, not those of one alone
+    block_m: int
+    grouped: bool  # see DealingPlan
+
+
 @dataclass(frozen=True)
 class DealingPlan:
     """The way in which query tiles, and the key tiles of each, come to blocks and warpgroups."""
@@ -105,11 +118,28 @@ class DealingPlan:
     longest_first: bool = False  # query tiles with most keys first, in sections of heads that share the L2
     halves: bool = False  # query tiles are dealt by halves of the L2: blocks near one take the heads of one half of all heads
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
+    shares: SharePlan | None = None  # a block takes a share of the key tiles of a query tile, and `combine` brings shares together
+    grouped: bool = False  # rows of a query tile are those of all heads of a group, one token after the other: row = token * group + head
 
     @property
     def key_tiles(self) -> str:
         """The template of whose key tiles a warpgroup takes: those of the query tile, or those of its own rows."""
         return "own_tiles" if self.narrow else "shared_tiles"
+
+    @property
+    def extent(self) -> str:
+        """The template of how many of a query tile's key tiles a block takes: all, or a share."""
+        return "share_of_keys" if self.shares else "all_keys"
+
+    @property
+    def rows(self) -> str:
+        """The template of what a row of a query tile is: a token of one head, or one of the heads of a group at a token."""
+        return "rows_of_group" if self.grouped else "rows_of_head"
+
+    @property
+    def result(self) -> str:
+        """The template of how results leave forward_sm80: as o, or as that of a share."""
+        return "output_shares" if self.shares else "output"
 
 
 @dataclass(frozen=True)
@@ -148,8 +178,8 @@ class SmemPlan:
         return cls(regions=regions, bytes=end, capacity=end)
 
 
-# A number, a word (batch, heads, kv_heads, q_len, kv_len), or (word, n): how many pieces of n it takes to cover it.
-Extent = int | str | tuple[str, int]
+# A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
+Extent = int | str | tuple[str, int] | SharePlan
 
 
 @dataclass(frozen=True)
@@ -172,6 +202,20 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Combine(Kernel):
+    """The kernel that brings together what blocks know of their shares of the keys, row by row."""
+
+    warps: int  # of a block
+    slices: int  # of them on one row, each with every so many-th share
+
+    @staticmethod
+    def numbers(outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """The outputs of one number a row, and what each is in its text."""
+        values = {"lse": "sum == 0.0f ? -INF : fmaf(ptx::log2(sum), LN_2, top)", "max": "largest"}
+        return tuple((name, values[name]) for name in outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tiled(Kernel):
     """A kernel that multiplies tiles of queries, keys and values."""
 
@@ -187,6 +231,13 @@ class Attention(Tiled):
 
     dealing: DealingPlan
     ranges: KeyRanges  # of the keys that a query tile meets
+
+    @property
+    def share_tiles(self) -> int:
+        """Key tiles of a share at least, unless that makes too many."""
+        shares = self.dealing.shares
+        assert shares
+        return 1 if shares.count else shares.keys // self.tile.block_n
 
     @property
     def computed(self) -> KeyRanges:

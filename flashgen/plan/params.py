@@ -10,7 +10,7 @@ from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import names
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import section
 
@@ -34,6 +34,7 @@ def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
         "batch": sizes.batch,
         "group": sizes.group,
         "section": section(program, sizes)(sizes.kv_len),
+        "shares": extent(program.attention.dealing.shares or 1, sizes),
     }
 
 

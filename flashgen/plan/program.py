@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
-from flashgen.plan.kernel import Attention, Extent, Kernel, Region, Tiled
+from flashgen.plan.kernel import Attention, Combine, DealingPlan, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
 from flashgen.spec.outputs import of_rows
@@ -115,6 +115,16 @@ class Program:
         return self.tiled[0]
 
     @property
+    def dealing(self) -> DealingPlan:
+        """How the kernel that attends is dealt its tiles; as usual where there is none, as in a backward."""
+        return self.attention.dealing if self.attentions else DealingPlan()
+
+    @property
+    def combine(self) -> Combine | None:
+        """The kernel that brings shares of keys together, where blocks take shares."""
+        return next((kernel for kernel in self.kernels if isinstance(kernel, Combine)), None)
+
+    @property
     def by_entry(self) -> dict[str, Kernel]:
         """The kernels by name."""
         return {kernel.entry: kernel for kernel in self.kernels}
@@ -157,6 +167,26 @@ class Program:
         """The outputs that the attention writes of each query row: float32 [B, Hq, Sq]."""
         return of_rows(self.spec.outputs)
 
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The numbers of a row that blocks with shares of the keys hand on, besides o."""
+        return tuple(dict.fromkeys(("lse", *self.row_outputs)))
+
+    @property
+    def numbers_rows(self) -> bool:
+        """True if something is written by the number of a query row."""
+        return bool(self.row_outputs or self.combine)
+
+    @property
+    def counts_sink(self) -> bool:
+        """True if the attention counts the sink; of shares, `combine` does, once."""
+        return self.softmax.sink and not self.combine
+
+    @property
+    def reads_log2_e(self) -> bool:
+        """True if something natural becomes log2 units in its text."""
+        return self.softmax.sink or self.combine is not None
+
     def to_json(self) -> dict[str, Any]:
         """Everything that explains the program, as JSON values."""
         return {
@@ -180,6 +210,14 @@ class Program:
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
 
 
+_UNLESS_SHARED = ("shares", "grouped")  # members of DealingPlan that most programs do not have, and that do not tell those apart
+
+
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name != "ranges"}
-    return {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}
+    plain: dict[str, Any] = {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}
+    dealing = plain.get("dealing", {})
+    for name in _UNLESS_SHARED:
+        if not dealing.get(name, True):
+            del dealing[name]
+    return plain

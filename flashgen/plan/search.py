@@ -15,6 +15,7 @@ from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Decision, Program, Rejected
+from flashgen.plan.shares import Demand, groupable, pinned
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Drafting, Problem, Request, Seen, Strategy, Tried, serving
 from flashgen.spec import Schedule, Spec
@@ -26,17 +27,25 @@ DOCUMENT = 1024  # queries and keys of one of several packed into a sequence
 
 
 @lru_cache(256)
-def plan(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1], candidate: str | None = None) -> Program:
+def plan(
+    spec: Spec,
+    arch: str | Arch = "sm_90a",
+    copy_bytes: int = 0,
+    length: int = LENGTHS[-1],
+    candidate: str | None = None,
+    demand: Demand | None = None,
+) -> Program:
     """Plans a spec for an architecture.
 
     `copy_bytes`: 0 for arrays as the architecture likes them best (rows 16-byte aligned, last axis contiguous), else what every row is
     aligned to (16, 8, 4, 2 bytes; 2 takes any strides). `length`: queries and keys, one of LENGTHS, for which it shall be fast; it is right
-    for all. `candidate`: one of `candidates`, in place of the first of them. Raises PlanError, SpecError.
+    for all. `candidate`: one of `candidates`, in place of the first of them. `demand`: what lengths ask for
+    besides (`flashgen.plan.shares`), by default what the spec does. Raises PlanError, SpecError.
 
     >>> plan(Spec(head_dim=128, dtype="bfloat16"), "sm_90a").attention.tile.text
     '128x128'
     """
-    strategy, problem = _problem(spec, arch, copy_bytes, length)
+    strategy, problem = _problem(spec, arch, copy_bytes, length, pinned(spec) if demand is None else demand)
     outcome = tried(problem, strategy)
     count = f"{len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
     why = f"the fewest clocks at length {problem.seen.length} of {count}"
@@ -63,7 +72,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     >>> candidates(Spec(head_dim=128, dtype="bfloat16"))[0]
     '128x128, 2 stages, 8 warps, o apart'
     """
-    strategy, problem = _problem(spec, arch, 0, length)
+    strategy, problem = _problem(spec, arch, 0, length, pinned(spec))
     return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
 
 
@@ -104,13 +113,14 @@ def tried(problem: Problem, strategy: Drafting) -> Tried:
     return Tried(tuple(sorted(legal, key=lambda entry: entry[1]["total"])), tuple(refused))
 
 
-def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tuple[Strategy, Problem]:
-    request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes)
+def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand: Demand) -> tuple[Strategy, Problem]:
+    request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes, demand)
     strategy = serving(STRATEGIES, request)
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN, own=spec.geometry.own)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
-    found = holes(expressions, spec, request.arch.tanh, strategy.apart, beyond=strategy.beyond)
+    rows = "rows_of_group" if demand.rows and groupable(spec) else "rows_of_head"
+    found = holes(expressions, spec, request.arch.tanh, strategy.apart, beyond=strategy.beyond, rows=rows)
     problem = Problem(
         request=request,
         expressions=expressions,

@@ -14,6 +14,7 @@ from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, row_ranges
 from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
+from flashgen.plan.shares import WHOLE, Demand
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan, resolve
 
@@ -28,6 +29,7 @@ class Request:
     spec: Spec
     arch: Arch
     copy_bytes: int  # that every row is aligned to; 0: arrays as the architecture likes them best
+    demand: Demand = WHOLE  # of a call's lengths
 
     @property
     def mapped(self) -> bool:
@@ -48,7 +50,8 @@ class Request:
     def text(self) -> str:
         """The combination, for people."""
         rows = "" if self.mapped else f", rows aligned to {self.copy_bytes} bytes"
-        return f"{self.algorithm} attention of {self.spec.dtype} on {self.arch.name}{rows}"
+        shared = ", keys taken in shares" if self.demand.shared else ""
+        return f"{self.algorithm} attention of {self.spec.dtype} on {self.arch.name}{rows}{shared}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,11 @@ class Problem:
     @property
     def arch(self) -> Arch:
         return self.request.arch
+
+    @property
+    def grouped(self) -> bool:
+        """True if a query tile has the rows of all heads of a group."""
+        return self.holes.rows == "rows_of_group"
 
     @property
     def copy_bytes(self) -> int:

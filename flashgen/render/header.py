@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from flashgen.dtypes import float32_text
-from flashgen.plan.kernel import Extent, Kernel
+from flashgen.plan.geometry import extent_text
+from flashgen.plan.kernel import Kernel
 from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -16,6 +17,7 @@ _SCALARS = {
     "heads": "query heads, Hq",
     "batch": "sequences, B",
     "group": "query heads a key/value head",
+    "shares": "of the key tiles of a query tile, at most",
 }
 
 
@@ -42,17 +44,10 @@ def header(program: Program, source: Source) -> str:
 
 
 def _grid(kernel: Kernel) -> str:
-    pieces = " * ".join(map(_extent, kernel.grid.blocks))
+    pieces = " * ".join(map(extent_text, kernel.grid.blocks))
     if not kernel.grid.resident:
         return f"{pieces} blocks"
     return f"the lesser of {pieces} and {kernel.grid.resident} x the multiprocessors of the device"
-
-
-def _extent(size: Extent) -> str:
-    match size:
-        case (word, pieces):
-            return f"ceil({word} / {pieces})"
-    return str(size)
 
 
 def _member(program: Program, argument: Argument) -> Member:
@@ -79,7 +74,7 @@ def _member(program: Program, argument: Argument) -> Member:
 
 def _pointer(program: Program, argument: Argument) -> str:
     """The comment of a pointer: what it points to, and for memory that kernels hand to each other, how much the host gives."""
-    own = [f"memory of your own, {s.dtype} [{', '.join(map(_extent, s.shape))}]" for s in program.scratch if s.name == argument.of]
+    own = [f"memory of your own, {s.dtype} [{', '.join(map(extent_text, s.shape))}]" for s in program.scratch if s.name == argument.of]
     told = [*own, argument.comment] if argument.comment else own
     return ": ".join(told) or f"the first element of {argument.of}"
 

@@ -5,8 +5,10 @@ from typing import Any
 
 from flashgen.arch import Arch
 from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
+from flashgen.plan.shares import Demand, Demands, pinned
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, liken
@@ -21,31 +23,55 @@ class Choice:
         self.spec, self.reasons = spec, dict[str, None]()
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
         self._plans: dict[tuple[Any, ...], Program] = {}  # by what `plan` is asked for
+        self._demands: dict[str, Demands] = {}  # by arch
 
-    def plan(self, arch: Arch, copy_bytes: int = 0, length: int = LENGTHS[-1], card: str | None = None) -> Program:
+    def plan(
+        self,
+        arch: Arch,
+        copy_bytes: int = 0,
+        length: int = LENGTHS[-1],
+        card: str | None = None,
+        asked_for: Demand | None = None,
+    ) -> Program:
         """The plan for rows aligned to `copy_bytes` (0: as the architecture likes them best), fast for a class of lengths on a card, by
-        default the current one. Raises PlanError, SpecError."""
-        asked = arch.name, copy_bytes, length, card
+        default the current one, and for what the lengths of a call ask for. Raises PlanError, SpecError."""
+        asked_for = pinned(self.spec) if asked_for is None else asked_for
+        asked = arch.name, copy_bytes, length, card, asked_for
         if asked not in self._plans:
-            if copy_bytes or self._candidate:
-                candidate = None if copy_bytes else self._candidate
-                self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate)
+            if copy_bytes or self._candidate or asked_for.shared:
+                candidate = None if copy_bytes or asked_for.shared else self._candidate
+                self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate, asked_for)
             else:
                 self._plans[asked] = planned(self.spec, arch, length, card)
         return self._plans[asked]
 
     def serving(self, arch: Arch, layouts: Mapping[str, Layout], card: str | None = None) -> Program:
         """The plan for arrays of these layouts: q, k, v, and o where the caller gives one. Raises PlanError, SpecError."""
+        sizes = self._sizes(layouts)
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
         by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o") if name in layouts}
-        length = length_class(by_rows["k"].shape[1])
-        preferred = self.plan(arch, 0, length, card)
+        length, asked_for = self.kind(arch, sizes)
+        preferred = self.plan(arch, 0, length, card, asked_for)
         if not (found := faults(preferred, by_rows)):
             return preferred
         aligned = min(layout.row_alignment for layout in by_rows.values())
         self.reasons[f"{'; '.join(found)}. So a kernel that copies {aligned} bytes at a time serves such calls"] = None
-        return self.plan(arch, aligned, length, card)
+        return self.plan(arch, aligned, length, card, asked_for)
+
+    def kind(self, arch: Arch, sizes: Sizes) -> tuple[int, Demand]:
+        """What the lengths of a call decide: a class of numbers of keys, and what else they ask of a plan.
+
+        Where query rows are few, one plan serves any number of keys, so that a sequence's result does not change as others grow.
+        """
+        if arch.name not in self._demands:
+            self._demands[arch.name] = Demands(self.spec, arch)
+        asked_for = self._demands[arch.name].of(sizes)
+        return LENGTHS[-1] if asked_for.rows else length_class(sizes.kv_len), asked_for
+
+    def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
+        (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (rows_first(layouts[name], self.spec.layout).shape for name in "qk")
+        return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
 
     def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Program:
         """The plan for these arrays. Raises PlanError, SpecError."""
@@ -59,6 +85,8 @@ def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
     found = []
     for name, layout in by_rows.items():
+        if name == "o" and preferred.combine:  # which writes it element by element
+            continue
         if name in mapped:
             found += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []
         elif layout.row_alignment < (least := preferred.main.pipeline.copy_bytes):

@@ -10,9 +10,11 @@ from flashgen.arch import Arch
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
 from flashgen.plan.geometry import shape as shape_of
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
+from flashgen.plan.shares import Demand
 from flashgen.render import render
 from flashgen.runtime import cache
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
@@ -149,10 +151,17 @@ class Gpu:
             apart=apart,
             without_keys=not sizes.kv_len,
         )
-        if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length_class(sizes.kv_len), target.name):
+        length, asked_for = kind = self.choice.kind(arch, sizes)
+        if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length, target.name, asked_for):
             return prepared, None
         own = replace(prepared, launch=kernel.prepare(launched, values, sizes))
-        return prepared, Pattern(axes, params, likes, [FAMILIES[type(x)] for x in given + out], kernel.program, sizes, own)
+        families = [FAMILIES[type(x)] for x in given + out]
+        served = functools.partial(self._serves, arch, kind)
+        return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, served)
+
+    def _serves(self, arch: Arch, kind: tuple[int, Demand], sizes: Sizes) -> bool:
+        """True if calls of these sizes are served by the plan for a kind."""
+        return self.choice.kind(arch, sizes) == kind
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

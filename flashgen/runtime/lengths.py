@@ -11,11 +11,13 @@ from typing import Any
 from flashgen.dtypes import by_name
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
-from flashgen.plan.geometry import Sizes, block_count
+from flashgen.plan.geometry import Sizes, block_count, extent
 from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.kernel import SharePlan
 from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import section
+from flashgen.plan.shares import FEW_ROWS
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
@@ -27,7 +29,7 @@ from flashgen.spec import Spec
 from flashgen.spec.outputs import OUTPUTS
 
 _WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
-_SCALARS = ("q_len", "kv_len", "section")  # that follow from lengths
+_SCALARS = ("q_len", "kv_len", "section", "shares")  # that follow from lengths
 _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
 
@@ -76,7 +78,7 @@ class Axes:
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
         """A key, equal for calls that differ in lengths alone and whose lengths are of one class; empty if an axis is missing."""
         try:
-            found = length_class(likes[1][0][self.sequence])
+            found = length_class(likes[1][0][self.sequence]), likes[0][0][self.sequence] <= FEW_ROWS[-1]
             return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self.others, likes, strict=True)]
         except IndexError:
             return ()
@@ -118,9 +120,12 @@ class Pattern:
         program: Program,
         sizes: Sizes,
         prepared: Prepared,
+        serves: Callable[[Sizes], bool],
     ):
+        """`serves`: true of the sizes of calls that the program serves."""
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
-        self._axes, self._class = axes, length_class(sizes.kv_len)
+        self._axes, self._serves = axes, serves
+        self._shares = program.attention.dealing.shares or 1
         self._turn = operator.itemgetter(*program.spec.order.to_rows_first)  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
@@ -129,7 +134,7 @@ class Pattern:
         self._section = section(program, sizes)
         self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in _SCALARS]
         blocks = [size for kernel in program.kernels for size in kernel.grid.blocks if not isinstance(size, int)]
-        self._blocks_follow_keys = any("kv_len" in size for size in blocks)
+        self._blocks_follow_keys = any(isinstance(size, SharePlan) or "kv_len" in size for size in blocks)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
         for argument in arguments:
             if argument.kind in ("strides", "array", "sums"):
@@ -158,9 +163,11 @@ class Pattern:
         except IndexError:  # an axis is missing
             return None
         changed = self._changed(likes, (q_len, kv_len, -(-q_len // 32)))
-        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH or length_class(kv_len) != self._class:
+        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
         sizes = Sizes(batch=of.batch, q_len=q_len, kv_len=kv_len, heads=of.heads, kv_heads=of.kv_heads)
+        if not self._serves(sizes):
+            return None
         if q_len != of.q_len:
             shapes = output_shapes(self._program.spec, sizes)
             outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
@@ -209,7 +216,12 @@ class Pattern:
     def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies]) -> None:
         launch, grids = self._prepared.launch, None
         assert launch
-        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._section(sizes.kv_len)}
+        values = {
+            "q_len": sizes.q_len,
+            "kv_len": sizes.kv_len,
+            "section": self._section(sizes.kv_len),
+            "shares": extent(self._shares, sizes),
+        }
         if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
             multiprocessors = device(self._prepared.ordinal).multiprocessors
             grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]

@@ -16,6 +16,7 @@ from flashgen.spec.words import free_name, let_name_fault, name_fault, value_nam
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
+MAX_SHARES = 1024
 INT32 = 2**31 - 1
 INDEX = 2**30  # the sum of two fits 32 bits
 
@@ -91,6 +92,15 @@ def auto(given: object) -> int | None:
         return None
     if not _is_int(given):
         raise expected("auto or an integer", given)
+    return given
+
+
+def split(given: object) -> int | str:
+    """`invariant`, `auto`, or a number of shares."""
+    if given in ("invariant", "auto"):
+        return str(given)
+    if not _is_int(given) or not 1 <= given <= MAX_SHARES:
+        raise expected(f"invariant, auto or an integer from 1 to {MAX_SHARES}", given)
     return given
 
 

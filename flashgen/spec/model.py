@@ -149,6 +149,7 @@ class Spec:
     stages: int | None
     warps: int | None
     schedule: Schedule
+    split: str | int  # of a query tile's keys among blocks: invariant, auto, or a number of shares
     positions: Mapping[Path, Position] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __init__(self, **given: Any) -> None:
@@ -223,8 +224,9 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
+        split = None if self.split == "invariant" else self.split
         others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
-        optional = {"precision": precision, **{key: getattr(self, key) for key in others}}
+        optional = {"precision": precision, "split": split, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         let = {"let": _plain(self.let)} if self.let else {}

@@ -184,6 +184,10 @@ class SpecKeys(Closed):
     schedule: Annotated[
         ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
+    split: Annotated[int | str, BeforeValidator(forms.split, json_schema_input_type=Literal["invariant", "auto"] | int)] = Field(
+        "invariant",
+        description="how blocks share a query tile's keys: invariant, by a sequence's own lengths; auto, by the whole call; or a number",
+    )
 
     @field_validator("backward")
     @classmethod

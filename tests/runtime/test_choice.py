@@ -4,11 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashgen import api
 from flashgen.arch import by_name
 from flashgen.expr import reference
 from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes, extent
+from flashgen.plan.shares import Demand, Demands
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
@@ -52,8 +56,40 @@ def test_a_gpu_and_the_host_choose_alike(name: str) -> None:
 
 @pytest.mark.parametrize(("keys", "length"), [(0, 512), (1, 512), (512, 512), (513, 1024), (1100, 8192)])
 def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
-    q, k = (np.zeros((1, n, 1, 64), np.float16) for n in (5, keys))
+    q, k = (np.zeros((1, n, 1, 64), np.float16) for n in (150, keys))
     assert Choice(SPEC).serving_arrays(by_name("sm_90a"), q, k, k) == plan(SPEC, "sm_90a", 0, length)
+
+
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "heads", "split", "expected"),
+    [
+        (1, 4, 8, "invariant", Demand(shared=True, rows=16)),  # whatever the number of keys: some sequences of a batch may grow
+        (1, 70_000, 8, "invariant", Demand(shared=True, rows=16)),
+        (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
+        (16, 400, 8, "invariant", Demand(shared=True, rows=64)),
+        (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
+        (512, 65_536, 8, "invariant", Demand(shared=True)),
+        (1024, 65_536, 18, "invariant", Demand(shared=True)),  # 144 query tiles would fill 132 multiprocessors, and then 12
+        (1024, 65_536, 32, "invariant", Demand()),
+        (512, 4096, 8, "invariant", Demand()),
+        (512, 4096, 8, "auto", Demand(shared=True)),
+        (1, 70_000, 8, 1, Demand()),
+        (512, 512, 8, 3, Demand(shared=True)),
+    ],
+)
+def test_what_lengths_ask_for(q_len: int, kv_len: int, heads: int, split: str | int, expected: Demand) -> None:
+    spec, sizes = Spec(**(SPEC.to_json() | {"split": split})), Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=2)
+    assert Demands(spec, by_name("sm_90a")).of(sizes) == expected
+
+
+@given(st.integers(1, 300), st.integers(0, 100_000), st.sampled_from([1, 2, 8]), st.integers(2, 64))
+def test_a_sequence_is_served_alike_alone_and_in_company(q_len: int, kv_len: int, group: int, batch: int) -> None:
+    alone, together = (Sizes(batch=b, q_len=q_len, kv_len=kv_len, heads=2 * group, kv_heads=2) for b in (1, batch))
+    asked = Demands(SPEC, by_name("sm_90a")).of(alone)
+    assert asked == Demands(SPEC, by_name("sm_90a")).of(together)
+    if asked.shared:
+        shares = plan(SPEC, "sm_90a", demand=asked).attention.dealing.shares
+        assert extent(shares, alone) == extent(shares, together)
 
 
 def test_the_interpreter_runs_the_plan_of_the_arch_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ RENAMED: Mapping[str, Node] = {
     "q_idx": Name("q_idx", "int", ROW),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
 }
+HEAD_OF_ROW = Name("head", "int", ROW)  # where a query tile holds the rows of several heads
 GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
@@ -48,10 +49,11 @@ def varies(node: Node) -> bool:
 class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
-    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str, ahead: bool = True):
+    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str, ahead: bool = True, heads_by_row: bool = False):
         """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid. `ahead`:
-        what lies beside each other along the keys is read ahead of the scores."""
+        what lies beside each other along the keys is read ahead of the scores. `heads_by_row`: rows of a tile are of several heads."""
         self.way, self.ahead = way, ahead
+        self.renamed = {**RENAMED, "h": HEAD_OF_ROW} if heads_by_row else RENAMED
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}}

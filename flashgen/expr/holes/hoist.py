@@ -160,7 +160,7 @@ class Hoist:
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""
-        return [k for k in self.kept[ROW].values() if "q_idx" not in names(k.value)]
+        return [k for k in self.kept[ROW].values() if names(k.value).isdisjoint(("q_idx", "head"))]
 
     def _both_rows(self, node: Node) -> bool:
         """True if a node is the same in both rows of a thread."""

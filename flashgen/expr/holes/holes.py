@@ -71,6 +71,7 @@ class Holes:
     sink: str | None  # a logit, one more term in the sum of a row
     requires: tuple[Requirement, ...]  # of the params, at each call
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
+    rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
 
     @property
@@ -94,13 +95,20 @@ class Holes:
 
 
 def holes(
-    expressions: Expressions, spec: "Spec", tanh: float = 2.0**-11, apart: bool = False, backward: bool = False, beyond: bool = False
+    expressions: Expressions,
+    spec: "Spec",
+    tanh: float = 2.0**-11,
+    apart: bool = False,
+    backward: bool = False,
+    beyond: bool = False,
+    rows: str = "rows_of_head",
 ) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
     `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.holes.apart`). `backward`:
     those of a kernel that computes gradients, which reads nothing ahead. `beyond`: copies bring keys beyond the end of a sequence of which
-    others have more, so these are out of reach.
+    others have more, so these are out of reach. `rows`: of one head, or `rows_of_group`, so that
+    what depends on the head belongs to a row.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -112,7 +120,7 @@ def holes(
     params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     chosen = form(expressions, spec, tanh)
     scale, large = _positive_scale(expressions.scale, params)
-    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward)
+    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=rows == "rows_of_group")
     hoist = Hoist(Integers(of_kernel, divisors(expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
     parts = told_apart(passed(expressions.score, "score", kernel), spec, binder.signs, apart)
@@ -139,6 +147,7 @@ def holes(
         sink=sink,
         requires=tuple(requires.values()),
         reach=reach(expressions.mask, spec, beyond),
+        rows=rows,
         backward=of_gradients,
     )
 

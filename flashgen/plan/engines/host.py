@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from flashgen.errors import PlanError
 from flashgen.expr import KeyRanges
+from flashgen.plan import shares
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
-from flashgen.plan.strategy import Draft, Problem, Request, Strategy
+from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 
 BLOCK = 128  # rows and keys, where the spec pins none
 
@@ -29,19 +30,20 @@ class Host(Strategy):
         spec = problem.spec
         m, n = (BLOCK if size is None else size for size in (spec.block.m, spec.block.n))
         stages, warps = (1 if count is None else count for count in (spec.stages, spec.warps))
+        tile = TilePlan(
+            block_m=m,
+            block_n=n,
+            qk_columns=spec.head_dim.qk,
+            v_columns=spec.head_dim.v,
+            qk_stored=spec.head_dim.qk,
+            v_stored=spec.head_dim.v,
+        )
         yield Draft(
-            tile=TilePlan(
-                block_m=m,
-                block_n=n,
-                qk_columns=spec.head_dim.qk,
-                v_columns=spec.head_dim.v,
-                qk_stored=spec.head_dim.qk,
-                v_stored=spec.head_dim.v,
-            ),
+            tile=tile,
             workers=WorkersPlan(warps),
             pipeline=PipelinePlan(stages),
             smem=SmemPlan(capacity=problem.arch.shared_bytes),
-            dealing=DealingPlan(),
+            dealing=shares.dealt(problem, tile, DealingPlan()),
         )
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:  # noqa: ARG002
@@ -61,3 +63,6 @@ class Host(Strategy):
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:  # noqa: ARG002
         """One kernel that the interpreter reads; nothing is launched, so it takes no arguments."""
         return Parts((draft.attention("forward", Grid(0, ()), ranges),), ())
+
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        yield from shares.reasons(draft.dealing)

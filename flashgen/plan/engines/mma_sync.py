@@ -10,12 +10,14 @@ from typing import ClassVar
 
 from flashgen.errors import PlanError
 from flashgen.expr import KeyRanges
+from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
+from flashgen.plan.kernels.arguments import further_arguments, row_arguments
+from flashgen.plan.kernels.combine import combine
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
@@ -31,6 +33,7 @@ SOFTMAX_FRAGMENTS = 280  # in between, when s counts more: its exponentials and 
 SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 HOLE_REGISTERS = 24  # more where every element of s reads arrays
+GROUP_REGISTERS = 8  # more where each row has a head of its own
 
 PRODUCT_FLOPS = 4 * 4096  # of the four warps of a scheduler each, in one product of 16 rows, 8 keys and 16 columns
 
@@ -59,10 +62,14 @@ class MmaSync(Strategy):
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, warps, stages, and whether q stays in registers."""
         spec = problem.spec
+        few = problem.request.demand.rows
         rows = choices(spec.block.m, (64, 128) if spec.warps is None else (16 * spec.warps, 32 * spec.warps))
         keys = choices(spec.block.n, (16, 32, 48, 64, 96, 128))
         warps = choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
         stages = choices(spec.stages, (1, 2, 3))
+        if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
+            rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
+            warps = choices(spec.warps, (max(1, few // 32), few // 16))
         for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
             yield _draft(problem, block_m, block_n, w, n, kept)
 
@@ -81,6 +88,7 @@ class MmaSync(Strategy):
         q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
         holes = problem.holes
         read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
+        read += GROUP_REGISTERS if problem.grouped else 0
         product, softmax = (rows * (q + x + o) + read for x in (s, SOFTMAX_SCORES * s))
         if product > FRAGMENTS:
             return f"q, s and o take {product:.0f} registers a thread, {FRAGMENTS} can be held"
@@ -109,18 +117,34 @@ class MmaSync(Strategy):
             "shared memory": ((warps + 1) * n * columns + m * query) * size / SHARED_BYTES,
             "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }
+        if problem.request.demand.rows:
+            return _few_rows_cost(problem, draft, step)
         clocks = max(step.values()) + known["step"] + known["barrier"] * (2 if pipe.stages == 1 else 1) / blocks**2
         total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
         return {**step, "step": clocks, "total": total * tile.v_splits * up(problem.seen.length, m) / problem.seen.length / m}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
-        kernel = draft.attention("forward", Grid(draft.workers.threads, query_tiles(draft.tile)), ranges)
-        return Parts((kernel,), native_arguments(problem.spec))
+        kernel = draft.attention("forward", Grid(draft.workers.threads, shares.pieces(draft.tile, draft.dealing)), ranges)
+        found = Parts((kernel,), native_arguments(problem.spec))
+        return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         yield from limits.split_reasons(draft.tile)
+        yield from shares.reasons(draft.dealing)
         yield from native_reasons(problem, draft)
+
+
+def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> dict[str, float]:
+    """Where query rows are few, keys and values come as fast as memory gives them, if enough of them is on its way."""
+    tile, known = draft.tile, costs.of_arch(problem.arch, shares.COSTS)
+    tile_bytes = tile.block_n * (tile.qk_columns + tile.v_columns) * problem.spec.element.bytes
+    under_way = draft.workers.blocks * (draft.pipeline.stages - 1) * tile_bytes
+    step = {**step, "memory": tile_bytes / min(known["stream"], max(1, under_way) / known["stream_latency"])}
+    exposed = step["one warp"] / 4  # beside the loads: they seldom wait for each other exactly
+    clocks = max(step.values()) + exposed
+    total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_splits / tile.block_m
+    return {**step, "exposed": exposed, "step": clocks, "total": total}
 
 
 def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
@@ -138,7 +162,7 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     smem = lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]])
-    dealing = DealingPlan(longest_first=not problem.seen.uniform)
+    dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=WorkersPlan(warps), pipeline=pipeline, smem=smem, dealing=dealing))
 
 

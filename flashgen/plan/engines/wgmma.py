@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashgen.expr import Holes, KeyRanges
+from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
 from flashgen.plan.kernel import ROW_BYTES, WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
+from flashgen.plan.kernels.arguments import further_arguments, row_arguments
+from flashgen.plan.kernels.combine import combine
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import STRIPE, Draft, Problem, Request, Strategy, Tried
@@ -44,6 +46,8 @@ class Wgmma(Strategy):
     beyond = True
 
     def serves(self, request: Request) -> str | None:
+        if request.demand.rows:
+            return f"its tiles have 64 query rows or more, and a key/value head has {request.demand.rows} or fewer"
         return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
@@ -125,12 +129,14 @@ class Wgmma(Strategy):
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """One block a multiprocessor; the counter deals."""
-        grid = Grid(draft.workers.threads, query_tiles(draft.tile), early=True, resident=1)
-        return Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
+        grid = Grid(draft.workers.threads, shares.pieces(draft.tile, draft.dealing), early=True, resident=1)
+        found = Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
+        return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         tile, seen = draft.tile, problem.seen
         yield from limits.split_reasons(tile)
+        yield from shares.reasons(draft.dealing)
         if draft.dealing.halves:
             yield "halves", "blocks near one half of the L2 take one half of the heads, so that fewer bytes cross between the halves"
         if draft.pipeline.output_place in OUTPUT_REASONS:
@@ -145,6 +151,8 @@ class Wgmma(Strategy):
 
 def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     """The places that o may leave from, with the number of query tiles whose q is there; float32 goes to memory from the registers."""
+    if problem.request.demand.shared:
+        return [("shares", 1)]
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
@@ -170,6 +178,7 @@ def _draft(
     workers = WorkersPlan(warps=4 * groups, load_warps=4, compute_registers=compute, load_registers=load, turns=groups > 1)
     pipeline = PipelinePlan(stages=stages, query_stages=ahead, output_place=place, multiplied=multiplied)
     dealing = DealingPlan(counter=True, longest_first=not problem.seen.uniform, halves=halves, narrow=_narrow(problem, block_m, block_n))
+    dealing = shares.dealt(problem, tile, dealing)
     told = 1 + groups if dealing.narrow else 1
     return Draft(tile=tile, workers=workers, pipeline=pipeline, smem=_smem(problem, tile, pipeline, told), dealing=dealing)
 
@@ -217,7 +226,7 @@ def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
     columns = ROW_BYTES // spec.element.bytes
     for name, rows in (("q", draft.tile.block_m), ("k", draft.tile.block_n), ("v", draft.tile.block_n)):
         yield Argument(name, "TensorMap", "tensor_map", name, (columns, rows))
-    yield from _output(spec)
+    yield from _output(spec, draft)
     yield from row_arguments(spec)
     yield from _dealing(draft.dealing.halves)
     yield from further_arguments(spec)
@@ -234,10 +243,10 @@ def _dealing(halves: bool) -> Iterator[Argument]:
     yield Argument("counter", "int*", "pointer", "counter", comment=f"{dealt}; blocks that are done. Zero at launch, zero again after")
 
 
-def _output(spec: Spec) -> Iterator[Argument]:
-    """o, by TMA, or where it is of float32 from the registers."""
-    if spec.out_element.operand == "native":
+def _output(spec: Spec, draft: Draft) -> Iterator[Argument]:
+    """o, by TMA, or where it is of float32 from the registers; where keys are taken in shares, `combine` writes it."""
+    if spec.out_element.operand == "native" and not draft.dealing.shares:
         yield Argument("o", "TensorMap", "tensor_map", "o", (ROW_BYTES // spec.out_element.bytes, WARPGROUP_ROWS))
     else:
-        yield Argument("o", "float*", "pointer", "o")
+        yield Argument("o", f"{spec.out_element.cuda}*", "pointer", "o")
         yield Argument("o_strides", "Strides", "strides", "o")

@@ -1,0 +1,147 @@
+"""What the lengths of a call ask for: that blocks share the keys of a query tile, and that its rows are those of all heads of a group."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from flashgen.arch import Arch
+from flashgen.errors import PlanError
+from flashgen.expr import analyse, lower
+from flashgen.expr.language.nodes import names
+from flashgen.plan.costs.model import of_arch
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.kernel import DealingPlan, Extent, SharePlan, TilePlan
+from flashgen.spec import Spec
+from flashgen.theory.schedule import resolve
+
+if TYPE_CHECKING:
+    from flashgen.plan.strategy import Problem
+
+FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
+COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the lengths of a call ask of a plan, besides the class of its number of keys."""
+
+    shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
+    rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
+
+
+WHOLE, _SHARED = Demand(), Demand(shared=True)
+_FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
+
+
+@lru_cache(256)
+def refusal(spec: Spec) -> str | None:
+    """The reason why no kernel takes the keys of a spec in shares; None if some do."""
+    softmax = resolve(spec.schedule)
+    if spec.element.operand != "native":
+        return f"dtype is {spec.dtype}: kernels of 16-bit operands take keys in shares"
+    if not spec.softmax.normalized:
+        return "softmax: none has no state that tells how much a share weighs"
+    if softmax.steps != ("online",) or softmax.materialize or softmax.outer != "q":
+        return "schedule: kernels of one pass that divide at the end take keys in shares"
+    return None
+
+
+@lru_cache(256)
+def groupable(spec: Spec) -> bool:
+    """True if the query heads of a key/value head see the same keys, so that a tile may hold the rows of all of them."""
+    mask = lower(spec).mask
+    return "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0]).pairings
+
+
+def pinned(spec: Spec) -> Demand:
+    """What a spec alone asks for. Raises PlanError for a number of shares where no kernel makes any."""
+    if not isinstance(spec.split, int) or spec.split == 1:
+        return WHOLE
+    if reason := refusal(spec):
+        raise PlanError(f"split is {spec.split}: {reason}. Leave split out")
+    return _SHARED
+
+
+class Demands:
+    """What calls of a spec ask for on an arch: a function of a sequence's own lengths and heads, and with `split: auto` of the batch too.
+
+    >>> from flashgen.arch import by_name
+    >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
+    Demand(shared=True, rows=16)
+    """
+
+    def __init__(self, spec: Spec, arch: Arch):
+        self.least, self.auto, self.multiprocessors = pinned(spec), spec.split == "auto", arch.multiprocessors
+        self.never = "numpy" in arch.engines or spec.split == 1 or refusal(spec) is not None
+        self.grouped = not self.never and groupable(spec)
+        known = of_arch(arch, COSTS)
+        own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
+        self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
+        self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
+        self.waves, self.idle = known["waves"], known["idle"]
+
+    def of(self, sizes: Sizes) -> Demand:
+        """What a call of these sizes asks for."""
+        if self.never:
+            return self.least
+        rows = sizes.rows if self.grouped else sizes.q_len
+        if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
+            return _FEW[bisect_left(FEW_ROWS, rows)]
+        tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
+        waves = -(-tiles // self.multiprocessors)
+        if sizes.kv_len < self.cut or not 0 < waves <= self.waves:
+            return self.least
+        return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
+
+
+def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
+    """How the key tiles of a query tile are shared, if the call asks for that."""
+    spec, asked = problem.spec, problem.request.demand
+    if not asked.shared:
+        return None
+    known, auto = of_arch(problem.arch, COSTS), spec.split == "auto"
+    if asked.rows:
+        keys, most = known["few_call_keys"] if auto else known["few_keys"], known["few_pieces"]
+    else:
+        keys, most = known["call_keys"] if auto else known["keys"], known["pieces"]
+    return SharePlan(
+        count=spec.split if isinstance(spec.split, int) else 0,
+        keys=-(-int(keys) // tile.block_n) * tile.block_n,
+        pieces=int(most * problem.arch.multiprocessors),
+        whole_call=auto,
+        block_m=tile.block_m,
+        grouped=problem.grouped,
+    )
+
+
+def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPlan:
+    """How query tiles are dealt, with shares of their keys where the call asks for that."""
+    shares = planned(problem, tile)
+    if not shares:
+        return dealing
+    first = dealing.longest_first and not problem.grouped
+    return replace(dealing, shares=shares, grouped=problem.grouped, narrow=False, halves=False, longest_first=first)
+
+
+def pieces(tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ...]:
+    """The pieces of work of an attention kernel."""
+    rows: tuple[Extent, ...] = (("rows", tile.block_m), "kv_heads") if dealing.grouped else (("q_len", tile.block_m), "heads")
+    splits = (tile.v_splits,) if tile.v_splits > 1 else ()
+    return (*rows, "batch", *splits, *((dealing.shares,) if dealing.shares else ()))
+
+
+def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
+    """Why keys are shared, and rows are those of a group."""
+    shares = dealing.shares
+    if not shares:
+        return
+    if shares.count:
+        yield "split", f"split: the key tiles of a query tile are cut into {shares.count} shares, each for a block; combine merges them"
+    else:
+        whose = "all sequences" if shares.whole_call else "a sequence, whatever else is in the batch"
+        least = f"shares of {shares.keys} keys or more, as long as the query tiles of {whose} make at most {shares.pieces}"
+        yield "split", f"query tiles are too few for the card, so blocks take {least}; combine merges them"
+    if dealing.grouped:
+        yield "rows", "a query tile has the rows of all heads of a group, so that keys and values are read once"
