@@ -46,6 +46,10 @@ def emulate_backward(
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     rows = {name: x.transpose(rows_first) for name, x in outputs.items()}
     memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, **added, "counter": counter}
+    if (some_rows := next((inputs[name] for name in ("q", "k") if name in inputs), None)) is None:
+        return outputs | sums
+    # Of arrays without elements nothing is used, but a tensor map wants an address.
+    memory |= {name: some_rows for name in (*arrays, *rows) if not memory[name].size}
     record = fill(program, memory, scalars(program, sizes, params))
     watched = {name: Watched(x, "read") for name, x in inputs.items()}
     watched |= {name: Watched(x) for name, x in ({"counter": counter} | added).items() if x.size}

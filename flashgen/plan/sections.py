@@ -1,8 +1,9 @@
-"""The sections of heads whose keys and values stay in the L2 together, as query tiles are dealt."""
+"""The sections of heads whose arrays stay in the L2 together, as query tiles are dealt, or in a backward key tiles."""
 
 from collections.abc import Callable
 
 from flashgen.plan.geometry import Sizes
+from flashgen.plan.kernel import Backward
 from flashgen.plan.program import Program
 
 _SECTION_BYTES = 32 << 20  # of keys and values of a section of heads, which stay in the L2 together
@@ -14,7 +15,10 @@ _WIDE_BYTES = 128 << 20  # or so many bytes
 
 def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
     """The heads of a section for so many keys. All sections have about as many: a small last one would keep few multiprocessors busy."""
-    if not program.attentions or not program.attention.dealing.longest_first:
+    if isinstance(program.main, Backward):
+        heads = _of_backward(program, sizes) if program.main.dealing.longest_first else 1
+        return lambda _: heads
+    if not program.attention.dealing.longest_first:
         return lambda _: 1
     columns, halves = program.spec.head_dim.qk + program.spec.head_dim.v, program.attention.dealing.halves
     least, most = _SECTION_HEADS
@@ -29,3 +33,12 @@ def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
         return -(-heads // sections)
 
     return of
+
+
+def _of_backward(program: Program, sizes: Sizes) -> int:
+    """The key/value heads of a section whose queries, with do and the float32 sums of dq, fit the L2."""
+    columns, size = program.spec.head_dim, program.dtype.bytes
+    row = columns.qk * (size + 4) + columns.v * size
+    heads = sizes.kv_heads * sizes.batch
+    sections = -(-heads // max(1, _SECTION_BYTES // max(1, sizes.q_len * sizes.group * row)))
+    return max(1, -(-heads // max(1, sections)))

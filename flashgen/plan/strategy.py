@@ -121,11 +121,12 @@ class Draft:
     pipeline: PipelinePlan
     smem: SmemPlan | str
     dealing: DealingPlan
+    key_stages: int = 1  # of a backward: key tiles in shared memory
 
     @property
     def text(self) -> str:
-        pipe = self.pipeline
-        return ", ".join([self.tile.text, pipe.stages_text, f"{self.workers.warps} warps", *pipe.extras])
+        pipe, ahead = self.pipeline, [f"{self.key_stages} key tiles"] if self.key_stages > 1 else []
+        return ", ".join([self.tile.text, pipe.stages_text, f"{self.workers.warps} warps", *pipe.extras, *ahead])
 
     @property
     def pieces(self) -> int:
@@ -151,7 +152,17 @@ class Draft:
         assert isinstance(self.smem, SmemPlan), self.smem
         tile, mask = self.tile, problem.expressions.mask
         ranges = row_ranges(mask, tile.block_m, tile.block_n, problem.spec.tensors)
-        return Backward("backward", grid, self.smem, tile=tile, workers=self.workers, pipeline=self.pipeline, ranges=ranges)
+        return Backward(
+            "backward",
+            grid,
+            self.smem,
+            tile=self.tile,
+            workers=self.workers,
+            pipeline=self.pipeline,
+            dealing=self.dealing,
+            ranges=ranges,
+            key_stages=self.key_stages,
+        )
 
 
 Costed = tuple[Draft, dict[str, float]]

@@ -35,12 +35,13 @@ def _forward(program: Program) -> list[tuple[str, str]]:
     return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
 
 
-def _backward(program: Program, kernel: Backward) -> list[tuple[str, str]]:
+def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
+    order = "the first key tiles first, in sections of heads that share the L2" if main.dealing.longest_first else "head by head"
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
     alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
     return [
-        ("queries", f"of a key tile, for every query head that shares it: {_runs_of(kernel.ranges)}"),
-        ("order", "a block a key tile, head by head"),
+        ("queries", f"of a key tile, for every query head that shares it: {_runs_of(main.ranges)}"),
+        ("order", f"{'key tiles dealt by a counter' if main.dealing.counter else 'a block a key tile'}, {order}"),
         ("sums", f"dk, dv in registers; {alone}"),
     ]
 
@@ -66,7 +67,8 @@ def _workers(program: Program) -> str:
     if workers.load_warps:
         turns = ", in turns" if workers.turns else ""
         others = "1 loads and splits values, 1 splits keys" if program.main.pipeline.in_place else "1 loads"
-        return f"{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} query rows each{turns}, {others}"
+        rows = "keys" if isinstance(program.main, Backward) else "query rows"
+        return f"{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
 
 

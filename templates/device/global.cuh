@@ -21,5 +21,9 @@ __device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
 
-// An addition whose result nobody waits for.
+// Additions whose results nobody waits for (9.7.13.7, red).
 __device__ __forceinline__ void add_global(float* to, float x) { asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(to), "f"(x) : "memory"); }
+
+__device__ __forceinline__ void add_floats(float* to, float x, float y, float z, float w) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}

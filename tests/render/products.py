@@ -3,9 +3,9 @@
 from flashgen.render.environment import environment
 
 COLUMNS = range(8, 257, 8)
-KINDS = ("product_qk", "product_pv")
+KINDS = ("product_qk", "product_pv", "product_across")
 
 
 def product(kind: str, columns: int, element: str) -> str:
-    """The text of one product: `product_qk` with a in shared memory, `product_pv` with a in registers."""
+    """The text of one product: with a in shared memory `product_qk`, along its rows `product_across`; with a in registers `product_pv`."""
     return str(getattr(environment().get_template("device/wgmma_product.j2").module, kind)(columns, element))

@@ -29,6 +29,7 @@ _BACKWARDS = {
     )
     for dtype, columns, copy_bytes, softmax in (
         ("float16", 128, 0, "softmax"),
+        ("bfloat16", 96, 0, "softmax"),
         ("bfloat16", 72, 2, "softmax"),
         ("bfloat16", 256, 8, "none"),
     )

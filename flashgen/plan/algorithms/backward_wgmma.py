@@ -1,0 +1,159 @@
+"""Planning the backward for wgmma, of Hopper: persistent blocks take key tiles, two warpgroups multiply 64 keys each, a warp loads (TMA).
+
+Products are transposed, so that p and ds are operands in registers. dk and dv stay there over all query tiles of a key tile; dq is added to
+float32 in memory, and that bounds the kernel: the more queries a tile has, the fewer key tiles' sums meet in the same time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from flashgen.plan.engines import limits
+from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Elements, Grid, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments
+from flashgen.plan.kernels.delta import delta
+from flashgen.plan.kernels.finish_queries import finish_queries
+from flashgen.plan.program import Argument, Parts
+from flashgen.plan.smem import lay_out
+from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
+from flashgen.spec import Spec
+
+MOST, NARROW = 128, 64  # columns of q, k or v: what a thread's registers hold of dk and dv, and what leaves room for larger tiles
+KEYS, WARPGROUP_KEYS = 128, 64  # of a tile, of a warpgroup
+QUERIES = range(32, 129, 16)  # of tiles
+FRAGMENTS = 213  # registers a thread that dk, dv, s, dp and what is read beside them can have before the compiler spills
+MOST_QUERIES = {
+    "weights": (128, 112),
+    "slopes": (96, 64),
+    "gradients": (80, 48),
+}  # by what is kept of an element, of NARROW columns and of more
+COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
+SUM_BYTES = 24  # a clock that a multiprocessor adds to memory: 3.3 TB/s of all of an H100, as measured
+STEP, KEY_TILE = 1000, 2500  # clocks of a step that products do not fill; of the start and the end of a key tile, where nothing overlaps
+
+
+class BackwardWgmma(BackwardStrategy):
+    """16-bit operands in arrays that tensor maps take, head dims to 128."""
+
+    skeleton = "backward_sm90"
+
+    def serves(self, request: Request) -> str | None:
+        dims = request.spec.head_dim
+        if max(dims.qk, dims.v) > MOST:
+            return f"head dims are {dims.qk} and {dims.v}: registers hold the gradients of {MOST} columns of k and of v"
+        if request.spec.deterministic:
+            return "it sums dq in any order"
+        return limits.unserved(request, engine="wgmma", operand="native") or (
+            None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
+        )
+
+    def check(self, problem: Problem) -> None:
+        limits.check(problem)
+
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Query tiles, and whether the next key tile loads while this one is worked on."""
+        for queries, key_stages in product(QUERIES, (1, 2)):
+            yield _draft(problem, queries, key_stages)
+
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Registers."""
+        tile, kept = draft.tile, _elements(problem)
+        most = MOST_QUERIES[kept][max(tile.qk_columns, tile.v_columns) > NARROW]
+        if tile.block_m > most:
+            return f"with {kept} kept of each element, {most} queries are what registers hold"
+        needed = (tile.qk_columns + tile.v_columns) // 2 + tile.block_m + tile.block_m // 16
+        if needed > FRAGMENTS:
+            return f"dk, dv, s, dp and the rest take {needed} registers a thread, {FRAGMENTS} can be held"
+        return None
+
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Roofline of a query tile and a key tile, and what surrounds it."""
+        tile, arch = draft.tile, problem.arch
+        m, n, qk, v = tile.block_m, tile.block_n, tile.qk_columns, tile.v_columns
+        step = {
+            "tensor cores": 2 * m * n * (3 * qk + 2 * v) / arch.mma_flops,
+            "shared memory": 2 * (2 * m * (2 * qk + 2 * v) + n * (2 * qk + v) + 2 * m * n) / SHARED_BYTES,
+            "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
+            "sums": 4 * m * qk / SUM_BYTES,
+        }
+        clocks = max(step.values()) + STEP
+        tiles = problem.seen.key_tiles(m, n)  # of a query tile
+        around = KEY_TILE / draft.key_stages * n / problem.seen.length  # a query row
+        return {**step, "step": clocks, "total": tiles * clocks / m + around}
+
+    def parts(self, problem: Problem, draft: Draft) -> Parts:
+        """Blocks that take key tiles among them, between the two small kernels."""
+        tile = draft.tile
+        grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"), resident=1)
+        kernel = replace(draft.backward(grid, problem), elements=_elements(problem))
+        before = delta(tile)
+        arguments = (*_arrays(problem.spec, tile), *before.arguments, *_others(problem.spec))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
+
+
+def _elements(problem: Problem) -> Elements:
+    """What is kept of an element until ds is known."""
+    backward = problem.holes.backward
+    assert backward is not None
+    if backward.gradients:
+        return "gradients"
+    return "slopes" if backward.slope.body or not problem.softmax.normalized else "weights"
+
+
+def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
+    qk, v, element = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
+    row, stages = ROW_BYTES // element.bytes, 2
+    tile = TilePlan(
+        block_m=queries,
+        block_n=KEYS,
+        qk_columns=up(qk, element.k_step),
+        v_columns=up(v, element.k_step),
+        qk_stored=up(qk, row),
+        v_stored=up(v, row),
+    )
+    pieces = (
+        ("K", "K", KEYS * tile.qk_stored * element.bytes, key_stages, 1024),
+        ("V", "V", KEYS * tile.v_stored * element.bytes, key_stages, 1024),
+        ("Q", "Q", queries * tile.qk_stored * element.bytes, stages, 1024),
+        ("do", "DO", queries * tile.v_stored * element.bytes, stages, 1024),
+        ("ds", "DS", queries * KEYS * element.bytes, 2, 1024),
+        ("lse", "LSE", 4 * queries, stages, 16),
+        ("delta", "DELTA", 4 * queries, stages, 16),
+        ("tile", "TILE", 8, key_stages, 8),
+        ("step", "STEP", 4, stages, 8),
+    )
+    counts = (("K", "K", key_stages), ("Q", "Q", stages), ("do", "DO", stages), ("ds", "DS", 2))
+    barriers = [(f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")]
+    return Draft(
+        tile=tile,
+        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
+        pipeline=PipelinePlan(stages=stages),
+        smem=lay_out(pieces, barriers, problem.arch.shared_bytes),
+        dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
+        key_stages=key_stages,
+    )
+
+
+def _arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
+    """Tensor maps of the products' arrays, and what the small kernels read and write by strides."""
+    element, columns = spec.element.cuda, ROW_BYTES // spec.element.bytes
+    maps = (("q", "q", tile.block_m), ("k", "k", KEYS), ("v", "v", KEYS), ("dout_map", "do", tile.block_m))
+    for name, of, rows in (*maps, ("dk", "dk", WARPGROUP_KEYS), ("dv", "dv", WARPGROUP_KEYS)):
+        yield Argument(name, "TensorMap", "tensor_map", of, (columns, rows))
+    yield Argument("o", f"const {element}*", "pointer", "o")
+    yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
+    if spec.softmax.normalized:
+        yield Argument("lse", "const float*", "pointer", "lse", comment="[B, Hq, Sq], natural log")
+        yield Argument("dlse", "const float*", "pointer", "dlse", comment="the gradient of lse, of its layout; null: 0")
+    yield Argument("dq", f"{element}*", "pointer", "dq")
+    for name, of in (("o", "o"), ("dout", "do"), ("dq", "dq")):
+        yield Argument(f"{name}_strides", "Strides", "strides", of)
+    dealt = "key tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
+    yield Argument("counter", "int*", "pointer", "counter", comment=dealt)
+
+
+def _others(spec: Spec) -> Iterator[Argument]:
+    yield from gradient_arguments(spec)
+    for argument in further_arguments(spec):
+        yield replace(argument, comment="key/value heads whose queries stay in the L2 together") if argument.name == "section" else argument
