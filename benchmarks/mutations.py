@@ -24,10 +24,12 @@ from pathlib import Path
 import numpy as np
 from ruamel.yaml import YAML
 
-from flashgen.emulate import EmulationFault, emulate
+from flashgen.emulate import EmulationFault, Given, emulate, emulate_backward
 from flashgen.errors import CompileError
 from flashgen.expr.meaning.reference import reference_outputs
-from flashgen.plan import Program, plan
+from flashgen.expr.meaning.reference_backward import backward
+from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan.kernel import Backward
 from flashgen.render import Source, render
 from flashgen.spec import Spec
 
@@ -44,6 +46,8 @@ KERNELS = {  # small tiles, so that short sequences have several
     "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
     "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], "block": {"m": 64, "n": 64}}),
+    "sm_80 backward": ("sm_80", {"mask": "causal", "backward": True}),
+    "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
 SHAPES = [
     (1, 300, 420, 2, 1),
@@ -51,6 +55,7 @@ SHAPES = [
     (1, 600, 0, 1, 1),
 ]  # batch, queries, keys, heads of q, of k: one key tile and none too
 UNSEEN = Path(__file__).with_name("unseen.yaml")  # by kernel and digest: why nothing finds a fault
+GRADIENTS = ("dq", "dk", "dv")
 SEEDS = 4
 ROUNDING = 6e-7  # at least, relative to a row's norm, as float32 sums are rounded too
 SHOWN = 60  # characters of a change
@@ -159,8 +164,31 @@ def chosen(text: str, each: int, first: int, planted: set[str]) -> list[Mutant]:
     ]
 
 
-def calls_of(a_plan: Program) -> list[tuple]:
-    """Arguments of each shape, and what they should give."""
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Arguments, and what they should give by name."""
+
+    given: Given
+    values: dict[str, np.ndarray]
+    wanted: dict[str, np.ndarray]
+
+    def run(self, a_plan: Program, source: Source, seed: int) -> dict[str, np.ndarray]:
+        if isinstance(a_plan.main, Backward):
+            return emulate_backward(a_plan, source, self.given, self.values, seed=seed)
+        return emulate(a_plan, source, self.given.q, self.given.k, self.given.v, self.values, seed=seed, blocks=2)
+
+    def wrong(self, name: str, found: np.ndarray, rounding: float) -> int:
+        """The numbers, or rows of an array, that are off by more than rounding; of a gradient relative to its longest row."""
+        want = self.wanted[name]
+        if name not in ("o", *GRADIENTS):
+            return int((~np.isclose(found, want, rtol=2e-4, atol=2e-4)).sum())
+        norm = np.linalg.norm(want, axis=-1)
+        norm = norm.max(initial=0) if name in GRADIENTS else norm
+        return int((~(np.linalg.norm(found.astype(np.float64) - want, axis=-1) <= 3 * rounding * norm + 1e-6)).sum())
+
+
+def calls_of(a_plan: Program) -> list[Call]:
+    """A call of each shape."""
     rng, d = np.random.default_rng(0), a_plan.spec.head_dim
     calls = []
     for b, sq, sk, h, hk in SHAPES:
@@ -168,12 +196,18 @@ def calls_of(a_plan: Program) -> list[tuple]:
         q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
         k[:, 400::7] *= 1e-8  # more than float16 planes hold: float32's last query tile goes another way
         values = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in a_plan.spec.tensors}
-        numbers = reference_outputs(a_plan.spec, q, k, v, **values)
-        calls.append((q, k, v, values, numbers.pop("o"), numbers))
+        wanted = reference_outputs(a_plan.spec, q, k, v, **values)
+        o, do = wanted["o"].astype(a_plan.dtype.numpy), rng.standard_normal(wanted["o"].shape).astype(a_plan.dtype.numpy)
+        if isinstance(a_plan.main, Backward):
+            true = backward(a_plan.spec, q, k, v, do, **values)
+            gradients = dict(zip(GRADIENTS, (true.q, true.k, true.v), strict=True))
+            calls.append(Call(given=Given(q=q, k=k, v=v, o=o, do=do, lse=np.float32(wanted["lse"])), values=values, wanted=gradients))
+        else:
+            calls.append(Call(given=Given(q=q, k=k, v=v, o=o, do=do), values=values, wanted=wanted))
     return calls
 
 
-def attempt(pipe: Connection, a_plan: Program, source: Source, calls: list[tuple]) -> None:
+def attempt(pipe: Connection, a_plan: Program, source: Source, calls: list[Call]) -> None:
     """Sends what is found under each seed, or why there is nothing to run."""
     for seed in range(SEEDS):
         try:
@@ -183,20 +217,17 @@ def attempt(pipe: Connection, a_plan: Program, source: Source, calls: list[tuple
             return
 
 
-def finding(a_plan: Program, source: Source, call: tuple, seed: int) -> str:
-    q, k, v, values, o, numbers = call
+def finding(a_plan: Program, source: Source, call: Call, seed: int) -> str:
     rounding = max(ROUNDING, a_plan.dtype.rounding)
     try:
-        got = emulate(a_plan, source, q, k, v, values, seed=seed, blocks=2)
+        got = call.run(a_plan, source, seed)
     except EmulationFault as fault:
         return fault.what.splitlines()[0]
-    off = np.linalg.norm(got["o"].astype(np.float64) - o, axis=-1) - 3 * rounding * np.linalg.norm(o, axis=-1) - 1e-6
-    wrong = {"rows of o": (~(off <= 0)).sum()}
-    wrong |= {name: (~np.isclose(got[name], want, rtol=2e-4, atol=2e-4)).sum() for name, want in numbers.items()}
+    wrong = {name: call.wrong(name, got[name], rounding) for name in call.wanted}
     return "wrong values: " + ", ".join(f"{count} {name}" for name, count in wrong.items()) if any(wrong.values()) else ""
 
 
-def outcome(a_plan: Program, source: Source, calls: list[tuple]) -> tuple[int, str] | None:
+def outcome(a_plan: Program, source: Source, calls: list[Call]) -> tuple[int, str] | None:
     """How many seeds see it, and the first finding; None when the change does not compile. In a process of its own, as a fault may spin."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source, calls))
@@ -221,11 +252,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=4, help="faults of a kind, a kernel")
     parser.add_argument("--first", type=int, default=0, help="which ones")
+    parser.add_argument("--kernel", default="", help="those alone whose name has this")
     arguments = parser.parse_args()
     reasons, count = YAML(typ="safe").load(UNSEEN), collections.Counter()
     planted: set[str] = set()
-    for name, (arch, options) in KERNELS.items():
-        a_plan = plan(Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options}), arch)
+    for name, (arch, options) in ((name, how) for name, how in KERNELS.items() if arguments.kernel in name):
+        spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options})
+        a_plan = (plan_backward if spec.backward else plan)(spec, arch)
         source, calls = render(a_plan), calls_of(a_plan)
         assert outcome(a_plan, source, calls) == (0, ""), "the kernel itself is not right"
         print(f"\n{name}\n\n| kind | change | seeds of {SEEDS} | found |\n|---|---|---|---|", flush=True)

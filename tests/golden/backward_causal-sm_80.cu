@@ -261,7 +261,6 @@ struct Gradients {                       // one block: a key tile against the qu
   float dk[KEY_TILES][QK_COLUMNS / COLUMN_WARPS / 2] = {}, dv[KEY_TILES][V_COLUMNS / COLUMN_WARPS / 2] = {};
   const int end_head = (work.kv_head + 1) * p.group;
   int next_head = work.kv_head * p.group, next_tile;   // the query tile to load next, -1: none
-  QueryTiles ahead = tiles_of(next_head);              // of its head
   int stage = 0;                         // where the one to multiply next lies
 
   __device__ __forceinline__ Gradients(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p) {}
@@ -283,11 +282,8 @@ struct Gradients {                       // one block: a key tile against the qu
   __device__ __forceinline__ QueryTiles tiles_of(int head) const { return QueryTiles(p, work.batch, head, work.kv_head, work.tile * BLOCK_N); }
   // What to load next: of its head the first tile from this one on, else the first of a head behind it.
   __device__ __forceinline__ void seek(int tile) {
-    next_tile = ahead.from(tile);
-    while (next_tile < 0 && ++next_head < end_head) {
-      ahead = tiles_of(next_head);
-      next_tile = ahead.from(0);
-    }
+    next_tile = tiles_of(next_head).from(tile);       // no registers hold its runs
+    while (next_tile < 0 && ++next_head < end_head) next_tile = tiles_of(next_head).from(0);
   }
   __device__ __forceinline__ void load_next(int to) {
     if (next_tile >= 0) {

@@ -22,7 +22,7 @@ from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
 from flashgen.spec import Spec
 
-FRAGMENTS = 208  # registers a thread that s, dp, dk, dv and what products read can have before the compiler spills
+FRAGMENTS = 208  # registers a thread that dk, dv, s, dp (an eighth more: as they become 16 bits) and what products read can have unspilled
 
 
 class BackwardMmaSync(BackwardStrategy):
@@ -51,9 +51,8 @@ class BackwardMmaSync(BackwardStrategy):
             return f"{warps} warps cannot share {tile.block_n} keys and {tile.qk_columns} and {tile.v_columns} columns by 16 each"
         rows, threads = tile.block_m // (16 * warps), 32 * warps
         gradients = tile.block_n * (tile.qk_columns + tile.v_columns) // threads
-        holes = problem.holes
         kept = max(gradients, rows * tile.qk_columns // 2 if problem.spec.deterministic else 0)
-        registers = kept + 2 * rows * tile.block_n // 2 + 4 * (rows + 1) + holes.read_registers(tile.block_n)
+        registers = kept + 9 * rows * tile.block_n // 8 + 4 * (rows + 1)
         if registers > FRAGMENTS:
             return f"s, dp, dk and dv take {registers} registers a thread, {FRAGMENTS} can be held"
         return None
