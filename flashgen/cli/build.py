@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from flashgen.arch import by_name
 from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
-from flashgen.plan import Program, plan
+from flashgen.plan import Program, plan, plan_backward
 from flashgen.render import Source, render
 from flashgen.render.header import header
 from flashgen.runtime import device, nvrtc
@@ -33,6 +33,7 @@ class Built:
     shared_bytes: int  # a block
     seconds: float  # of compilation
     tuned: bool  # its plan is what `flashgen tune` kept for this card, not the cost model's choice
+    part: str = "kernel"  # or backward
 
     def to_json(self) -> dict[str, Any]:
         """The kernel as `--json` prints it."""
@@ -40,24 +41,32 @@ class Built:
 
 
 def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
-    """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h and plan.json for each architecture.
+    """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h and plan.json for each architecture; of a spec with `backward: true`
+    also backward.cu, backward.cubin, backward.h and backward.json.
 
     All plans are made, and all folders looked at, before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
     """
-    plans = [kernel_plan(spec, arch) for arch in archs]
-    for chosen in plans:
+    plans = [(part, chosen) for arch in archs for part, chosen in _plans(spec, arch)]
+    for _, chosen in plans:
         _check_owner(spec, out / spec.name / chosen.arch.name)
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     built = []
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        for chosen in plans:
-            task = progress.add_task(f"{spec.name} for {chosen.arch.name}", total=1)
+        for part, chosen in plans:
+            task = progress.add_task(f"{spec.name} for {chosen.arch.name}, {part}", total=1)
             source = render(chosen)
             binary = nvrtc.compile(source)
-            built.append(_write(spec, chosen, source, binary, out / spec.name / chosen.arch.name))
+            built.append(_write(spec, part, chosen, (source, binary), out / spec.name / chosen.arch.name))
             progress.advance(task)
     return built
+
+
+def _plans(spec: Spec, arch: str) -> Iterator[tuple[str, Program]]:
+    """The plans for an architecture, each with the name of its files."""
+    yield "kernel", kernel_plan(spec, arch)
+    if spec.backward:
+        yield "backward", plan_backward(spec, arch)
 
 
 def kernel_plan(spec: Spec, arch: str) -> Program:
@@ -86,12 +95,15 @@ def _check_owner(spec: Spec, folder: Path) -> None:
         raise CommandError(f"{folder} holds the kernel of {there}, another spec: give this one another name:, or another --out")
 
 
-def _write(spec: Spec, chosen: Program, source: Source, binary: Binary, folder: Path) -> Built:
+def _write(spec: Spec, part: str, chosen: Program, made: tuple[Source, Binary], folder: Path) -> Built:
+    source, binary = made
     files = {
-        "kernel.cu": source.text.encode(),
-        "kernel.cubin": binary.cubin,
-        "kernel.h": header(chosen, source).encode(),
-        "plan.json": json.dumps({"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2).encode(),
+        f"{part}.cu": source.text.encode(),
+        f"{part}.cubin": binary.cubin,
+        f"{part}.h": header(chosen, source, part).encode(),
+        f"{'plan' if part == 'kernel' else part}.json": json.dumps(
+            {"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2
+        ).encode(),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,23 +112,26 @@ def _write(spec: Spec, chosen: Program, source: Source, binary: Binary, folder: 
     except OSError as error:
         raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
     shared = max(kernel.smem.bytes for kernel in chosen.kernels) + binary.shared_bytes
-    tuned = chosen.digest != plan(chosen.spec, chosen.arch).digest
+    tuned = part == "kernel" and chosen.digest != plan(chosen.spec, chosen.arch).digest
     return Built(
         arch=chosen.arch.name,
-        cubin=folder / "kernel.cubin",
+        cubin=folder / f"{part}.cubin",
         registers=binary.registers,
         spill_bytes=binary.spill_bytes,
         shared_bytes=shared,
         seconds=round(binary.seconds, 3),
         tuned=tuned,
+        part=part,
     )
 
 
 def report(built: Sequence[Built]) -> None:
     """A table of what was written."""
-    rows = table("arch", "registers", "spilled", "shared", "seconds", "folder", right=("registers", "spilled", "shared", "seconds"))
+    rows = table("arch", "", "registers", "spilled", "shared", "seconds", "folder", right=("registers", "spilled", "shared", "seconds"))
     for made in built:
-        rows.add_row(*plain((made.arch, made.registers, made.spill_bytes, made.shared_bytes, f"{made.seconds:.1f}", made.cubin.parent)))
+        rows.add_row(
+            *plain((made.arch, made.part, made.registers, made.spill_bytes, made.shared_bytes, f"{made.seconds:.1f}", made.cubin.parent))
+        )
     out = console()
     out.print(rows)
     for made in built:

@@ -8,10 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from flashgen.arch import Arch, by_name
+from flashgen.cli.gradients import BackwardWork, measure_backward
 from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
 from flashgen.cli.terminal import console, drawn, plain, table
 from flashgen.cli.work import Work, measure, read_values
-from flashgen.plan import Program
+from flashgen.plan import Program, plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Region
 from flashgen.render.describe import describe
@@ -29,12 +30,17 @@ class Explanation:
     program: Program
     work: Work
     counted: tuple[tuple[str, str, int], ...]  # what the kernels do: what, formula, number
+    backward: tuple[Program, BackwardWork] | None = None  # of a spec that has one
 
     def to_json(self) -> dict[str, Any]:
         """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline, counts."""
         program = self.program.to_json() | {"digest": self.program.digest}
         counts = {what: {"formula": formula, "number": number} for what, formula, number in self.counted}
         work = {**self.work.to_json(), "roofline": roofline(self.work, self.program.arch), "counts": counts}
+        if self.backward:
+            chosen, done = self.backward
+            found = {**done.to_json(), "roofline": roofline(done, chosen.arch)}
+            work["backward"] = {"plan": chosen.to_json() | {"digest": chosen.digest}, **found}
         return {"plan": program, "rejected": program.pop("rejected"), **work}
 
 
@@ -42,10 +48,12 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
     """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
     chosen = planned(spec, by_name(arch), length_class(kv_len))
     values = read_values(spec, given, kv_len)
-    work = measure(chosen, q_len, kv_len, values)
-    return Explanation(
-        chosen, work, tuple(_counted(chosen, Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=work.heads, kv_heads=1), values))
-    )
+    work, gradients = measure(chosen, q_len, kv_len, values), None
+    if spec.backward:
+        planned_backward = plan_backward(spec, arch)
+        gradients = planned_backward, measure_backward(planned_backward, work, values)
+    sizes = Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=work.heads, kv_heads=1)
+    return Explanation(program=chosen, work=work, counted=tuple(_counted(chosen, sizes, values)), backward=gradients)
 
 
 def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
@@ -58,7 +66,7 @@ def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterat
         yield f"{what}{bound}", str(getattr(found, name)), numbers[name]
 
 
-def roofline(work: Work, arch: Arch) -> dict[str, Any]:
+def roofline(work: Work | BackwardWork, arch: Arch) -> dict[str, Any]:
     """The least time on the architecture's common card: memory and tensor cores reach their peaks and do not wait for each other."""
     peak = arch.mma_flops * arch.multiprocessors * arch.clock_ghz * 1e9
     return {
@@ -83,7 +91,18 @@ def page(found: Explanation) -> None:
     _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {_heads(found.work)}", _work(found))
     if found.counted:
         _section("of this, by the kernel", [(what, f"{number:<12.6g} {formula}") for what, formula, number in found.counted])
+    if found.backward:
+        _backward(found.work, *found.backward)
     _mask(found)
+
+
+def _backward(forward: Work, chosen: Program, work: BackwardWork) -> None:
+    console().print(Text(f"\nbackward: {chosen.skeleton}, plan {chosen.digest}", style="bold"))
+    _section("plan of the backward", describe(chosen) if chosen.arguments else [("tile", f"{chosen.main.tile.text}, in NumPy")])
+    _section("why it is so", chosen.decision.reasons)
+    rows = [_tiles(work.tiles, "query tiles of a key tile: "), *_flops(work, chosen.arch)]
+    rows[2:2] = [("bytes", f"{work.bytes:.3e} of arrays, each once; {work.memory:.3e} of memory besides")]
+    _section(f"work of the gradients, {_heads(forward)}", rows)
 
 
 def _heads(work: Work) -> str:
@@ -131,17 +150,28 @@ def _memory(chosen: Program) -> None:
 
 
 def _work(found: Explanation) -> list[tuple[str, str]]:
-    work, roof = found.work, roofline(found.work, found.program.arch)
-    count = sum(work.tiles.values())
-    shares = ", ".join(f"{n} {name} ({n / count:.1%})" for name, n in work.tiles.items())
-    bound = "tensor cores" if roof["compute_seconds"] > roof["memory_seconds"] else "memory"
+    work = found.work
+    flops, roof = _flops(work, found.program.arch)
     return [
-        ("tiles", shares),
+        _tiles(work.tiles),
         ("visible", f"{work.visible:.1%} of the pairs of a query and a key"),
-        ("FLOPs", f"{work.flops:.3e} of visible pairs, {work.executed_flops:.3e} executed"),
+        flops,
         ("bytes", f"{work.bytes:.3e} of arrays, {work.loaded_bytes:.3e} of key and value tiles into shared memory"),
-        ("roofline", f"{roof['intensity']:.0f} FLOP a byte; memory and tensor cores balance at {roof['ridge']:.0f}: bound by {bound}"),
+        roof,
     ]
+
+
+def _tiles(tiles: Mapping[str, int], what: str = "") -> tuple[str, str]:
+    count = sum(tiles.values())
+    return "tiles", what + ", ".join(f"{n} {name} ({n / count:.1%})" for name, n in tiles.items())
+
+
+def _flops(work: Work | BackwardWork, arch: Arch) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The products, and what bounds them."""
+    roof = roofline(work, arch)
+    bound = "tensor cores" if roof["compute_seconds"] > roof["memory_seconds"] else "memory"
+    balance = f"{roof['intensity']:.0f} FLOP a byte; memory and tensor cores balance at {roof['ridge']:.0f}: bound by {bound}"
+    return ("FLOPs", f"{work.flops:.3e} of visible pairs, {work.executed_flops:.3e} executed"), ("roofline", balance)
 
 
 def _mask(found: Explanation) -> None:

@@ -29,8 +29,9 @@ class Member:
     meaning: str
 
 
-def header(program: Program, source: Source) -> str:
-    """kernel.h: constants of the launch, and the struct that the kernel takes by value, member by member.
+def header(program: Program, source: Source, part: str = "kernel") -> str:
+    """kernel.h: constants of the launch, and the struct that the kernel takes by value, member by member. `part`: what the cubin is called,
+    and in the names of all but the kernel itself.
 
     >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
     >>> header(program, render(program)).splitlines()[-1]
@@ -40,7 +41,8 @@ def header(program: Program, source: Source) -> str:
     banner, arrays = source.text.partition("\n")[0], dict(describe(program))["arrays"]
     template = environment().get_template("kernel.h.j2")
     grids = [_grid(kernel) for kernel in program.kernels]
-    return template.render(program=program, source=source, banner=banner, arrays=arrays, grids=grids, members=members)
+    name = "_".join([program.spec.name, *([] if part == "kernel" else [part]), program.arch.name])
+    return template.render(program=program, source=source, banner=banner, arrays=arrays, grids=grids, members=members, name=name, part=part)
 
 
 def _grid(kernel: Kernel) -> str:

@@ -10,6 +10,7 @@ import cuda.pathfinder
 import pytest
 
 from flashgen.cli.build import build, kernel_plan
+from flashgen.plan import plan_backward
 from flashgen.plan.params import record_dtype
 from flashgen.render import render
 from flashgen.render.header import header
@@ -29,6 +30,15 @@ VARIANTS = (
     ),
 )
 
+BACKWARD = Spec(
+    head_dim=64,
+    dtype="float16",
+    score="s + bias[h, kv_idx] * c",
+    params={"c": {"default": 2.0, "grad": True}},
+    tensors={"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}},
+    backward=True,
+)
+
 
 def test_writes_a_folder_an_architecture(flashgen, tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
@@ -37,7 +47,7 @@ def test_writes_a_folder_an_architecture(flashgen, tmp_path):
     built = json.loads(ran.out)
     assert [made["arch"] for made in built] == ["sm_90a", "sm_80"]
     for made in built:
-        assert made.keys() == {"arch", "cubin", "registers", "spill_bytes", "shared_bytes", "seconds", "tuned"}
+        assert made.keys() == {"arch", "cubin", "registers", "spill_bytes", "shared_bytes", "seconds", "tuned", "part"}
         assert 0 < made["registers"] <= 255
         assert made["seconds"] > 0
         assert not made["tuned"]
@@ -49,6 +59,23 @@ def test_writes_a_folder_an_architecture(flashgen, tmp_path):
         assert program["arch"] == made["arch"]
         assert max(kernel["smem"]["bytes"] for kernel in program["kernels"]) <= made["shared_bytes"]
         assert f"_FORWARD_THREADS {program['kernels'][0]['grid']['threads']}\n" in (folder / "kernel.h").read_text()
+
+
+def test_a_backward_lies_beside_its_forward(flashgen, tmp_path):
+    (tmp_path / "bent.yaml").write_text("dtype: float16\nhead_dim: 16\nbackward: true\n")
+    ran = flashgen("build", tmp_path / "bent.yaml", "--arch", "sm_80", "-o", tmp_path, "--json")
+    assert ran.code == 0, ran.err
+    assert [made["part"] for made in json.loads(ran.out)] == ["kernel", "backward"]
+    folder = tmp_path / "bent" / "sm_80"
+    assert {path.name for path in folder.iterdir()} == {
+        *(f"{part}.{kind}" for part in ("kernel", "backward") for kind in ("cu", "cubin", "h")),
+        "plan.json",
+        "backward.json",
+    }
+    assert (folder / "backward.cubin").read_bytes()[:4] == b"\x7fELF"
+    kernels = json.loads((folder / "backward.json").read_text())["kernels"]
+    assert [kernel["entry"] for kernel in kernels] == ["delta", "backward", "finish_queries"]
+    assert "#define bent_backward_sm_80_BACKWARD_THREADS" in (folder / "backward.h").read_text()
 
 
 def test_the_table_names_the_folder(flashgen, tmp_path):
@@ -66,13 +93,13 @@ def test_nothing_is_written_when_one_architecture_cannot_be(flashgen, tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
-@pytest.mark.parametrize("spec", VARIANTS, ids=["plain", "arrays"])
+@pytest.mark.parametrize("spec", [*VARIANTS, BACKWARD], ids=["plain", "arrays", "backward"])
 def test_the_header_has_the_layout_of_the_params(spec, arch, tmp_path):
     """The C compiler places every member where the runtime writes it."""
     compiler = shutil.which("g++")
     if not compiler:
         pytest.skip("no g++")
-    program = kernel_plan(spec, arch)
+    program = plan_backward(spec, arch) if spec.backward else kernel_plan(spec, arch)
     text = header(program, render(program))
     struct = re.search(r"struct (\w+_params)", text)[1]
     layout = record_dtype(program.arguments)

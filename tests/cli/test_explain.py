@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.cli import main
+from flashgen.cli.gradients import measure_backward
 from flashgen.cli.picture import in_characters
 from flashgen.cli.work import measure, read_values
 from flashgen.expr import evaluate
-from flashgen.plan import plan
+from flashgen.plan import plan, plan_backward
 from flashgen.spec import Spec
 
 MASKS = ("full", "causal", "causal & window(100, 0)", "prefix(70) | causal", "chunk(90)", "kv_idx < lens[b]", "kv_idx % 3 == 0")
@@ -159,3 +160,36 @@ def test_bands_are_pieces_of_the_grid(mask, q_len, kv_len):
         np.testing.assert_array_equal(np.concatenate(list(chosen.attention.ranges.bands(q_len, kv_len, values, rows))), whole)
     one = measure(chosen, q_len, kv_len, values)
     np.testing.assert_array_equal(one.picture.classes, whole)
+
+
+BACKWARD = "name: bent\ndtype: float16\nhead_dim: 64\nmask: causal\nbackward: true\n"
+
+
+@given(st.sampled_from(MASKS), st.integers(1, 500), st.integers(1, 500), st.booleans())
+@settings(max_examples=15)
+def test_the_work_of_a_backward(mask, q_len, kv_len, deterministic):
+    lens = {"lens": {"shape": ["b"], "dtype": "int32"}} if "lens" in mask else {}
+    spec = Spec(head_dim={"qk": 64, "v": 32}, dtype="float16", mask=mask, tensors=lens, group=3, backward=True, deterministic=deterministic)
+    chosen, values = plan_backward(spec, "sm_80"), read_values(spec, ["lens=130"] if lens else [], kv_len)
+    forward = measure(plan(spec, "sm_80"), q_len, kv_len, values)
+    work = measure_backward(chosen, forward, values)
+    pairs = round(forward.visible * q_len * kv_len)
+    assert work.flops == 2 * 3 * pairs * (3 * 64 + 2 * 32)
+    assert work.executed_flops >= work.flops
+    assert work.bytes == 2 * (3 * q_len + kv_len) * 2 * 96 + 4 * 3 * q_len
+    assert 4 * 3 * q_len * 2 <= work.memory <= 4 * 3 * (q_len + 256) * (2 + 64) + 64 * (q_len + kv_len)
+
+
+def test_a_backward_has_a_plan_and_work_of_its_own(flashgen, tmp_path):
+    (tmp_path / "bent.yaml").write_text(BACKWARD)
+    ran = flashgen("explain", tmp_path / "bent.yaml", "--arch", "sm_80", "--json", "--q-len", 256, "--kv-len", 256)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["backward"]
+    assert found["plan"]["skeleton"] == "backward_sm80"
+    assert found["flops"] == 2 * 256 * 257 // 2 * 5 * 64
+    assert found["roofline"]["intensity"] == found["flops"] / found["bytes"]
+    for arch in ("sm_80", "host"):
+        text = flashgen("explain", tmp_path / "bent.yaml", "--arch", arch, "--q-len", 256).out
+        assert "work of the gradients, one head" in text
+        assert "query tiles of a key tile: " in text
+    assert "backward" not in json.loads(flashgen("explain", "causal", "--arch", "sm_80", "--json").out)
