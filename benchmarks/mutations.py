@@ -47,6 +47,7 @@ KERNELS = {  # small tiles, so that short sequences have several
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
     "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], "block": {"m": 64, "n": 64}}),
     "sm_80 backward": ("sm_80", {"mask": "causal", "backward": True}),
+    "sm_90a backward": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
 SHAPES = [
