@@ -34,7 +34,7 @@ def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
         "batch": sizes.batch,
         "group": sizes.group,
         "section": section(program, sizes)(sizes.kv_len),
-        "shares": extent(program.attention.dealing.shares or 1, sizes),
+        "shares": extent(program.shares, sizes),
     }
 
 

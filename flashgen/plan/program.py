@@ -105,6 +105,11 @@ class Program:
         return tuple(kernel for kernel in self.kernels if isinstance(kernel, Attention))
 
     @property
+    def shares(self) -> Extent:
+        """The shares that blocks take of a sequence's keys; of a backward one."""
+        return (self.attention.dealing.shares if self.attentions else None) or 1
+
+    @property
     def tiled(self) -> tuple[Tiled, ...]:
         """The kernels that multiply tiles."""
         return tuple(kernel for kernel in self.kernels if isinstance(kernel, Tiled))

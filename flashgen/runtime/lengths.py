@@ -125,7 +125,7 @@ class Pattern:
         """`serves`: true of the sizes of calls that the program serves."""
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._serves = axes, serves
-        self._shares = program.attention.dealing.shares or 1
+        self._shares = program.shares
         self._turn = operator.itemgetter(*program.spec.order.to_rows_first)  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
