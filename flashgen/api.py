@@ -14,7 +14,7 @@ from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
 from flashgen.interpret import Given, interpret, interpret_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.render import Source, render
-from flashgen.runtime import arrays, device, staging
+from flashgen.runtime import arrays, autograd, device, staging
 from flashgen.runtime.arguments import (
     check_arrays,
     check_backward,
@@ -130,8 +130,12 @@ class Attention:
         q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse and max:
         [B, Hq, Sq], max_logit: [Hq], float32, natural log. A row without keys has o = 0 and lse = max = -inf. `out`: written to and
         returned. `values`: params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError,
-        CompileError, BackendError.
+        CompileError, BackendError. Tensors of PyTorch that require gradients get them, where the spec has `backward: true`.
         """
+        if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
+            if out is not None:
+                raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
+            return autograd.apply(self, (q, k, v), values)
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
         given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))

@@ -26,8 +26,8 @@ class TorchFamily:
 
     def locate(self, x: Any) -> tuple[int, Key]:
         if x.requires_grad and self.torch.is_grad_enabled():
-            hint = "call under torch.no_grad(), or pass x.detach(); attn.backward gives gradients"
-            raise CallError(f"a tensor requires a gradient, and flashgen takes no part in autograd: {hint}")
+            fault = "a tensor requires a gradient, and this kernel has none"
+            raise CallError(f"{fault}: add backward: true to its spec, call under torch.no_grad(), or pass x.detach()")
         if x.is_neg():
             raise CallError("a tensor stands for what its memory holds negated, as the imaginary part of a conjugate: pass x.resolve_neg()")
         try:

@@ -1,0 +1,58 @@
+"""Calls that PyTorch differentiates: a node of its graph, whose backward is the attention's."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from flashgen.errors import CallError
+from flashgen.spec import Spec
+
+
+def wanted(*values: Any) -> bool:
+    """True if PyTorch shall differentiate a call with these values."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+
+
+def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
+    """What attn(q, k, v, **values) gives, as a node of PyTorch's graph. Raises CallError where a value has no gradient in the spec."""
+    spec: Spec = attn.spec
+    for name, value in values.items():
+        if wanted(value) and name not in {one.name for one in spec.with_grad}:
+            raise CallError(f"{name} requires a gradient, and the spec gives none: declare it with grad: true, or pass {name}.detach()")
+    names = tuple(values)
+    results = _node()(attn, names, *qkv, *values.values())
+    return results[0] if len(spec.outputs) == 1 else results
+
+
+@cache
+def _node() -> Callable[..., Any]:
+    """The function of PyTorch's kind; made when PyTorch is there."""
+    torch = sys.modules["torch"]
+
+    class FlashgenAttention(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(ctx: Any, attn: Any, names: tuple[str, ...], q: Any, k: Any, v: Any, *values: Any) -> Any:
+            results = attn(q, k, v, **dict(zip(names, values, strict=True)))
+            found = dict(zip(attn.spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+            ctx.attn, ctx.names, ctx.others = attn, names, tuple(None if torch.is_tensor(x) else x for x in values)
+            ctx.set_materialize_grads(False)
+            ctx.mark_non_differentiable(*(x for name, x in found.items() if name not in ("o", "lse")))
+            ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *(x for x in values if torch.is_tensor(x)))
+            return tuple(found.values())
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            spec, (q, k, v, o, lse, *tensors) = ctx.attn.spec, ctx.saved_tensors
+            given = dict(zip(spec.outputs, gradients, strict=True))
+            left = iter(tensors)
+            values = {name: next(left) if x is None else x for name, x in zip(ctx.names, ctx.others, strict=True)}
+            do = torch.zeros_like(o) if given["o"] is None else given["o"]
+            dq, dk, dv, *rest = ctx.attn.backward(do, q, k, v, o, lse, given.get("lse"), **values)
+            of = {one.name: x for one, x in zip(spec.with_grad, rest, strict=True)}
+            needed = dict(zip(ctx.names, ctx.needs_input_grad[5:], strict=True))
+            return (None, None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in ctx.names))
+
+    return FlashgenAttention.apply  # type: ignore[no-any-return]

@@ -1,0 +1,66 @@
+"""Gradients in PyTorch, where it is installed: what its graph gives are those of the float64 reference."""
+
+import numpy as np
+import pytest
+
+import flashgen
+from flashgen.errors import CallError
+from flashgen.expr.meaning.reference_backward import backward
+
+torch = pytest.importorskip("torch")
+
+CAPPED = {
+    "head_dim": 64,
+    "dtype": "bfloat16",
+    "mask": "causal",
+    "score": "c * tanh(s / c) + bias[h, kv_idx]",
+    "params": {"c": {"default": 5.0, "grad": True}},
+    "tensors": {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}},
+    "backward": True,
+}
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def tensors(device=DEVICE):
+    random = torch.Generator().manual_seed(3)
+    shapes = {"q": (2, 100, 4, 64), "k": (2, 130, 2, 64), "v": (2, 130, 2, 64), "do": (2, 100, 4, 64)}
+    found = {name: torch.randn(shape, generator=random).to(device, torch.bfloat16) for name, shape in shapes.items()}
+    return found | {"bias": torch.randn((4, 130), generator=random).to(device), "c": torch.tensor(5.0, device=device)}
+
+
+def close(found, want, most=2e-2):
+    found, want = np.asarray(found.detach().float().cpu(), np.float64), np.asarray(want, np.float64)
+    assert np.linalg.norm(found - want) <= most * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("of_lse", [False, True])
+def test_gradients_of_a_graph(of_lse):
+    attn, given = flashgen.compile(CAPPED), tensors()
+    do = given.pop("do")
+    leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+    o, lse = attn(leaves["q"], leaves["k"], leaves["v"], bias=leaves["bias"], c=leaves["c"])
+    dlse = torch.sin(torch.arange(lse.numel(), device=DEVICE).float()).reshape(lse.shape)
+    ((o * do).float().sum() + (lse * dlse).sum() * of_lse).backward()
+    q, k, v, bias = (given[name].float().cpu().numpy().astype(np.float64) for name in ("q", "k", "v", "bias"))
+    want = backward(attn.spec, q, k, v, do.float().cpu().numpy(), dlse.cpu().numpy() if of_lse else None, bias=bias, c=5.0)
+    for name, x in {"q": want.q, "k": want.k, "v": want.v, **want.values}.items():
+        assert leaves[name].grad.dtype == given[name].dtype
+        close(leaves[name].grad, x)
+
+
+def test_what_has_no_gradient_is_refused():
+    attn, given = flashgen.compile(CAPPED | {"tensors": {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32"}}}), tensors()
+    with pytest.raises(CallError, match="bias requires a gradient, and the spec gives none"):
+        attn(given["q"], given["k"], given["v"], bias=given["bias"].requires_grad_(), c=3.0)
+    with pytest.raises(CallError, match="leave out out"):
+        attn(given["q"].requires_grad_(), given["k"], given["v"], bias=given["bias"].detach(), out=(given["do"], None))
+
+
+def test_only_what_asks_for_one_gets_a_gradient():
+    attn, given = flashgen.compile(CAPPED), tensors()
+    o, _ = attn(given["q"], given["k"].requires_grad_(), given["v"], bias=given["bias"])
+    o.backward(given["do"])
+    assert given["q"].grad is None
+    assert torch.isfinite(given["k"].grad).all()
