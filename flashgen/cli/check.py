@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from flashgen.api import Attention
 from flashgen.arch import DEFAULT, by_name
 from flashgen.bench import hostile
+from flashgen.cli import check_backward
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
@@ -104,12 +105,13 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
     """Runs every shape, under every seed. Raises SpecError, PlanError, CompileError, BackendError."""
     spec = _judged(spec)
     backend, run = _emulator(spec, arch) if emulated else _here(spec, arch)
+    gradients = check_backward.runner(spec, arch, emulated) if spec.backward else None
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         cases = _cases(spec)
         task = progress.add_task(f"{spec.name}, {backend}", total=len(cases) * seeds)
-        outcomes = tuple(_outcome(spec, run, case, seeds, lambda: progress.advance(task)) for case in cases)
+        outcomes = tuple(_outcome(spec, (run, gradients), case, seeds, lambda: progress.advance(task)) for case in cases)
     return Report(spec.name, backend, outcomes)
 
 
@@ -173,8 +175,8 @@ def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
     return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=kv_heads * (spec.group or 2), kv_heads=kv_heads)
 
 
-def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
-    data, shape = case
+def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
+    (data, shape), (run, gradients) = case, runs
     sizes, random = _sizes(spec, shape), np.random.RandomState(shape[:3])
     q, k, v, values = hostile.draw(spec, sizes, [data], random, aligned=False)
     known = bounds(spec, q, k, v, **values)
@@ -193,6 +195,12 @@ def _outcome(spec: Spec, run: Run, case: Case, seeds: int, advance: Callable[[],
     limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
     floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
     limits["o"] = floor + (2 * standard if math.isfinite(standard) else 0.0)
+    if gradients and not fault and check_backward.judged(spec, data):
+        try:
+            of_gradients, allowed = check_backward.errors(spec, gradients, (q, k, v), values, seeds)
+            errors, limits = errors | of_gradients, limits | allowed
+        except EmulationFault as error:
+            fault = str(error)
     return Outcome(data=data, sizes=sizes, errors=errors, limits=limits, fault=fault)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.cli import check as checking
+from flashgen.cli import check_backward
 from flashgen.interpret import interpret
 from flashgen.spec import Spec
 
@@ -86,3 +87,44 @@ def test_hostile_data_is_a_row_and_told_when_it_fails(flashgen, monkeypatch, tmp
     ran = flashgen("check", tmp_path / "spec.yaml", "--arch", "host")
     assert ran.code == 1
     assert f"{kind} failed: " in ran.out
+
+
+GRAD = {
+    "name": "bent",
+    "dtype": "float16",
+    "head_dim": 16,
+    "score": "c * tanh(s / c) + x[h, kv_idx]",
+    "mask": "window(20, 0)",
+    "backward": True,
+}
+GRAD |= {"params": {"c": {"default": 5.0, "grad": True}}, "tensors": {"x": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}}
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_gradients_are_judged_too(flashgen, monkeypatch, tmp_path, emulated):
+    monkeypatch.setattr(checking, "SHAPES", ((1, 40, 50, 1),))
+    monkeypatch.setattr(checking, "HOSTILE", (1, 20, 30, 1))
+    (tmp_path / "bent.yaml").write_text(json.dumps(GRAD))
+    ran = flashgen("check", tmp_path / "bent.yaml", "--arch", "sm_80", "--json", *(["--emulate"] if emulated else []))
+    assert ran.code == 0, ran.out
+    shapes = json.loads(ran.out)["shapes"]
+    assert 0 < shapes[0]["dq_error"] <= shapes[0]["dq_limit"]
+    assert {"dk_error", "dv_error", "x_error", "c_error"} <= shapes[0].keys()
+    assert {shape["data"] for shape in shapes if "dq_error" not in shape} == {"biases"}
+    assert {"hidden", "axes", "views", "short"} <= {shape["data"] for shape in shapes if "dq_error" in shape}
+
+
+@pytest.mark.parametrize("name", ["dq", "x"])
+def test_a_wrong_gradient_is_exit_code_1(flashgen, monkeypatch, tmp_path, name):
+    right = check_backward.interpret_backward
+
+    def wrong(*given):
+        found = right(*given)
+        return found | {name: np.asarray(found[name] * found[name].dtype.type(1.2))}
+
+    monkeypatch.setattr(checking, "SHAPES", ((1, 40, 50, 1),))
+    monkeypatch.setattr(checking, "SHORT", ())
+    monkeypatch.setattr(checking, "HOSTILE", (1, 20, 30, 1))
+    monkeypatch.setattr(check_backward, "interpret_backward", wrong)
+    (tmp_path / "bent.yaml").write_text(json.dumps(GRAD))
+    assert flashgen("check", tmp_path / "bent.yaml", "--arch", "host").code == 1

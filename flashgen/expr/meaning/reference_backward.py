@@ -41,7 +41,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
     slopes = derivatives(spec)
     q, k, v, do = (heads_first(x, spec) for x in (q, k, v, do))
     dlse = np.zeros(q.shape[:-1]) if dlse is None else np.asarray(dlse, np.float64)
-    sums = _Sums(spec, values)
+    sums = Sums(spec, values)
     dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
     for rows in rows_of(spec, q, k, v, values):
         b, hk = rows.known["b"], rows.known["hk"]
@@ -58,7 +58,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Flow:
+class Flow:
     """The gradients of some rows: of o, of their scores [rows, keys] and of the sink [rows]; p: their weights."""
 
     do: Array
@@ -67,15 +67,15 @@ class _Flow:
     sink: Array
 
 
-def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> _Flow:
+def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> Flow:
     dp = do @ rows.v.T
     if not spec.softmax.normalized:
-        return _Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
+        return Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
     o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
     p = np.where(rows.seen & (rows.score != -np.inf), np.exp(rows.score - lse[:, None]), 0.0)
     delta = (do * o).sum(-1) - dlse
     sink = np.zeros(len(do)) if rows.sink == -np.inf else -np.exp(rows.sink - lse) * delta
-    return _Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
+    return Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
 
 
 def _times(gradient: Array, slope: Array) -> Array:
@@ -83,18 +83,18 @@ def _times(gradient: Array, slope: Array) -> Array:
     return np.where(gradient == 0, 0.0, gradient * slope)
 
 
-class _Sums:
+class Sums:
     """The gradients of tensors and params, summed over all that reads them."""
 
     def __init__(self, spec: "Spec", values: Mapping[str, Any]):
         self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype == "float32"}
         self.found |= {p.name: np.zeros(()) for p in spec.params if p.type == "float"}
 
-    def add_score(self, slopes: Derivatives, rows: Rows, flow: _Flow, ds: Array) -> None:
+    def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
         self._add(slopes.score, flow.score, rows.known)
         self._add(slopes.scale, _times(ds, rows.q @ rows.k.T).sum(), rows.known)
 
-    def add_sink(self, slopes: Derivatives, rows: Rows, flow: _Flow) -> None:
+    def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
         self._add(slopes.sink, flow.sink.sum(), rows.known)
 
     def _add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:

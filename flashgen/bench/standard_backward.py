@@ -1,0 +1,67 @@
+"""Standard attention's gradients in a dtype: what a kernel's errors are measured against."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.gradient import derivatives
+from flashgen.expr.meaning.reference import Rows, rows_of
+from flashgen.expr.meaning.reference_backward import Flow, Sums
+from flashgen.interpret import Given
+from flashgen.spec import Spec
+
+Array = NDArray[Any]
+
+
+def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> dict[str, Array]:
+    """dq, dk, dv and the gradients of tensors and params by name, of S and P as wholes: sums in float32; p, ds and what comes out are
+    rounded to the dtype of the spec, as o is.
+
+    >>> standard_backward(spec, Given(q=q, k=k, v=v, o=o, do=do, lse=lse), {})["dq"]
+    """
+    dtype, order = spec.element.numpy, spec.order
+    q, k, v, o, do = (_float32(getattr(given, x).transpose(order.to_heads_first)) for x in ("q", "k", "v", "o", "do"))
+    found = {f"d{x}": np.zeros(array.shape, np.float32) for x, array in (("q", q), ("k", k), ("v", v))}
+    slopes, sums = derivatives(spec), Sums(spec, values)
+    for rows in map(_clean, rows_of(spec, q, k, v, values)):
+        at, keys = rows.at, (rows.known["b"], rows.known["hk"])
+        flow = _flow(spec, rows, (do[at], o[at]), given)
+        sums.add_sink(slopes, rows, flow)
+        if rows.k.size:
+            ds = np.where(flow.score == 0, 0, flow.score * _float32(meaning(slopes.s, rows.known)))
+            sums.add_score(slopes, rows, flow, ds)
+            p, ds = (_float32(x.astype(dtype)) for x in (flow.p, ds))
+            found["dq"][at] = np.float32(rows.scale) * (ds @ _float32(rows.k))
+            found["dk"][keys] += np.float32(rows.scale) * (ds.T @ _float32(rows.q))
+            found["dv"][keys] += p.T @ do[at]
+    return {name: x.astype(dtype).transpose(order.from_heads_first) for name, x in found.items()} | sums.found
+
+
+def _float32(x: Array) -> Array:
+    return x.astype(np.float32)
+
+
+def _clean(rows: Rows) -> Rows:
+    """The rows with zeros in place of keys that none of them sees, which may be anything."""
+    seen = np.asarray(rows.seen.any(0))[:, None]
+    return replace(rows, k=np.where(seen, rows.k, 0), v=np.where(seen, rows.v, 0))
+
+
+@np.errstate(all="ignore")
+def _flow(spec: Spec, rows: Rows, of_rows: tuple[Array, Array], given: Given) -> Flow:
+    """The gradients of some rows, of which do and o are given; their p comes from lse."""
+    do, o = of_rows
+    dp, sink = do @ _float32(rows.v).T, np.zeros(len(do))
+    p, score = _float32(rows.score), dp
+    if spec.softmax.normalized:
+        assert given.lse is not None
+        lse, dlse = given.lse[rows.at], np.float32(0) if given.dlse is None else given.dlse[rows.at]
+        delta, base = (do * o).sum(-1) - dlse, np.where(lse == -np.inf, 0, lse)
+        p = np.exp(_float32(np.where(rows.seen, rows.score, -np.inf)) - base[:, None])
+        score = p * (dp - delta[:, None])
+        sink = np.where(lse == -np.inf, 0, -np.exp(np.float32(rows.sink) - base) * delta)
+    return Flow(do=do, p=np.where(rows.seen, p, 0), score=np.where(rows.seen, score, 0), sink=sink)

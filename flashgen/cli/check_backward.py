@@ -1,0 +1,117 @@
+"""The gradients of `flashgen check`: each against the float64 reference, beside standard attention's in the same dtype."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.api import Attention
+from flashgen.arch import DEFAULT, by_name
+from flashgen.bench.standard_backward import standard_backward
+from flashgen.emulate import emulate_backward
+from flashgen.expr import lower
+from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, walk
+from flashgen.expr.meaning.reference import reference
+from flashgen.expr.meaning.reference_backward import backward
+from flashgen.interpret import Given, interpret_backward
+from flashgen.plan.program import Program
+from flashgen.render import render
+from flashgen.runtime import arrays, device
+from flashgen.runtime.arrays import liken
+from flashgen.runtime.backward import GpuBackward, gradients
+from flashgen.runtime.lengths import fresh
+from flashgen.spec import Spec
+
+Array = NDArray[Any]
+Run = Callable[[Given, Mapping[str, Any], int], Mapping[str, Array]]  # values, seed; gradients by name
+
+FLOOR = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}  # that an error may have, of the greatest of a gradient or of 1
+TIMES = 3  # what standard attention errs
+
+
+def runner(spec: Spec, arch: str | None, emulated: bool) -> Run:
+    """What runs a backward: emitted text under the emulator, the kernels of a GPU, or a plan in the interpreter. Raises PlanError."""
+    target = by_name(arch or (DEFAULT if emulated else "host"))
+    if not emulated and not device.missing() and (attention := Attention(spec, arch)).arch.name != "host":
+        return _on_gpu(attention)
+    chosen = _Chosen(spec)
+
+    def emulate(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:
+        program = chosen.serving(target.name, given, values)
+        return emulate_backward(program, render(program), given, values, seed=seed)
+
+    def interpret(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
+        return interpret_backward(chosen.serving(target.name, given, values), given, values)
+
+    return emulate if emulated else interpret
+
+
+class _Chosen:
+    """The plans for arrays of NumPy."""
+
+    def __init__(self, spec: Spec):
+        self.spec, self.backward = spec, GpuBackward(spec, None)
+
+    def serving(self, arch: str, given: Given, values: Mapping[str, Any]) -> Program:
+        tensors = {t.name: values[t.name] for t in self.spec.tensors}
+        layouts = {name: liken(x, name).layout for name, x in ({**vars(given), **tensors}).items() if x is not None}
+        return self.backward.serving(by_name(arch), {**layouts, **fresh(gradients(self.spec, layouts), None)})
+
+
+def _on_gpu(attention: Attention) -> Run:
+    family, spec = arrays.cupy_family(), attention.spec
+
+    def run(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
+        sent = {name: None if x is None else family.from_numpy(x) for name, x in vars(given).items()}
+        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
+        found = attention.backward(**sent, **{**values, **tensors})
+        return dict(zip(names(spec), map(family.to_numpy, found), strict=True))
+
+    return run
+
+
+def names(spec: Spec) -> tuple[str, ...]:
+    """The gradients that are judged."""
+    return ("dq", "dk", "dv", *(one.name for one in spec.with_grad))
+
+
+def judged(spec: Spec, data: str) -> bool:
+    """True if gradients are judged on this kind of data: not where scores are of a size that hides all else."""
+    parts = [part for part in (lower(spec).score, lower(spec).sink) if part is not None]
+    nodes = [node for part in parts for node in walk(part)]
+    integers = any(isinstance(node, Load | Name) and node.type == "int" and getattr(node, "name", "") not in INDEX_NAMES for node in nodes)
+    return data != "biases" and not (data == "integers" and integers)
+
+
+def errors(
+    spec: Spec, run: Run, qkv: tuple[Array, Array, Array], values: Mapping[str, Any], seeds: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The greatest error of each gradient over the seeds, and what is allowed; both relative to the greatest of the gradient, or to 1.
+
+    Raises EmulationFault.
+    """
+    q, k, v = qkv
+    random = np.random.RandomState(7)
+    o, lse = reference(spec, q, k, v, **values)
+    do = random.standard_normal(o.shape).astype(spec.element.numpy)
+    given = Given(q=q, k=k, v=v, o=o.astype(spec.out_element.numpy), do=do)
+    if spec.softmax.normalized:
+        of_lse = random.standard_normal(lse.shape).astype(np.float32)
+        given = Given(q=q, k=k, v=v, o=given.o, do=do, lse=lse.astype(np.float32), dlse=of_lse)
+    exact = backward(spec, q, k, v, do, given.dlse, **values)
+    true = {"dq": exact.q, "dk": exact.k, "dv": exact.v, **exact.values}
+    usual = standard_backward(spec, given, values)
+    found = [run(given, values, seed) for seed in range(seeds)]
+    worst = {name: max(_off(each[name], true[name]) for each in found) for name in names(spec)}
+    usually = {name: _off(usual[name], true[name]) for name in names(spec)}
+    return worst, {name: FLOOR[spec.dtype] + (TIMES * off if math.isfinite(off) else 0.0) for name, off in usually.items()}
+
+
+def _off(found: Array, true: Array) -> float:
+    """The greatest error, of the greatest that there is or of 1; infinite where a number is none."""
+    known = np.isfinite(true)
+    size = max(1.0, float(np.abs(true[known]).max(initial=0)))
+    off = np.abs(found.astype(np.float64) - true)[known]
+    return math.inf if np.isnan(off).any() else float(off.max(initial=0)) / size
