@@ -16,9 +16,10 @@ from flashgen.cli import check as checking
 from flashgen.cli import doctor as examining
 from flashgen.cli import explain as explaining
 from flashgen.cli import show as showing
+from flashgen.cli import specs as listing
 from flashgen.cli import tune as tuning
 from flashgen.cli.picture import save
-from flashgen.cli.shipped import find
+from flashgen.cli.shipped import find, library, shipped
 from flashgen.runtime import device
 from flashgen.spec import json_schema
 from flashgen.tune import LENGTHS, cases
@@ -173,6 +174,31 @@ def ladder(
         _print_json(found.to_json())
     else:
         climbing.show(found, paths)
+
+
+@app.command()
+def specs(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="print this one; by default all are listed")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the specs that ship with flashgen, by field, with their papers; or print one."""
+    chosen = [shipped(name)] if name else list(library().values())
+    if as_json:
+        _print_json([one.to_json() for one in chosen])
+    elif name:
+        typer.echo(chosen[0].text, nl=False)
+    else:
+        listing.table(chosen)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="of the spec; NAME.yaml is written")],
+    like: Annotated[str, typer.Option(metavar="SHIPPED", help="the shipped spec to start from; `flashgen specs` lists them")] = "causal",
+) -> None:
+    """Write a spec of your own that starts from a shipped one; never over a file that is there."""
+    path = listing.write(name, like)
+    typer.echo(f"{path}, begun from {like}. Change it, then: flashgen check {path}")
 
 
 @app.command()
