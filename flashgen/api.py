@@ -127,10 +127,11 @@ class Attention:
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse).
 
-        q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse and max:
-        [B, Hq, Sq], max_logit: [Hq], float32, natural log. A row without keys has o = 0 and lse = max = -inf. `out`: written to and
-        returned. `values`: params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError,
-        CompileError, BackendError. Tensors of PyTorch that require gradients get them, where the spec has `backward: true`.
+        q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse, max and
+        entropy: [B, Hq, Sq], max_logit: [Hq], float32, natural log. A row without keys has o = 0, lse = max = -inf and entropy = 0. With
+        a sink, the entropy is -sum p log p over the keys alone, whose p sum up to less than 1. `out`: written to and returned. `values`:
+        params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError, CompileError, BackendError.
+        Tensors of PyTorch that require gradients get them, where the spec has `backward: true`.
         """
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
             if out is not None:

@@ -20,7 +20,8 @@ from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
-from flashgen.theory.schedule import Product, State, finish, merge_states, natural, passes
+from flashgen.spec.outputs import finished
+from flashgen.theory.schedule import Product, State, finish, finish_output, merge_states, natural, passes, start_of_sums
 
 TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
 
@@ -37,7 +38,7 @@ class Heads(NamedTuple):
 
 
 def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
-    """Attention as the plan has it: o [B, Sq, Hq, Dv]; lse and max, [B, Hq, Sq], and max_logit, [Hq], float32, natural log.
+    """Attention as the plan has it: o [B, Sq, Hq, Dv]; lse, max, max_logit and the spec's other outputs, float32, natural log.
 
     >>> interpret(plan(Spec(head_dim=64, dtype="float16"), "host"), q, k, v)["o"]
 
@@ -46,7 +47,8 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     q, k, v, o = (x.transpose(program.spec.order.to_heads_first) for x in (q, k, v, out))
-    lse, top = np.empty(q.shape[:-1], np.float32), np.empty(q.shape[:-1], np.float32)
+    by_row = ["lse", "max", *(row.name for row in finished(program.spec.outputs))]
+    found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for numbers, rows, keys in _alike(program, q, k, values):
@@ -54,9 +56,9 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
             parts = {"q": q[:, :, rows], "k": k[:, :, keys], "v": v[:, :, keys]}
             run = _Run(program=program, **parts, values=known | lengths, scale=softmax_scale(program, known), sequences=numbers)
             for heads, begin, end in run.heads():
-                at = heads.b, heads.h, rows
-                o[at], lse[at], top[at] = run.attend(heads, begin, end)
-    return {"o": out, "lse": lse, "max": top, "max_logit": np.fmax.reduce(top, axis=(0, 2), initial=-np.inf)}
+                for name, x in run.attend(heads, begin, end).items():
+                    found[name][heads.b, heads.h, rows] = x
+    return found | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
 
 
 def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, slice, slice]]:
@@ -134,19 +136,25 @@ class _Run:
         columns = int(self.q.shape[-1] + self.v.shape[-1])
         return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
 
-    def attend(self, heads: Heads, begin: Array, end: Array) -> tuple[Array, Array, Array]:
-        """o: [n, Sq, Dv], lse and the greatest score: [n, Sq]."""
+    def attend(self, heads: Heads, begin: Array, end: Array) -> dict[str, Array]:
+        """The outputs by name: o [n, Sq, Dv], those of a row [n, Sq]."""
+        xp, softmax, outputs = natural(), self.program.softmax, self.program.spec.outputs
         shape, reached = (len(heads.b), self.q_len), self._reached(heads)
         top = np.full(shape, -np.inf, np.float32)
-        state = State(*self._start(heads, shape), np.zeros((*shape, self.v.shape[-1]), np.float32))
-        if self.program.attention.dealing.shares:
-            return *finish(self.program.softmax, self._merged(heads, begin, end, state, top), natural()), top
-        if not self.program.softmax.normalized:
+        m, l = self._start(heads, shape)  # noqa: E741
+        state = State(m, l, np.zeros((*shape, self.v.shape[-1]), np.float32), start_of_sums(outputs, l, xp, sink=softmax.sink))
+        if not softmax.normalized:
             for rows, keys, masked in self._tiles(begin, end):
                 state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
-            return state.o, np.zeros(shape, np.float32), top
-        self._attend(heads, begin, end, state, top, reached)
-        return *finish(self.program.softmax, state, natural()), top
+            return {"o": state.o, "lse": l, "max": top}
+        sink = m.copy() if softmax.sink else None
+        if self.program.attention.dealing.shares:
+            state = self._merged(heads, begin, end, state, top)
+        else:
+            self._attend(heads, begin, end, state, top, reached)
+        o, lse = finish(softmax, state, xp)
+        others = {output.name: finish_output(output, state, sink, xp) for output in finished(outputs)}
+        return {"o": o, "lse": lse, "max": top} | others
 
     def _merged(self, heads: Heads, begin: Array, end: Array, state: State, top: Array) -> State:
         """The states of all shares of the keys, and what the state was before them."""
@@ -154,7 +162,8 @@ class _Run:
         assert attention.dealing.shares
         for share in range(most := extent(attention.dealing.shares, sizes)):
             bounds = share_of(begin, end, share, most=most, least=attention.share_tiles)
-            own = State(np.full(top.shape, -np.inf, np.float32), np.zeros(top.shape, np.float32), np.zeros_like(state.o))
+            sums = {each: np.zeros(top.shape, np.float32) for each in state.sums}
+            own = State(np.full(top.shape, -np.inf, np.float32), np.zeros(top.shape, np.float32), np.zeros_like(state.o), sums)
             self._attend(heads, *bounds, own, top, reached)
             state = merge_states(state, own, natural())
         return state
@@ -166,8 +175,8 @@ class _Run:
             for rows, keys, masked in self._tiles(begin, end):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
-                after = step(State(*(x[:, rows] for x in state)), scores, self._product(heads, keys, reached))
-                for whole, part in zip(state, after, strict=True):
+                after = step(_rows_of(state, rows), scores, self._product(heads, keys, reached))
+                for whole, part in zip(_arrays(state), _arrays(after), strict=True):
                     whole[:, rows] = part
 
     @property
@@ -242,6 +251,14 @@ class _Run:
         each = zip(*(x.tolist() for x in heads), strict=True)
         known = ({**self.values, **dict(zip(Heads._fields, head, strict=True))} for head in each)
         return np.stack([reach.evaluate(self.q_len, self.kv_len, values) for values in known])
+
+
+def _rows_of(state: State, rows: slice) -> State:
+    return State(state.m[:, rows], state.l[:, rows], state.o[:, rows], {each: x[:, rows] for each, x in state.sums.items()})
+
+
+def _arrays(state: State) -> tuple[Array, ...]:
+    return state.m, state.l, state.o, *state.sums.values()
 
 
 def _load(x: Array, b: Array, h: Array, rows: slice) -> Array:

@@ -100,7 +100,7 @@ def counts(program: Program) -> Counts:
     if program.attention.tile.v_part:
         return _of_planes(program, arrays, output, flops)
     if softmax.outer == "kv":
-        state = FLOAT * (D_v + 2)
+        state = FLOAT * (D_v + 2 + len(program.holes.outputs.statistics))
         read = heads * (G * n * e * (D + D_v) + W * m * (e * D + state) + rows * state)
         written, memory = heads * (W * m + rows) * state + output, heads * rows * state
     else:

@@ -114,7 +114,7 @@ def tried(problem: Problem, strategy: Drafting) -> Tried:
 
 
 def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand: Demand) -> tuple[Strategy, Problem]:
-    request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes, demand)
+    request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes, demand=demand)
     strategy = serving(STRATEGIES, request)
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN, own=spec.geometry.own)

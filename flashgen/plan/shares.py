@@ -14,6 +14,7 @@ from flashgen.plan.costs.model import of_arch
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import DealingPlan, Extent, SharePlan, TilePlan
 from flashgen.spec import Spec
+from flashgen.spec.outputs import finished
 from flashgen.theory.schedule import resolve
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def refusal(spec: Spec) -> str | None:
         return "softmax: none has no state that tells how much a share weighs"
     if softmax.steps != ("online",) or softmax.materialize or softmax.outer != "q":
         return "schedule: kernels of one pass that divide at the end take keys in shares"
+    if rows := finished(spec.outputs):
+        return f"outputs has {rows[0].name}, which is made of a sum over all keys of a row, and shares hand on the lse alone"
     return None
 
 

@@ -20,6 +20,23 @@ class Exact(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """A sum over the keys of a row that its state has besides maximum, sum and o.
+
+    Its cells are written once, over a namespace `xp` with maximum, divide and log2, as schedules are (flashgen.theory.schedule): of NumPy
+    in the interpreter, of CUDA in a kernel. An exponent x of a key is its score less the reference of the row, in log2 units. Its weight
+    is 2^x, which is 0 where x is -inf.
+    """
+
+    name: str  # a word: of a member in emitted text
+    text: str  # what is summed up, for people
+    term: Callable[[Any, Any, Any], Any]  # xp, weight, exponent: what a key adds
+    moved: Callable[[Any, Any, Any, Any, Any], Any]  # xp, itself, l, 2^x, x: what it becomes where every exponent grows by x
+    multiplies: int  # multiplies and adds of a key
+    registers: int  # of a thread, which has two rows
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
     """An output of a call. Cells are plain functions of whatever somebody asks about."""
 
@@ -32,7 +49,15 @@ class Output:
     dtype: str | None = "float32"  # None: out_dtype
     greatest_of: str = ""  # the output of each row whose greatest it is; "": it is of a row itself
     exact_maximum: bool = False  # whether it takes the maximum itself, and no reference near it
+    statistic: Statistic | None = None  # that it is made of; None: of maximum and sum, as every softmax leaves them
+    finish: Callable[[Any, Any, Any, Any], Any] | None = None  # xp, l, the statistic, the sink's share of l or None; where l is not 0
+    logarithmic: bool = False  # whether it is finished in units of exponents, and leaves in natural ones
+    between: Callable[[Array, Array], tuple[Array, Array]] | None = None  # its bounds by those of p; None: it grows with every score
     tolerance: float | None = None  # of `flashgen check`; None: what standard attention errs, twice, and a floor
+
+    def __post_init__(self) -> None:
+        if (self.statistic is None) != (self.finish is None):
+            raise ValueError(f"the output {self.name!r} has a statistic and no finish, or the other way round")
 
     @property
     def by_row(self) -> bool:
@@ -46,6 +71,42 @@ class Output:
 
 
 ROW = ("b", "hq", "q_len")
+LEAST_EXPONENT = -1000.0  # in place of -inf, which is no number times a weight of 0; 2 to it is 0 in float32
+LEAST_SHARE = 2.0**-100  # in place of 0, whose logarithm is no number times 0
+
+
+def _moved_exponents(xp: Any, weighted: Any, total: Any, weight: Any, exponent: Any) -> Any:
+    return weight * (weighted + xp.maximum(exponent, LEAST_EXPONENT) * total)
+
+
+WEIGHTED = Statistic(
+    name="weighted",
+    text="the exponents of the keys, each times its weight",
+    term=lambda xp, weight, exponent: weight * xp.maximum(exponent, LEAST_EXPONENT),
+    moved=_moved_exponents,
+    multiplies=2,
+    registers=4,
+)
+
+
+def _entropy(xp: Any, total: Any, weighted: Any, sink: Any) -> Any:
+    """log l - t / l is -sum p log p over keys and sink; of the sink's part nothing stays. Not below 0, where only rounding takes it."""
+    of_all = xp.log2(total) - xp.divide(weighted, total)
+    return xp.maximum(of_all if sink is None else of_all + sink * xp.log2(xp.maximum(sink, LEAST_SHARE)), 0.0)
+
+
+@np.errstate(all="ignore")
+def _surprise(p: Array) -> Array:
+    """-p log p; 0 where nothing is seen."""
+    return np.where(p == 0, 0.0, -p * np.log(p))
+
+
+def _entropies_between(least: Array, most: Array) -> tuple[Array, Array]:
+    """-p log p rises up to 1 / e, and falls from there on."""
+    ends, top = (_surprise(least), _surprise(most)), 1 / np.e
+    highest = np.where((least < top) & (top < most), top, np.maximum(*ends))
+    return np.minimum(*ends).sum(-1), highest.sum(-1)
+
 
 _ROWS = (
     Output(
@@ -86,6 +147,19 @@ _ROWS = (
         greatest_of="max",
         tolerance=1e-3,
     ),
+    Output(
+        name="entropy",
+        axes=ROW,
+        text="[b, hq, q_len], the entropy of the weights of each row, -sum p log p over its keys, in natural units",
+        comment="[B, Hq, Sq], -sum p log p of the weights of a row, natural units",
+        empty=0.0,
+        reference=lambda exact: _surprise(exact.p).sum(-1),
+        statistic=WEIGHTED,
+        finish=_entropy,
+        logarithmic=True,
+        between=_entropies_between,
+        tolerance=1e-3,
+    ),
 )
 OUTPUTS: dict[str, Output] = {each.name: each for each in _ROWS}  # in the order of a call's results
 
@@ -98,6 +172,20 @@ def of_rows(outputs: Sequence[str]) -> tuple[str, ...]:
     """
     needed = {*outputs, *(OUTPUTS[name].greatest_of for name in outputs)}
     return tuple(name for name, row in OUTPUTS.items() if row.by_row and name in needed)
+
+
+def finished(outputs: Sequence[str]) -> tuple[Output, ...]:
+    """The outputs that are made of a statistic."""
+    return tuple(row for name, row in OUTPUTS.items() if name in outputs and row.statistic)
+
+
+def statistics(outputs: Sequence[str]) -> tuple[Statistic, ...]:
+    """The statistics that outputs are made of, each once.
+
+    >>> [statistic.name for statistic in statistics(("o", "entropy"))]
+    ['weighted']
+    """
+    return tuple(dict.fromkeys(row.statistic for row in finished(outputs) if row.statistic))
 
 
 def fill_empty(outputs: Mapping[str, Any]) -> None:

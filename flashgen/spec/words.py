@@ -4,6 +4,8 @@ import keyword
 import re
 from collections.abc import Callable
 
+from flashgen.spec.outputs import OUTPUTS
+
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 # C++23 [lex.key] with its alternative tokens, and the words that the CUDA C++ Programming Guide adds without underscores.
@@ -62,7 +64,7 @@ def value_name_fault(name: str) -> str:
     """The reason why a param or tensor cannot have this name; empty if it can."""
     if name in EXPRESSION_WORDS:
         return "is a word of the expression language"
-    if name in CALL_WORDS:
+    if name in CALL_WORDS or name in OUTPUTS:
         return "is kept for an argument of calls"
     return _identifier_fault(name) or ("is a word of Python" if keyword.iskeyword(name) else "")
 

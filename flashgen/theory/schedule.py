@@ -6,6 +6,8 @@ The state of a row is (m, l, o): a reference for the exponents, the sum of expon
 
 over the keys j seen so far, with scores s in log2 units. What it stands for, (m + log2 l, o / l), does not depend on m; a schedule
 chooses m so that nothing overflows. States merge associatively, with identity (-inf, 0, 0), so tiles may come in any order and grouping.
+An output may need a further sum over keys (flashgen.spec.outputs.Statistic), as the entropy needs t = sum_j 2^(s_j - m) (s_j - m), whose
+merge rule follows m as that of l and o does: with x = m - m', t becomes 2^x (t + x l).
 
 A schedule is one function a pass over the keys. The functions are written once, over a namespace `xp` of four elementwise functions: NumPy,
 where the interpreter runs them, or `symbolic()`, where the tests prove that they give softmax.
@@ -13,16 +15,17 @@ Sources: FlashAttention (2205.14135) for each_step, FlashAttention 2 (2307.08691
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from flashgen.errors import PlanError
 from flashgen.spec import Schedule
+from flashgen.spec.outputs import Output, Statistic, statistics
 
 Array = Any  # of NumPy, float32 or float64, or of sympy expressions
 Product = Callable[[Array], Array]  # p -> p v: [..., block_m, block_n] -> [..., block_m, D]
@@ -68,6 +71,7 @@ class State(NamedTuple):
     m: Array
     l: Array  # noqa: E741
     o: Array
+    sums: Mapping[Statistic, Array] = MappingProxyType({})  # each like l
 
 
 Pass = Callable[[State, Array, Product], State]  # one tile: the state before, its scores [..., block_m, block_n], its product with v
@@ -84,32 +88,45 @@ def merge_states(x: State, y: State, xp: Any = np) -> State:
     """
     m = xp.maximum(x.m, y.m)
     a, b = _power(x.m, m, xp), _power(y.m, m, xp)
-    return State(m, a * x.l + b * y.l, a[..., None] * x.o + b[..., None] * y.o)
+    sums = {statistic: _moved(statistic, x, m, xp) + _moved(statistic, y, m, xp) for statistic in x.sums}
+    return State(m, a * x.l + b * y.l, a[..., None] * x.o + b[..., None] * y.o, sums)
+
+
+def _moved(statistic: Statistic, state: State, m: Array, xp: Any) -> Array:
+    """A statistic of a state, where the reference becomes m."""
+    exponent = _exponent(state.m, m, xp)
+    return statistic.moved(xp, state.sums[statistic], state.l, xp.exp2(exponent), exponent)
+
+
+def _exponent(s: Array, m: Array, xp: Any) -> Array:
+    """s - m; -inf where both are -inf: no key, no weight."""
+    return s - xp.where(xp.equal(m, -math.inf), 0, m)
 
 
 def _power(s: Array, m: Array, xp: Any) -> Array:
-    """2^(s - m); 0 where both are -inf: no key, no weight."""
-    return xp.exp2(s - xp.where(xp.equal(m, -math.inf), 0, m))
+    """2^(s - m)."""
+    return xp.exp2(_exponent(s, m, xp))
 
 
 def _top(state: State, s: Array, xp: Any) -> Array:
     return xp.maximum(state.m, xp.maximum.reduce(s, axis=-1, initial=-math.inf))
 
 
-def _tile(s: Array, m: Array, product: Product, xp: Any) -> State:
+def _tile(s: Array, m: Array, product: Product, xp: Any, statistics: Iterable[Statistic] = ()) -> State:
     """The state of one tile's keys, relative to m."""
-    p = _power(s, m[..., None], xp)
-    return State(m, p.sum(axis=-1), product(p))
+    exponent = _exponent(s, m[..., None], xp)
+    p = xp.exp2(exponent)
+    return State(m, p.sum(axis=-1), product(p), {each: each.term(xp, p, exponent).sum(axis=-1) for each in statistics})
 
 
 def _maximum(state: State, s: Array, _: Product, xp: Any) -> State:
     m = _top(state, s, xp)
-    return State(m, state.l * _power(state.m, m, xp), state.o)
+    return State(m, state.l * _power(state.m, m, xp), state.o, {each: _moved(each, state, m, xp) for each in state.sums})
 
 
 def _sum(state: State, s: Array, _: Product, xp: Any) -> State:
-    """The sum alone: m moves until a pass for the maximum has settled it."""
-    return merge_states(state, _tile(s, _top(state, s, xp), lambda _: 0, xp), xp)
+    """The sums alone: m moves until a pass for the maximum has settled it."""
+    return merge_states(state, _tile(s, _top(state, s, xp), lambda _: 0, xp, state.sums), xp)
 
 
 def _output(state: State, s: Array, product: Product, xp: Any) -> State:
@@ -121,7 +138,7 @@ def _online(state: State, s: Array, product: Product, xp: Any, threshold: float 
     """Maximum, sum and output at once. m stays where it is until a score passes it by more than `threshold`."""
     top = _top(state, s, xp)
     m = xp.where(xp.less_equal(top, state.m + threshold), state.m, top) if threshold else top
-    return merge_states(state, _tile(s, m, product, xp), xp)
+    return merge_states(state, _tile(s, m, product, xp, state.sums), xp)
 
 
 def _normalized(state: State, s: Array, product: Product, xp: Any) -> State:
@@ -133,9 +150,8 @@ def _normalized(state: State, s: Array, product: Product, xp: Any) -> State:
 def _whole(state: State, s: Array, product: Product, xp: Any) -> State:
     """All keys at once, each p divided before its product with v."""
     m = _top(state, s, xp)
-    p = _power(s, m[..., None], xp)
-    after = State(m, state.l * _power(state.m, m, xp) + p.sum(axis=-1), state.o)
-    return after._replace(o=product(p / _nonzero(after.l, xp)[..., None]))
+    after = _sum(state, s, product, xp)
+    return after._replace(o=product(_power(s, m[..., None], xp) / _nonzero(after.l, xp)[..., None]))
 
 
 def _nonzero(l: Array, xp: Any) -> Array:  # noqa: E741
@@ -168,10 +184,28 @@ def finish(softmax: SoftmaxPlan, state: State, xp: Any = np) -> tuple[Array, Arr
     return state.o if divided else _divide(state, xp), state.m + xp.log2(_nonzero(state.l, xp))
 
 
+def start_of_sums(outputs: Sequence[str], like: Array, xp: Any = np, *, sink: bool = False) -> dict[Statistic, Array]:
+    """The statistics that outputs are made of before the first key, each like l: 0, or a sink's, whose weight is 1 and exponent 0."""
+    one = np.ones_like(like)
+    return {each: each.term(xp, one, 0 * one) if sink else 0 * one for each in statistics(outputs)}
+
+
+def finish_output(output: Output, state: State, sink: Array | None = None, xp: Any = np) -> Array:
+    """An output [..., block_m] that is made of a statistic, in the units of exponents if it is logarithmic; its `empty` without keys.
+
+    `sink`: the logit of each row that began with one, in log2 units.
+    """
+    assert output.statistic
+    assert output.finish
+    total = _nonzero(state.l, xp)
+    share = None if sink is None else _power(sink, state.m, xp) / total
+    return xp.where(xp.equal(state.l, 0), output.empty, output.finish(xp, total, state.sums[output.statistic], share))
+
+
 @lru_cache(1)
 def natural() -> SimpleNamespace:
     """NumPy's functions with e in the place of 2: scores, m, lse and thresholds are natural, so no finite score overflows as log2 units."""
-    same = {name: getattr(np, name) for name in ("maximum", "equal", "less_equal", "where")}
+    same = {name: getattr(np, name) for name in ("maximum", "equal", "less_equal", "where", "divide")}
     return SimpleNamespace(**same, exp2=np.exp, log2=np.log)
 
 

@@ -84,6 +84,14 @@ def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
+@pytest.mark.parametrize(("arch", "head_dim"), [("sm_90a", 64), ("sm_90a", 128), ("sm_90a", 256), ("sm_80", 64), ("sm_80", 128)])
+def test_nothing_spills_where_the_entropy_is_asked_for(arch, head_dim):
+    """The plan foresees what a sum over the keys takes, beside a score that computes."""
+    capped = {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}}
+    spec = Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", outputs=["o", "lse", "entropy"], **capped)
+    assert nvrtc.compile(render(plan(spec, arch))).spill_bytes == 0
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("variant", ["bias", "t5"])
 def test_float32_does_not_spill_where_tensors_are_read(variant, head_dim):

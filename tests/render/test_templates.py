@@ -19,7 +19,7 @@ from flashgen.spec import Spec, load
 LINES, WIDTH, CONDITIONS, NESTING = 150, 160, 5, 2
 TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))
 GIVEN = {"program", "holes", "keys", "rows", "digest", "version", "vocabulary"}  # by render()
-GIVEN_TO_HEADER = {"program", "source", "banner", "arrays", "grids", "members"}
+GIVEN_TO_HEADER = {"program", "source", "banner", "arrays", "grids", "members", "name", "part"}
 GIVEN_TO_PAGE = {"climb", "rungs", "overflow", "words", "picture"}
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 

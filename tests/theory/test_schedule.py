@@ -6,13 +6,26 @@ from itertools import product
 import numpy as np
 import pytest
 import sympy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Integer, Symbol, oo
 
 from flashgen.errors import PlanError
 from flashgen.spec import Schedule
-from flashgen.theory.schedule import SoftmaxPlan, State, finish, merge_states, passes, resolve, schedule_text, schedules, symbolic
+from flashgen.spec.outputs import OUTPUTS
+from flashgen.theory.schedule import (
+    SoftmaxPlan,
+    State,
+    finish,
+    finish_output,
+    merge_states,
+    passes,
+    resolve,
+    schedule_text,
+    schedules,
+    start_of_sums,
+    symbolic,
+)
 
 # The outer loop does not change what a row goes through.
 SHOWN = {name: softmax for name, softmax in schedules().items() if softmax.outer == "q"}
@@ -92,7 +105,7 @@ def test_merging_is_associative_with_identity():
         (merge(x, IDENTITY), x),
         (merge(IDENTITY, IDENTITY), IDENTITY),
     ):
-        for a, b in zip(left, right, strict=True):
+        for a, b in zip(left[:3], right[:3], strict=True):
             assert a.flat[0] == b.flat[0] or is_zero(a.flat[0] - b.flat[0])
 
 
@@ -115,6 +128,49 @@ def test_merging_states_of_numbers(x, y, z):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
     for a, b in zip(meaning(merge_states(x, EMPTY)), meaning(x), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+WEIGHTED = OUTPUTS["entropy"].statistic
+
+
+def state_of(scores, reference):
+    """The state of keys with these scores, in log2 units, against some reference."""
+    x = np.array(scores) - reference
+    sums = {WEIGHTED: np.array([(2**x * x).sum()])}
+    return number_state(reference, (2**x).sum(), 0.0)._replace(sums=sums)
+
+
+NOTHING = EMPTY._replace(sums={WEIGHTED: np.zeros(1)})
+KEYS = st.builds(state_of, st.lists(st.floats(-300, 300), min_size=1, max_size=4), st.floats(-40, 40)) | st.just(NOTHING)
+
+
+@given(KEYS, KEYS, KEYS)
+def test_statistics_merge_associatively_with_identity(x, y, z):
+    """With whatever references: what the states stand for is compared."""
+    x, y, z = (merge_states(NOTHING, state) for state in (x, y, z))
+    left, right = merge_states(merge_states(x, y), z), merge_states(x, merge_states(y, z))
+    for a, b in ((left, right), (merge_states(x, y), merge_states(y, x)), (merge_states(x, NOTHING), x)):
+        np.testing.assert_allclose(*(finish_output(OUTPUTS["entropy"], state) for state in (a, b)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@given(scores=st.lists(st.floats(-99, 99) | st.just(-np.inf), min_size=1, max_size=9), sink=st.none() | st.floats(-99, 99))
+@settings(max_examples=30)
+def test_a_schedule_keeps_statistics(name, scores, sink):
+    softmax = SHOWN[name]
+    start = (-np.inf, 0.0) if sink is None else (sink, 1.0)
+    state = number_state(*start, 0.0)
+    state = state._replace(sums=start_of_sums(["entropy"], state.l, sink=sink is not None))
+    size = len(scores) if softmax.materialize else 2
+    with np.errstate(all="ignore"):
+        for step in passes(softmax):
+            for j in range(0, len(scores), size):
+                state = step(state, np.array([scores[j : j + size]]), lambda p: p.sum(-1, keepdims=True))
+        found = finish_output(OUTPUTS["entropy"], state, None if sink is None else np.array([sink]))
+        p = np.exp2(np.array([-np.inf if sink is None else sink, *scores]) - max([*scores, -np.inf if sink is None else sink]))
+        p = np.nan_to_num(p / p.sum())[1:]
+        expected = -np.where(p == 0, 0, p * np.log2(p)).sum()
+    np.testing.assert_allclose(found, [expected], atol=1e-9)
 
 
 def test_lse_and_output_of_two_halves():

@@ -1,7 +1,7 @@
 """The holes of a skeleton, filled from a spec: each part of score and mask is computed where it varies, and no further inside."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
@@ -12,6 +12,7 @@ from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import Read, read
 from flashgen.expr.holes.score import ONE, Score, told_apart
+from flashgen.expr.holes.statistics import OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
 from flashgen.expr.language.functions import LOG2_E
@@ -53,6 +54,13 @@ class MaskHole:
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
 
 
+class Members(NamedTuple):
+    """The members of struct Variant, and of struct Row."""
+
+    uniform: tuple[Member, ...]
+    row: tuple[Member, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holes:
     """The text for each hole of a skeleton.
@@ -62,22 +70,39 @@ class Holes:
     score and mask: what `uniform` declares, row, column; of the score also s, the raw q.k; of both, where something is read, at.
     """
 
-    uniform: tuple[Member, ...]
-    row: tuple[Member, ...]
+    members: Members
     score: ScoreHole
     mask: MaskHole
     reads: tuple[Read, ...]
     keys: str  # from kv_begin to kv_len
-    sink: str | None  # a logit, one more term in the sum of a row
     requires: tuple[Requirement, ...]  # of the params, at each call
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
+    outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
+
+    @property
+    def uniform(self) -> tuple[Member, ...]:
+        return self.members.uniform
+
+    @property
+    def row(self) -> tuple[Member, ...]:
+        return self.members.row
 
     @property
     def shared_reach(self) -> Reach | None:
         """The reach that all query heads of a key/value head share, if they do."""
         return self.reach if self.reach and not self.reach.by_head else None
+
+    @property
+    def sink(self) -> str | None:
+        """A logit, one more term in the sum of a row."""
+        return self.outputs.sink
+
+    @property
+    def element(self) -> Instructions:
+        """The instructions of an element besides its exponential: its score, and what sums besides l take in."""
+        return self.score.instructions + Instructions(multiply=self.outputs.multiplies)
 
     @property
     def gathers(self) -> bool:
@@ -105,10 +130,8 @@ def holes(
 ) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
-    `apart`: what a score adds to a row, and to a column, is told apart from the rest of it (see `flashgen.expr.holes.apart`). `backward`:
-    those of a kernel that computes gradients, which reads nothing ahead. `beyond`: copies bring keys beyond the end of a sequence of which
-    others have more, so these are out of reach. `rows`: of one head, or `rows_of_group`, so that
-    what depends on the head belongs to a row.
+    `apart`: what a score adds to rows and to columns is told apart (see `flashgen.expr.holes.apart`). `backward`: of a kernel of gradients,
+    which reads nothing ahead. `beyond`: copies bring keys beyond a sequence's end. `rows`: or `rows_of_group`, where a row has its head.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -117,39 +140,45 @@ def holes(
     >>> found.score.body.lines, found.mask.body.lines, found.score.factor
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
-    params = Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0})
     chosen = form(expressions, spec, tanh)
-    scale, large = _positive_scale(expressions.scale, params)
+    scale, large = _positive_scale(expressions.scale, Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0}))
     binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=rows == "rows_of_group")
     hoist = Hoist(Integers(of_kernel, divisors(expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
     parts = told_apart(passed(expressions.score, "score", kernel), spec, binder.signs, apart)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
     score = _score(hoist, parts, factor, show(expressions.score), chosen)
-    sink = None
-    if expressions.sink is not None:
-        sink = hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
+    outputs = output_holes(spec, _sink(expressions, kernel))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
-    of_factor = (*map(_positive, sorted(parts.proof)), *(large if SCALE.name in names(parts.factor) else ()))
-    requires = {r.text: r for r in (*expressions.requires, *of_factor, *held((factor, *hoist.factors), expressions.scale, spec))}
+    own = (*_of_factor(parts, large), *held((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     of_gradients = backward_holes(spec, parts.rest, kernel) if backward else None
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     return Holes(
-        uniform=(*uniform, *_paired(reads)),
-        row=row,
+        members=Members((*uniform, *_paired(reads)), row),
         score=score,
         mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
         reads=reads,
         keys=keys,
-        sink=sink,
-        requires=tuple(requires.values()),
+        requires=tuple({r.text: r for r in (*expressions.requires, *own)}.values()),
         reach=reach(expressions.mask, spec, beyond),
+        outputs=outputs,
         rows=rows,
         backward=of_gradients,
     )
+
+
+def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
+    if expressions.sink is None:
+        return None
+    return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
+
+
+def _of_factor(parts: Score, large: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
+    """The requirements of a factor that is to be positive; `large`: those of the scale, if it is one."""
+    return *map(_positive, sorted(parts.proof)), *(large if SCALE.name in names(parts.factor) else ())
 
 
 def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | None) -> ScoreHole:

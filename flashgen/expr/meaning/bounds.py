@@ -112,7 +112,9 @@ def _of_softmax(rows: Rows, unknown: Array, sink: float) -> dict[str, Between]:
         known = {name: output.reference(exact) for name, output in OUTPUTS.items()}
         return {name: (x, x) for name, x in known.items()}
     least, most = (exactly(rows.score + sign * unknown, rows.seen, rows.v[:, :0], rows.sink + sign * sink) for sign in (-1, 1))
-    found = {name: (output.reference(least), output.reference(most)) for name, output in OUTPUTS.items()}
+    with np.errstate(all="ignore"):
+        p = np.exp(least.score - most.lse[:, None]), np.minimum(np.exp(most.score - least.lse[:, None]), 1.0)
+    found = {name: row.between(*p) if row.between else (row.reference(least), row.reference(most)) for name, row in OUTPUTS.items()}
     return found | {"o": _of_output(rows, unknown, sink, exact)}
 
 

@@ -36,22 +36,26 @@ class KeysOuter(MmaSync):
         """Several stages, what mma_sync objects to, and more registers than o, s and their factors have."""
         if (stages := draft.pipeline.stages) != 1:
             return f"stages is {stages}: 1 with outer: kv, whose key tile stays while query tiles pass by"
-        return super().objection(problem, draft) or held_while_divided(draft, 4)
+        more = problem.holes.outputs.registers(draft.tile.block_n, draft.tile.v_columns)
+        return super().objection(problem, draft) or held_while_divided(draft, 4 + more)
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block takes QUERY_TILES query tiles of a head."""
         spec, tile = problem.spec, draft.tile
+        sums = [statistic.name for statistic in problem.holes.outputs.statistics]
         arguments = native_arguments(
             spec,
             Argument("o_state", "float*", "pointer", "state o", comment="[B, Hq, rows of whole tiles, V_COLUMNS]"),
             Argument("max_state", "float*", "pointer", "state m", comment="[B, Hq, rows of whole tiles]"),
             Argument("sum_state", "float*", "pointer", "state l", comment="like max_state"),
+            *(Argument(f"{name}_state", "float*", "pointer", f"state {name}", comment="like max_state") for name in sums),
         )
         rows = ("batch", "heads", ("q_len", tile.block_m), tile.block_m)
         scratch = (
             Scratch("state o", "float32", (*rows, tile.v_columns)),
             Scratch("state m", "float32", rows),
             Scratch("state l", "float32", rows),
+            *(Scratch(f"state {name}", "float32", rows) for name in sums),
         )
         blocks = (("q_len", tile.block_m * tile.query_tiles), "heads", "batch")
         return Parts((draft.attention("forward", Grid(draft.workers.threads, blocks), ranges),), arguments, scratch)

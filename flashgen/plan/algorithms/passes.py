@@ -34,6 +34,7 @@ class Passes(MmaSync):
         if found := super().objection(problem, draft):
             return found
         q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
+        q += problem.holes.outputs.registers(tile.block_n, tile.v_columns)
         return held_while_divided(draft, q) if problem.softmax.normalize == "each_step" else None
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:

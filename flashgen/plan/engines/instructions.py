@@ -22,7 +22,8 @@ def instructions(tile: TilePlan, pipe: PipelinePlan, softmax: SoftmaxPlan, holes
         return score
     rescale = Instructions(multiply=tile.v_columns // 2)
     multiplied = elements // pipe.multiplied if pipe.multiplied else 0
-    return score + EXPONENT.times(elements) + PRODUCTS.times(multiplied) + ROW.times(2) + rescale
+    more = Instructions(multiply=holes.outputs.multiplies)  # in further sums over the keys
+    return score + (EXPONENT + more).times(elements) + PRODUCTS.times(multiplied) + ROW.times(2) + rescale
 
 
 def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:

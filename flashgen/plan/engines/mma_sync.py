@@ -89,7 +89,8 @@ class MmaSync(Strategy):
         holes = problem.holes
         read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
         read += GROUP_REGISTERS if problem.grouped else 0
-        product, softmax = (rows * (q + x + o) + read for x in (s, SOFTMAX_SCORES * s))
+        state = q + o + holes.outputs.registers(tile.block_n, tile.v_columns)
+        product, softmax = (rows * (state + x) + read for x in (s, SOFTMAX_SCORES * s))
         if product > FRAGMENTS:
             return f"q, s and o take {product:.0f} registers a thread, {FRAGMENTS} can be held"
         if softmax > SOFTMAX_FRAGMENTS:
@@ -99,7 +100,7 @@ class MmaSync(Strategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-        known, score = costs.of_arch(arch, self.costs), problem.holes.score.instructions
+        known, score = costs.of_arch(arch, self.costs), problem.holes.element
         warps, blocks, rows = draft.workers.warps, draft.workers.blocks, _rows(draft)
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
         mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes

@@ -89,6 +89,7 @@ class Wgmma(Strategy):
         extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
         gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
         extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
+        extra += holes.outputs.registers(tile.block_n, tile.v_columns)
         needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
         if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
             return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
@@ -98,7 +99,7 @@ class Wgmma(Strategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
-        known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.score.instructions
+        known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.element
         multiplied = 1 / pipe.multiplied if pipe.multiplied else 0
         softmax, rescale = known["weight"], 0.0
         if problem.softmax.normalized:

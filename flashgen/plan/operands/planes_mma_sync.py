@@ -14,6 +14,7 @@ from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import Draft, Problem, Request
 
 MAX_KEYS = 128
+KEYS = (32, 48, 64)  # of usual tiles
 FRAGMENTS = 185  # registers a thread of q, s, p, o and sums of products, beyond which too much spills
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
@@ -32,7 +33,7 @@ class PlanesMmaSync(PlanesStrategy):
         """Tiles, stages, and whether q stays in registers."""
         spec = problem.spec
         rows = choices(spec.block.m, (32, 64, 128) if spec.warps is None else (16 * spec.warps,))
-        keys = choices(spec.block.n, (32, 48, 64))
+        keys = choices(spec.block.n, KEYS)
         stages = choices(spec.stages, (1, 2, 3))
         for block_m, block_n, n, kept in product(rows, keys, stages, (True, False)):
             yield _draft(problem, block_m, block_n, n, kept)
@@ -51,7 +52,9 @@ class PlanesMmaSync(PlanesStrategy):
         if reason := self.plain_objection(problem, draft):
             return reason
         held = _held(problem, draft)
-        if held > FRAGMENTS:
+        more = problem.holes.outputs.registers(tile.block_n, tile.v_columns)
+        narrowest = tile.block_n == KEYS[0] and not pipe.query_in_registers  # there is none that takes less: sums besides l may spill
+        if held > FRAGMENTS + (more if narrowest else 0):
             return f"q, s, p, o and sums of products take {held} registers a thread, {FRAGMENTS} can be held"
         return None
 
@@ -60,7 +63,7 @@ class PlanesMmaSync(PlanesStrategy):
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         split, known = PLANES[problem.spec.precision], costs.of_arch(arch, self.costs)
         m, n, columns, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, draft.workers.blocks
-        mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.score.instructions
+        mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.element
         query = 0 if pipe.query_in_registers else tile.qk_columns
         products = n * columns / 128 * len(split.products)  # instructions of a warp
         element = known["softmax"] + known["plane"] * split.count + score.floats
@@ -115,4 +118,5 @@ def _held(problem: Problem, draft: Draft) -> int:
     tile, count, kept = draft.tile, PLANES[problem.spec.precision].count, draft.pipeline.query_in_registers
     q = count * (tile.qk_columns // 4 if kept else 4)
     scores = q + (1 + count) * tile.block_n // 2
-    return tile.v_columns // 2 + max(scores, (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2))
+    output = (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2)
+    return tile.v_columns // 2 + problem.holes.outputs.registers(tile.block_n, tile.v_columns) + max(scores, output)

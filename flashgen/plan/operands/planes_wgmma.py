@@ -74,7 +74,7 @@ class PlanesWgmma(PlanesStrategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // 64, tile.qk_columns + tile.v_columns
-        split, seen, score = PLANES[problem.spec.precision], problem.seen, problem.holes.score.instructions
+        split, seen, score = PLANES[problem.spec.precision], problem.seen, problem.holes.element
         known, halves = costs.of_arch(arch, self.costs), len(split.products)
         element = known["softmax"] + known["plane"] * split.count + score.floats
         instructions = n / 2 * element + tile.v_columns + known["loop"]  # of a warp
@@ -169,7 +169,7 @@ def _beside_output(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> int:
     """Registers a thread besides o: all at once, or the most of scores, softmax and output."""
     found, gathered = problem.holes, round(GATHERED * tile.block_n) if problem.holes.gathers else 0
     holes = READ_REGISTERS if found.gathers or found.reads else SCORE_REGISTERS if found.score.body else 0
-    holes += found.read_registers(tile.block_n) + gathered
+    holes += found.read_registers(tile.block_n) + gathered + found.outputs.registers(tile.block_n, tile.v_columns)
     s, product = tile.block_n // 2, tile.v_part // 2 + PLANES[problem.spec.precision].count * tile.block_n // 4
     if pipe.overlap:
         return s + product + holes
