@@ -30,6 +30,7 @@ from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
+from flashgen.runtime.sequence_lengths import check_lengths
 from flashgen.spec import Spec, load
 from flashgen.spec.outputs import fill_empty
 
@@ -124,14 +125,16 @@ class Attention:
             lines.append(f"  compiled: {made.program.skeleton} for {made.source.arch} by {binary.compiler}, {report}")
         return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.choice.reasons)])
 
-    def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, **values: Any) -> Any:
+    def __call__(self, q: Any, k: Any, v: Any, *, out: Any = None, check: bool = False, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse).
 
         q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse, max and
-        entropy: [B, Hq, Sq], max_logit: [Hq], float32, natural log. A row without keys has o = 0, lse = max = -inf and entropy = 0. With
-        a sink, the entropy is -sum p log p over the keys alone, whose p sum up to less than 1. `out`: written to and returned. `values`:
-        params and tensors of the spec, by name. Raises CallError when the arguments do not fit, PlanError, CompileError, BackendError.
-        Tensors of PyTorch that require gradients get them, where the spec has `backward: true`.
+        entropy: [B, Hq, Sq], max_logit: [Hq], float32, natural log. For layout thd q: [total_q, Hq, Dqk], k, v: [total_k, Hk, D], lse:
+        [Hq, total_q]. A row without keys has o = 0, lse = max = -inf and entropy = 0. With a sink, the entropy is -sum p log p over the
+        keys alone, whose p sum up to less than 1. `out`: written to and returned. `values`: params and tensors of the spec and lengths of
+        sequences, int32, by name. `check`: lengths are looked at first, which waits for the device. Raises CallError when the arguments do
+        not fit, PlanError, CompileError, BackendError. Tensors of PyTorch that require gradients get them, where the spec has
+        `backward: true`.
         """
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
             if out is not None:
@@ -142,6 +145,8 @@ class Attention:
         given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
         if self._tensors:
             given += tuple([arrays.adopt(values.pop(name), name) for name in self._tensors])
+        if check and self.spec.geometry.lengths:
+            self._check_lengths(given)
         params = numbers(self.spec, values) if values else {}
         provided = () if out is None else self._provided(out)
         if not FAMILIES[type(given[0])].on_gpu(given[0]):
@@ -204,6 +209,13 @@ class Attention:
             found = interpret_backward(chosen, taken, values)
         names = ("dq", "dk", "dv", *(one.name for one in spec.with_grad))
         return tuple(family.from_numpy(np.asarray(found[name])) for name in names)
+
+    def _check_lengths(self, given: tuple[Any, ...]) -> None:
+        spec = self.spec
+        layouts = {name: liken(x, name).layout for name, x in zip(("q", "k", "v", *self._tensors), given, strict=True)}
+        sizes = check_arrays(spec, layouts)
+        lengths = {name: _numpy(given[3 + self._tensors.index(name)]) for name, _ in spec.geometry.lengths}
+        check_lengths(spec, {name: sizes.q_len if name == "cu_seqlens_q" else sizes.kv_len for name in lengths}, lengths)
 
     def _provided(self, out: Any) -> tuple[Any, ...]:
         """The outputs that the caller gives."""

@@ -15,7 +15,7 @@ from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.language.scope import words as language_words
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
-from flashgen.runtime.habits import HABITS, unknown
+from flashgen.runtime.habits import HABITS, PACKED, unknown
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
 from flashgen.trace import trace
@@ -126,6 +126,8 @@ def _for(
     """The attention for q, k, v and keywords like these. Raises CallError."""
     if layout not in LAYOUTS:
         raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), LAYOUTS)} {LETTERS}")
+    if axis_order(layout).packed:
+        raise CallError(f"layout is {layout}: {PACKED}")
     layouts = {like.name: like.layout for like in qkv}
     dtype = layouts["q"].dtype
     for name, found in layouts.items():

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from flashgen.errors import CallError, did_you_mean
-from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
+from flashgen.spec.layout import DEFAULT, HEADS_FIRST, LAYOUTS, axis_order
 from flashgen.theory.schedule import SoftmaxPlan, State, finish, natural
 from flashgen.theory.schedule import merge_states as merged
 
@@ -26,10 +26,13 @@ def merge_states(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, layout: str = DEFAU
         raise CallError(f"unknown layout {layout!r}: {did_you_mean(layout, LAYOUTS)}")
     order = axis_order(layout)
     _check(o_a, lse_a, o_b, lse_b, layout)
-    x, y = (State(_wide(lse), 1, _wide(o).transpose(order.to_heads_first)) for o, lse in ((o_a, lse_a), (o_b, lse_b)))
+    x, y = (
+        State(order.expanded(_wide(lse)), 1, order.expanded(_wide(o)).transpose(order.to_heads_first))
+        for o, lse in ((o_a, lse_a), (o_b, lse_b))
+    )
     with np.errstate(invalid="ignore"):  # of rows that are infinite or NaN, and so is the result
         o, lse = finish(SoftmaxPlan(), merged(x, y, natural()), natural())
-    return o.transpose(order.from_heads_first).astype(o_a.dtype), lse.astype(lse_a.dtype)
+    return order.given(o.transpose(order.from_heads_first)).astype(o_a.dtype), order.given(lse).astype(lse_a.dtype)
 
 
 def _wide(x: Any) -> Any:
@@ -44,7 +47,7 @@ def _check(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, layout: str) -> None:
     axes = axis_order(layout)
     if len(o_a.shape) != len(axes.axes):
         raise CallError(f"o_a has {len(o_a.shape)} axes, shape {o_a.shape}: expected {len(axes.axes)} for layout {layout}")
-    rows = tuple(o_a.shape[i] for i in axes.to_heads_first)[:-1]
+    rows = tuple(o_a.shape[axes.axis(letter)] for letter in HEADS_FIRST[:-1] if letter in axes.axes)
     wanted = {"lse_a": rows, "o_b": tuple(o_a.shape), "lse_b": rows}
     for name, shape in wanted.items():
         if tuple(given[name].shape) != shape:

@@ -68,9 +68,8 @@ class Case:
 
     @property
     def sizes(self) -> Sizes:
-        return Sizes(
-            batch=self.batch, q_len=self.seqlen, kv_len=self.seqlen, heads=self.heads, kv_heads=self.heads // (self.spec.group or 1)
-        )
+        rows = self.seqlen * (self.batch if self.spec.geometry.packed else 1)
+        return Sizes(batch=self.batch, q_len=rows, kv_len=rows, heads=self.heads, kv_heads=self.heads // (self.spec.group or 1))
 
     def operations(self, visible: float) -> float:
         """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
@@ -86,7 +85,7 @@ class Case:
         """The shapes of q, k and v, by name."""
         n, d = self.sizes, self.spec.head_dim
         sizes = {"q": (n.heads, d.qk), "k": (n.kv_heads, d.qk), "v": (n.kv_heads, d.v)}
-        return {name: self.spec.order.arranged(b=self.batch, s=self.seqlen, h=heads, d=columns) for name, (heads, columns) in sizes.items()}
+        return {name: self.spec.order.arranged(b=self.batch, s=n.q_len, h=heads, d=columns) for name, (heads, columns) in sizes.items()}
 
 
 def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = None) -> Case:
@@ -121,7 +120,10 @@ def grid(head_dims: Sequence[int] = HEAD_DIMS, lengths: Sequence[int] = LENGTHS,
 def draw(case: Case, xp: Any) -> dict[str, Any]:
     """Normal q, k, v and what else the spec reads, by name, as arrays of CuPy or NumPy (`xp`); ALiBi's slopes as published (section 3)."""
     arrays = {name: rounded(xp.random.standard_normal(shape), case.spec.dtype) for name, shape in case.shapes().items()}
-    arrays |= {tensor.name: draw_tensor(tensor, case.sizes, xp) for tensor in case.spec.tensors}
+    arrays |= {tensor.name: draw_tensor(case.spec.given(tensor), case.sizes, xp) for tensor in case.spec.tensors}
+    ends = {"kv_lens": xp.full(case.batch, case.seqlen, "int32")}
+    ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), case.seqlen * xp.arange(case.batch + 1, dtype="int32"))
+    arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
     if case.variant == "alibi":
         arrays["slopes"] = (0.5 ** (8 * xp.arange(1, case.heads + 1) / case.heads)).astype("float32")
     return arrays

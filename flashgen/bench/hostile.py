@@ -1,6 +1,7 @@
 """Data that breaks kernels, for calls of any spec: a call may hold it, and a normal distribution never draws it."""
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, w
 from flashgen.expr.language.read import read
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
@@ -53,18 +55,19 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     `aligned`: q, k and v stay as tensor maps and 16-byte copies want them: their last axis contiguous, rows at multiples of 16 bytes.
     """
     values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
-    values |= {name: _lengths(sizes, kinds, random) for name, _ in spec.geometry.lengths}
+    values |= _lengths(spec, sizes, kinds, random)
     if "integers" in kinds:
         values |= _params(spec, random)
     columns = spec.head_dim
     shapes = {"q": (sizes.heads, sizes.q_len, columns.qk), "k": (sizes.kv_heads, sizes.kv_len, columns.qk)}
     shapes["v"] = (sizes.kv_heads, sizes.kv_len, columns.v)
-    q, k, v = (rounded(random.standard_normal((sizes.batch, *shape)), spec.dtype) for shape in shapes.values())
+    arrays = 1 if spec.geometry.packed else sizes.batch
+    q, k, v = (rounded(random.standard_normal((arrays, *shape)), spec.dtype) for shape in shapes.values())
     if "hidden" in kinds:
         gone = hidden(spec, sizes, values)
         for x in (k, v):
             x[gone] = random.choice([np.nan, np.inf, -np.inf])
-    q, k, v = (x.transpose(spec.order.from_heads_first) for x in (q, k, v))
+    q, k, v = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (q, k, v))
     if "views" in kinds:
         q, k, v = (view(x, random, aligned) for x in (q, k, v))
         values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
@@ -72,7 +75,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
 
 
 def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> Array:
-    x: Array = np.asarray(draw_tensor(tensor, sizes, np, random))
+    x: Array = np.asarray(draw_tensor(spec.given(tensor), sizes, np, random))
     if tensor.dtype == "int32" and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
         x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
     kind = {"int32": "integers", "float32": "biases"}.get(tensor.dtype)
@@ -81,15 +84,24 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
         chosen = random.choice(np.asarray(some, x.dtype)[random.permutation(len(some))[: random.randint(1, 4)]], x.shape)
         x = np.where(random.random_sample(x.shape) < random.choice(SHARES), chosen, x).astype(x.dtype)
     if "axes" in kinds:
-        for axis, read_at in enumerate(indices(spec)[tensor.name]):
+        read = list(indices(spec)[tensor.name])
+        if (at := spec.geometry.joined(tensor.shape)) is not None:
+            del read[at]
+        for axis, read_at in enumerate(read):
             x = x.take([0], axis) if over(read_at) and x.shape[axis] and random.randint(2) else x
     return x
 
 
-def _lengths(sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> Array:
-    """Lengths of sequences that arrays have place for, or any."""
+def _lengths(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> dict[str, Array]:
+    """Lengths of sequences: of a cache any, of packed sequences those that share all rows."""
+    if spec.geometry.packed:
+        totals = {"cu_seqlens_q": sizes.q_len, "cu_seqlens_k": sizes.kv_len}
+        inner = {name: np.sort(random.randint(0, total + 1, max(0, sizes.batch - 1))) for name, total in totals.items()}
+        return {name: np.array([0, *inner[name], total], np.int32) for name, total in totals.items()}
     some = random.randint(0, sizes.kv_len + 1, sizes.batch)
-    return np.where(random.randint(0, 2, sizes.batch) & ("integers" in kinds), random.choice(INTEGERS, sizes.batch), some).astype(np.int32)
+    wild = random.randint(0, 2, sizes.batch) & ("integers" in kinds)
+    found = np.where(wild, random.choice(INTEGERS, sizes.batch), some).astype(np.int32)
+    return {name: found for name, _ in spec.geometry.lengths}
 
 
 def _varies(spec: Spec, tensor: str) -> bool:
@@ -113,23 +125,26 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
 def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
     """The keys [B, Hk, Sk] that their place alone hides from every query of a call: outside of a range, as of a window or of a length, and
     where a condition of the key alone says so."""
-    kv_idx = np.arange(sizes.kv_len)
-    known = {p.name: p.default for p in spec.params} | dict(values) | {"q_len": sizes.q_len, "kv_len": sizes.kv_len}
-    known |= {"q_idx": np.arange(sizes.q_len)[:, None], "kv_idx": kv_idx[None, :]}
-    seen = np.zeros((sizes.batch, sizes.kv_heads, sizes.kv_len), np.bool_)
-    if not sizes.kv_len:
-        return seen
-    for b, h in np.ndindex(sizes.batch, sizes.heads):
-        if "kv_lens" in values:
-            known["kv_len"] = int(np.clip(values["kv_lens"][b], 0, sizes.kv_len))
-        keys = kv_idx < known["kv_len"]
-        for part in _conjuncts(lower(spec).mask):
-            if "kv_idx" in names(part) and ("q_idx" not in names(part) or _ranges(part)):
-                rows = np.broadcast_to(meaning(part, known | {"b": b, "h": h, "hk": h // sizes.group}), (sizes.q_len, sizes.kv_len))
-                some: Array = np.logical_or.reduce(rows, axis=0)
-                keys &= _between(some) if "q_idx" in names(part) else some
-        seen[b, h // sizes.group] |= keys
+    arrays = 1 if spec.geometry.packed else sizes.batch
+    seen = np.zeros((arrays, sizes.kv_heads, sizes.kv_len), np.bool_)
+    for each, h in product(sequences(spec, (arrays, sizes.q_len, sizes.kv_len), values), range(sizes.heads)):
+        if each.kv_len:
+            seen[each.at, h // sizes.group, each.keys] |= _seen(spec, each, {**values, "h": h, "hk": h // sizes.group})
     return ~seen
+
+
+def _seen(spec: Spec, sequence: Sequence, values: Mapping[str, Any]) -> Array:
+    """The keys [kv_len] of a sequence that some of its queries may see by their place."""
+    known = {p.name: p.default for p in spec.params} | dict(values) | sequence.read(spec, values)
+    known |= {"b": sequence.b, "q_len": sequence.q_len, "kv_len": sequence.kv_len}
+    known |= {"q_idx": np.arange(sequence.q_len)[:, None], "kv_idx": np.arange(sequence.kv_len)[None, :]}
+    keys = np.ones(sequence.kv_len, np.bool_)
+    for part in _conjuncts(lower(spec).mask):
+        if "kv_idx" in names(part) and ("q_idx" not in names(part) or _ranges(part)):
+            rows = np.broadcast_to(meaning(part, known), (sequence.q_len, sequence.kv_len))
+            some: Array = np.logical_or.reduce(rows, axis=0)
+            keys &= _between(some) if "q_idx" in names(part) else some
+    return keys
 
 
 def _between(keys: Array) -> Array:

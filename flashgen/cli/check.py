@@ -21,7 +21,7 @@ from flashgen.emulate.run import emulate as run_emulated
 from flashgen.expr.meaning.bounds import apart, bounds
 from flashgen.interpret import interpret
 from flashgen.plan import plan
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, sizes_of
 from flashgen.render import render
 from flashgen.runtime import arrays, device
 from flashgen.runtime.arguments import output_shapes
@@ -119,7 +119,7 @@ def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
     choice, target = Choice(spec), by_name(arch or DEFAULT)
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:
-        chosen = choice.serving_arrays(target, q, k, v)
+        chosen = choice.serving_arrays(target, q, k, v, values)
         return run_emulated(chosen, render(chosen), q, k, v, values, seed=seed)
 
     return f"{choice.plan(target).skeleton} for {target.name} under the emulator", run
@@ -132,13 +132,13 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
         choice, target = Choice(spec), by_name(arch or "host")
 
         def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
-            return interpret(choice.serving_arrays(target, q, k, v), q, k, v, values)
+            return interpret(choice.serving_arrays(target, q, k, v, values), q, k, v, values)
 
         return f"plan for {choice.plan(target).arch.name} in the interpreter", interpreted
     family = arrays.cupy_family()
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
-        out = {name: family.from_numpy(x) for name, x in _poisoned(spec, q, k).items()}
+        out = {name: family.from_numpy(x) for name, x in _poisoned(spec, q, k, values).items()}
         tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.arrays}
         attention(*map(family.from_numpy, (q, k, v)), out=tuple(out.values()), **{**values, **tensors})
         return {name: family.to_numpy(x) for name, x in out.items()}
@@ -146,10 +146,10 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     return f"{attention.program.skeleton} for {attention.arch.name} on {device.current().name}", run
 
 
-def _poisoned(spec: Spec, q: Array, k: Array) -> dict[str, Array]:
+def _poisoned(spec: Spec, q: Array, k: Array, values: Mapping[str, Any]) -> dict[str, Array]:
     """Fresh outputs, full of NaN."""
-    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(spec.order.to_rows_first).shape for x in (q, k))
-    shapes = output_shapes(spec, Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads))
+    of_q, of_k = (spec.order.by_rows(x).shape for x in (q, k))
+    shapes = output_shapes(spec, sizes_of(spec, of_q, of_k, {name: values[name].shape for name, _ in spec.geometry.lengths}))
     return {name: np.full(shape, np.nan, spec.output_element(name).numpy) for name, shape in shapes.items()}
 
 

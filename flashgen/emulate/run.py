@@ -13,7 +13,7 @@ from flashgen.emulate.machine import HostKernel
 from flashgen.emulate.memory import Watched, fence, fenced
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.tensor_map import tensor_map
-from flashgen.plan.geometry import Sizes, block_count, shape
+from flashgen.plan.geometry import Sizes, block_count, row_words, shape, sizes_of
 from flashgen.plan.params import record_dtype, scalars, steps
 from flashgen.plan.program import Argument, Program
 from flashgen.render import Source
@@ -49,24 +49,24 @@ def emulate(
     races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
-    rows_first = program.spec.order.to_rows_first
-    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (x.transpose(rows_first).shape for x in (q, k))
-    sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
+    by_rows = program.spec.order.by_rows
+    lengths = {name: np.shape(values[name]) for name, _ in program.spec.geometry.lengths}
+    sizes = sizes_of(program.spec, by_rows(q).shape, by_rows(k).shape, lengths)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
-    others = _beside_o(program, {"b": batch, "hq": heads, "q_len": q_len})
+    others = _beside_o(program, sizes)
     outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
     if not o.size:
         fill_empty(outputs)
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.arrays}
-    rows = {name: fence(x).transpose(rows_first) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": o.transpose(rows_first)}
-    if not kv_len:  # nothing is read through k and v, but a tensor map wants an address
+    rows = {name: by_rows(fence(x)) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": by_rows(o)}
+    if not sizes.kv_len:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
     counter, halves = np.zeros(3, np.int32), np.arange(256, dtype=np.int32) % 2
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
     record = fill(program, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(program, sizes, params))
-    inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if kv_len else {"q": rows["q"]})
+    inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if sizes.kv_len else {"q": rows["q"]})
     watched = {name: Watched(x, "read") for name, x in inputs.items()}
     watched |= {"counter": Watched(counter), "halves": Watched(halves, "constant")}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
@@ -78,9 +78,10 @@ def emulate(
     return outputs
 
 
-def _beside_o(program: Program, words: Mapping[str, int]) -> dict[str, tuple[Array, Array]]:
+def _beside_o(program: Program, sizes: Sizes) -> dict[str, tuple[Array, Array]]:
     """The outputs of a call besides o, by name: their memory, and they themselves."""
     spec = program.spec
+    words = row_words(spec, sizes)
     return {name: guarded(OUTPUTS[name].shape(words), spec.output_element(name).numpy) for name in spec.outputs if name != "o"}
 
 

@@ -46,28 +46,35 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
-    q, k, v, o = (x.transpose(program.spec.order.to_heads_first) for x in (q, k, v, out))
+    order = program.spec.order
+    q, k, v, o = (order.expanded(x).transpose(order.to_heads_first) for x in (q, k, v, out))
     by_row = ["lse", "max", *(row.name for row in finished(program.spec.outputs))]
     found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
-        for numbers, rows, keys in _alike(program, q, k, values):
-            lengths = {"q_len": rows.stop - rows.start, "kv_len": keys.stop - keys.start}
-            parts = {"q": q[:, :, rows], "k": k[:, :, keys], "v": v[:, :, keys]}
-            run = _Run(program=program, **parts, values=known | lengths, scale=softmax_scale(program, known), sequences=numbers)
+        for numbers, one in _alike(program, q, k, values):
+            rows, keys, own = one.rows, one.keys, {**one.read(program.spec, known), "q_len": one.q_len, "kv_len": one.kv_len}
+            parts = {name: _by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
+            run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=numbers)
             for heads, begin, end in run.heads():
                 for name, x in run.attend(heads, begin, end).items():
-                    found[name][heads.b, heads.h, rows] = x
-    return found | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
+                    found[name][np.minimum(heads.b, len(q) - 1), heads.h, rows] = x
+    of_rows = {name: order.given(found[name]) for name in by_row}
+    return of_rows | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
 
 
-def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, slice, slice]]:
-    """The numbers of sequences that lie alike in their arrays, and where: their queries and their keys."""
+def _by_number(x: Array, numbers: Array) -> Array:
+    """An array that is found by the numbers of sequences: of sequences one behind the other, each lies in the only one there is."""
+    return np.broadcast_to(x, (int(numbers.max()) + 1, *x.shape[1:])) if len(x) == 1 else x
+
+
+def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, Sequence]]:
+    """The numbers of sequences that lie alike in their arrays, and one of them."""
     found: dict[tuple[int, ...], list[Sequence]] = {}
-    for each in sequences(program.spec, q, k, values):
+    for each in sequences(program.spec, (len(q), q.shape[2], k.shape[2]), values):
         found.setdefault((each.rows.start, each.rows.stop, each.keys.start, each.keys.stop), []).append(each)
     for some in found.values():
-        yield np.array([each.b for each in some]), some[0].rows, some[0].keys
+        yield np.array([each.b for each in some]), some[0]
 
 
 def _values(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The lengths of a call, and what follows from them: shapes of scratch, blocks of a launch."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flashgen.errors import CallError
 from flashgen.plan.kernel import Extent, Kernel, SharePlan
 from flashgen.plan.program import Scratch
+from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
 
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
@@ -16,8 +18,8 @@ class Sizes:
     """The lengths of a call."""
 
     batch: int
-    q_len: int
-    kv_len: int
+    q_len: int  # of each sequence, or of all together where they lie one behind the other
+    kv_len: int  # that k and v have place for, likewise
     heads: int  # of q
     kv_heads: int
 
@@ -38,13 +40,25 @@ class Sizes:
     def axis(self, axis: str | int) -> int:
         """The extent of an axis: a number, or a word for one."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
-        words["q_words"] = -(-self.q_len // 32)
+        words |= {"q_words": -(-self.q_len // 32), "b + 1": self.batch + 1}
         return words[axis] if isinstance(axis, str) else axis
 
     def count(self, index: str) -> int:
         """The values of an index of the call: b, h, hk, q_idx or kv_idx."""
         counts = {"b": self.batch, "h": self.heads, "hk": self.kv_heads, "q_idx": self.q_len, "kv_idx": self.kv_len}
         return counts[index]
+
+
+def sizes_of(spec: Spec, q: tuple[int, ...], k: tuple[int, ...], lengths: Mapping[str, tuple[int, ...]]) -> Sizes:
+    """The sizes of a call on q [B, Sq, Hq, D] and k [B, Sk, Hk, D], if packed [1, total_q, Hq, D], and lengths of these shapes."""
+    batch = lengths["cu_seqlens_q"][0] - 1 if spec.geometry.packed else q[0]
+    return Sizes(batch=batch, q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+
+
+def row_words(spec: Spec, sizes: Sizes) -> dict[str, int]:
+    """The extents of the axes of an output of rows, by their words."""
+    words = {"b": sizes.batch, "hq": sizes.heads, "q_len": sizes.q_len}
+    return {word: n for word, n in words.items() if word != "b" or not spec.geometry.packed}
 
 
 def extent(size: Extent, sizes: Sizes) -> int:
@@ -58,6 +72,8 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return size
         case str():
             return int(getattr(sizes, size))
+        case ("places", rows):
+            return sizes.q_len // int(rows) + sizes.batch
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
         case SharePlan():
@@ -98,6 +114,8 @@ def extent_text(size: Extent) -> str:
     'ceil(q_len / 128)'
     """
     match size:
+        case ("places", rows):
+            return f"(q_len / {rows} + batch)"
         case (word, pieces):
             return f"ceil({word} / {pieces})"
         case SharePlan():

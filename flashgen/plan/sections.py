@@ -24,9 +24,11 @@ def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
     least, most = _SECTION_HEADS
     wide, size, group = columns >= _WIDE, columns * program.dtype.bytes, sizes.group
     room = _WIDE_BYTES if wide else _HALF_BYTES if halves else _SECTION_BYTES
-    heads = -(-sizes.heads * sizes.batch // (2 if halves else 1))
+    packed = program.spec.geometry.packed
+    heads = -(-sizes.heads * (1 if packed else sizes.batch) // (2 if halves else 1))
 
     def of(kv_len: int) -> int:
+        kv_len = -(-kv_len // max(1, sizes.batch)) if packed else kv_len  # of a sequence, on average
         wanted = least if wide else min(max(least, kv_len // 32), most)
         fit = room // max(1, (min(kv_len, _SEEN) if halves else kv_len) * size) * group
         sections = -(-heads // max(1, min(fit, wanted)))

@@ -13,6 +13,7 @@ from flashgen.expr.language.nodes import names
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import DealingPlan, Extent, SharePlan, TilePlan
+from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.spec import Spec
 from flashgen.spec.outputs import finished
 from flashgen.theory.schedule import resolve
@@ -40,6 +41,8 @@ _FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
 def refusal(spec: Spec) -> str | None:
     """The reason why no kernel takes the keys of a spec in shares; None if some do."""
     softmax = resolve(spec.schedule)
+    if spec.geometry.packed:
+        return f"layout is {spec.layout}: kernels of sequences in arrays of their own take keys in shares"
     if spec.element.operand != "native":
         return f"dtype is {spec.dtype}: kernels of 16-bit operands take keys in shares"
     if not spec.softmax.normalized:
@@ -128,11 +131,13 @@ def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPl
     return replace(dealing, shares=shares, grouped=problem.grouped, narrow=False, halves=False, longest_first=first)
 
 
-def pieces(tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ...]:
+def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ...]:
     """The pieces of work of an attention kernel."""
+    if not dealing.shares:
+        return query_tiles(spec, tile)
     rows: tuple[Extent, ...] = (("rows", tile.block_m), "kv_heads") if dealing.grouped else (("q_len", tile.block_m), "heads")
     splits = (tile.v_splits,) if tile.v_splits > 1 else ()
-    return (*rows, "batch", *splits, *((dealing.shares,) if dealing.shares else ()))
+    return (*rows, "batch", *splits, dealing.shares)
 
 
 def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,9 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
 def _arrays(program: Program) -> str:
     """The arrays of a call, their shapes and dtypes."""
     spec = program.spec
-    rows, keys = (f"[{', '.join(spec.order.arranged(b='B', s=s, h=h, d='{}'))}]" for s, h in (("Sq", "Hq"), ("Sk", "Hq / group")))
+    lengths = ("total_q", "total_k") if spec.order.packed else ("Sq", "Sk")
+    shapes = (spec.order.arranged(b="B", s=s, h=h, d="{}") for s, h in zip(lengths, ("Hq", "Hq / group"), strict=True))
+    rows, keys = (f"[{', '.join(shape)}]" for shape in shapes)
     qk, v = spec.head_dim.qk, spec.head_dim.v
     other = spec.out_dtype
     arrays = (
@@ -59,7 +61,8 @@ def _arrays(program: Program) -> str:
         if qk == v
         else f"q {rows.format(qk)} {spec.dtype}    o {rows.format(v)}    k {keys.format(qk)}    v {keys.format(v)}"
     )
-    return f"{arrays}    lse [B, Hq, Sq] float32, natural log" if "lse" in spec.outputs else arrays
+    shape = "[Hq, total_q]" if spec.order.packed else "[B, Hq, Sq]"
+    return f"{arrays}    lse {shape} float32, natural log" if "lse" in spec.outputs else arrays
 
 
 def _workers(program: Program) -> str:

@@ -13,13 +13,14 @@ from flashgen.expr.language.nodes import Node, names
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.rounding import form
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, row_words, sizes_of
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
 from flashgen.spec.layout import axis_order
+from flashgen.spec.model import Lengths
 from flashgen.spec.outputs import OUTPUTS
 
 WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
@@ -27,7 +28,10 @@ WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
 
 def rows_first(layout: Layout, order: str) -> Layout:
     """The layout with axes [B, S, H, D], whatever the spec's `layout` is."""
-    at = axis_order(order).to_rows_first
+    axes = axis_order(order)
+    if axes.packed:
+        layout = layout._replace(shape=(1, *layout.shape), strides=(0, *layout.strides))
+    at = axes.to_rows_first
     return (
         layout
         if at == (0, 1, 2, 3)
@@ -38,7 +42,7 @@ def rows_first(layout: Layout, order: str) -> Layout:
 def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
     o = spec.order.arranged(b=sizes.batch, s=sizes.q_len, h=sizes.heads, d=spec.head_dim.v)
-    words = {"b": sizes.batch, "hq": sizes.heads, "q_len": sizes.q_len}
+    words = row_words(spec, sizes)
     return {name: o if name == "o" else OUTPUTS[name].shape(words) for name in spec.outputs}
 
 
@@ -48,19 +52,21 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     Raises CallError that names the argument, what it is and what it has to be.
     """
     for name in ("q", "k", "v"):
-        if len(layouts[name].shape) != 4:
-            raise CallError(
-                f"{name} has {len(layouts[name].shape)} axes, shape {_text(layouts[name].shape)}: expected 4, {_expected(spec, name)}"
-            )
+        if len(layouts[name].shape) != (axes := len(spec.order.axes)):
+            what = f"{name} has {len(layouts[name].shape)} axes, shape {_text(layouts[name].shape)}"
+            raise CallError(f"{what}: expected {axes}, {_expected(spec, name)}")
     q, k = (rows_first(layouts[name], spec.layout).shape for name in "qk")
-    sizes = Sizes(batch=q[0], q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+    for name, words in spec.geometry.lengths:
+        if spec.geometry.packed and (len(layouts[name].shape) != 1 or not layouts[name].shape[0]):
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(words)}")
+    sizes = sizes_of(spec, q, k, {name: layouts[name].shape for name, _ in spec.geometry.lengths})
     wanted: dict[str, tuple[int, ...]] = {
-        "q": (sizes.batch, sizes.q_len, sizes.heads, spec.head_dim.qk),
-        "k": (sizes.batch, sizes.kv_len, sizes.kv_heads, spec.head_dim.qk),
-        "v": (sizes.batch, sizes.kv_len, sizes.kv_heads, spec.head_dim.v),
+        "q": (q[0], sizes.q_len, sizes.heads, spec.head_dim.qk),
+        "k": (q[0], sizes.kv_len, sizes.kv_heads, spec.head_dim.qk),
+        "v": (q[0], sizes.kv_len, sizes.kv_heads, spec.head_dim.v),
     }
     for name, by_rows in wanted.items():
-        shape = tuple(by_rows[i] for i in spec.order.from_rows_first)
+        shape = tuple(by_rows[i] for i in spec.order.from_rows_first)[spec.order.packed :]
         if layouts[name].shape != shape:
             beside = (
                 ""
@@ -73,10 +79,13 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
         if name in layouts and layouts[name].shape != shape:
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}")
     for tensor in spec.tensors:
-        _check_tensor(tensor, indices(spec)[tensor.name], layouts[tensor.name].shape, sizes)
-    for name, axes in spec.geometry.lengths:
-        if layouts[name].shape != (shape := tuple(sizes.axis(axis) for axis in axes)):
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(axes)}")
+        read = list(indices(spec)[tensor.name])
+        if (at := spec.geometry.joined(tensor.shape)) is not None:
+            del read[at]
+        _check_tensor(spec.given(tensor), tuple(read), layouts[tensor.name].shape, sizes)
+    for name, words in spec.geometry.lengths:
+        if layouts[name].shape != (shape := tuple(map(sizes.axis, words))):
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(words)}")
         if not layouts[name].contiguous:
             raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
     _check_types(spec, layouts)
@@ -208,7 +217,7 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
     for name in tensors:
         if name not in given:
             missing = next(t for t in spec.arrays if t.name == name)
-            what = f"the tensor {name}, shape" if missing in spec.tensors else f"{name}, {missing.dtype} of shape"
+            what = f"the tensor {name}, shape" if not isinstance(missing, Lengths) else f"{name}, {missing.dtype} of shape"
             raise CallError(f"{what} {_text(missing.shape)}, is missing: give it as {name}=...")
 
 
@@ -232,6 +241,7 @@ def _number(name: str, type: str, value: Any) -> int | float:
 def _expected(spec: Spec, name: str) -> str:
     """The shape in the words of the documentation."""
     heads, length = ("Hq", "Sq") if name == "q" else ("Hk", "Sk")
+    length = {"Sq": "total_q", "Sk": "total_k"}[length] if spec.order.packed else length
     columns = str(spec.head_dim.v if name == "v" else spec.head_dim.qk)
     return _text(spec.order.arranged(b="B", s=length, h=heads, d=columns))
 

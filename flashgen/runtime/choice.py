@@ -1,18 +1,19 @@
 """Chooses the plan that serves a call, by the architecture and the arrays' layouts, wherever the plan then runs."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from flashgen.arch import Arch
 from flashgen.plan import plan
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, sizes_of
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
 from flashgen.plan.shares import Demand, Demands, pinned
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, liken
-from flashgen.runtime.tuned import length_class, planned
+from flashgen.runtime.tuned import length_class, of_sequence, planned
 from flashgen.spec import Spec
 
 
@@ -67,15 +68,17 @@ class Choice:
         if arch.name not in self._demands:
             self._demands[arch.name] = Demands(self.spec, arch)
         asked_for = self._demands[arch.name].of(sizes)
-        return LENGTHS[-1] if asked_for.rows else length_class(sizes.kv_len), asked_for
+        return LENGTHS[-1] if asked_for.rows else length_class(of_sequence(self.spec, sizes)), asked_for
 
     def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
-        (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = (rows_first(layouts[name], self.spec.layout).shape for name in "qk")
-        return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
+        q, k = (rows_first(layouts[name], self.spec.layout).shape for name in "qk")
+        lengths = {name: layouts[name].shape if name in layouts else (2,) for name, _ in self.spec.geometry.lengths}
+        return sizes_of(self.spec, q, k, lengths)
 
-    def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any) -> Program:
-        """The plan for these arrays. Raises PlanError, SpecError."""
-        return self.serving(arch, {name: liken(x, name).layout for name, x in (("q", q), ("k", k), ("v", v))})
+    def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any, values: Mapping[str, Any] = MappingProxyType({})) -> Program:
+        """The plan for these arrays; `values` has the lengths of sequences, if a call gives such. Raises PlanError, SpecError."""
+        given = {"q": q, "k": k, "v": v} | {name: values[name] for name, _ in self.spec.geometry.lengths if name in values}
+        return self.serving(arch, {name: liken(x, name).layout for name, x in given.items()})
 
 
 def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:

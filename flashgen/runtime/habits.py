@@ -13,7 +13,8 @@ _SCORE = "a bias is part of the score, read from a tensor that is given beside i
 _DROPOUT = "there is no dropout here: leave it out"
 _SOFTCAP = "that is part of the score: score='softcap * tanh(s / softcap)', softcap=50.0"
 _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: [o, lse]"
-_PACKED = "sequences in one are told apart by the mask: 'causal & document(ids)' with int32 ids [b, kv_len]"
+_PACKED = next(name for name, row in LAYOUTS.items() if row.packed)
+PACKED = f"a spec with layout {_PACKED} takes sequences one behind the other: attention(q, k, v, cu_seqlens_q=..., cu_seqlens_k=...)"
 _LENGTHS = "a spec with `cache: contiguous` takes them as kv_lens, int32 [b]; or say in the mask 'kv_idx < lens[b]' with int32 lens [b]"
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
 _LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
@@ -29,7 +30,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("dropout_p", "dropout", "dropout_rate", "p_dropout", "rng_state"), _DROPOUT),
     **dict.fromkeys(("softcap", "soft_cap", "logits_soft_cap", "logit_softcapping", "attn_logit_softcapping"), _SOFTCAP),
     **dict.fromkeys(("return_lse", "return_attn_probs", "return_softmax_lse", "return_aux", "need_weights"), _LSE),
-    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k"), _PACKED),
+    **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k"), PACKED),
     **dict.fromkeys(("sinks", "s_aux", "learnable_sink"), _SINK),
     **dict.fromkeys(("tensor_layout", "qkv_format", "batch_first", "BSHD", "BHSD"), _LAYOUT),
     "alibi_slopes": "that is part of the score: score='s + slopes[h] * (kv_idx - q_idx)', slopes=alibi_slopes",

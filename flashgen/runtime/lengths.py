@@ -26,6 +26,7 @@ from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
+from flashgen.spec.layout import AxisOrder
 from flashgen.spec.outputs import OUTPUTS
 
 _WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
@@ -61,14 +62,18 @@ class Axes:
         self.sequence = spec.order.axis("s")  # of q and k
         self.names = tuple(names)
         words: dict[str, Sequence[Sequence[str | int]]] = {
-            name: [(axis,) for axis in row.axes] for name, row in OUTPUTS.items() if row.axes is not None
+            name: [(axis,) for axis in row.axes if axis != "b" or not spec.geometry.packed]
+            for name, row in OUTPUTS.items()
+            if row.axes is not None
         }
         for name in ROLES:
             words[name] = spec.order.arranged(b=("b",), s=("q_len" if name in ("q", "o") else "kv_len",), h=("h",), d=("d",))
         for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
-            read = indices(spec)[tensor.name]
+            read = list(indices(spec)[tensor.name])
+            if (at := spec.geometry.joined(tensor.shape)) is not None:
+                del read[at]
             words[tensor.name] = [
-                (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(tensor.shape, read, strict=True)
+                (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
             ]
         words |= {name: [(axis,) for axis in axes] for name, axes in spec.geometry.lengths}
         of_axes = [[[_WORDS.index(word) for word in axis if word in _WORDS] for axis in words[name]] for name in names]
@@ -86,6 +91,12 @@ class Axes:
 
 def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     return operator.itemgetter(*positions) if positions else len
+
+
+def _turn(order: AxisOrder) -> Callable[[tuple[int, ...]], Any]:
+    """A shape to that of [B, S, H, D]."""
+    found = operator.itemgetter(*order.to_rows_first)
+    return (lambda shape: found((1, *shape))) if order.packed else found
 
 
 class Turns:
@@ -126,7 +137,7 @@ class Pattern:
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._serves = axes, serves
         self._shares = program.shares
-        self._turn = operator.itemgetter(*program.spec.order.to_rows_first)  # of a shape
+        self._turn = _turn(program.spec.order)  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None

@@ -14,6 +14,7 @@ from flashgen import store
 from flashgen.arch import Arch
 from flashgen.errors import BackendError
 from flashgen.plan import Program, candidates, plan
+from flashgen.plan.geometry import Sizes
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import device
 from flashgen.spec import Spec
@@ -24,6 +25,11 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last t
 def length_class(keys: int) -> int:
     """The length that plans for so many keys are made for."""
     return LENGTHS[min(bisect_left(LENGTHS, keys), len(LENGTHS) - 1)]
+
+
+def of_sequence(spec: Spec, sizes: Sizes) -> int:
+    """The keys of a sequence: as many as arrays have place for, or on average where they lie one behind the other."""
+    return -(-sizes.kv_len // max(1, sizes.batch)) if spec.geometry.packed else sizes.kv_len
 
 
 def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Program:

@@ -2,17 +2,20 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
 ROWS_FIRST, HEADS_FIRST = "bshd", "bhsd"  # as kernels address arrays, and as they are computed with on the host
-LETTERS = "b are sequences, s are positions, h are heads, d are columns"
+LETTERS = "b are sequences, s are positions, t those of all sequences, h are heads, d are columns"
 
 
 @dataclass(frozen=True)
 class AxisOrder:
-    """A layout: the axes of an array, outermost first, each by its letter."""
+    """A layout: the axes of an array, outermost first, each by its letter. Without b, sequences lie one behind the other; who computes
+    takes them all as one, and has an axis b of extent 1 in front (`expanded`)."""
 
     name: str
     axes: str
@@ -30,25 +33,47 @@ class AxisOrder:
         """The place of an axis."""
         return self.axes.index(letter)
 
+    @property
+    def packed(self) -> bool:
+        """True if sequences lie one behind the other."""
+        return "b" not in self.axes
+
+    @property
+    def whole(self) -> str:
+        """The axes of an expanded array."""
+        return "b" + self.axes if self.packed else self.axes
+
+    def expanded(self, x: NDArray[Any]) -> NDArray[Any]:
+        """An array with an axis b in front if the layout has none."""
+        return x[None] if self.packed else x
+
+    def by_rows(self, x: NDArray[Any]) -> NDArray[Any]:
+        """An array as [B, S, H, D]."""
+        return self.expanded(x).transpose(self.to_rows_first)
+
+    def given(self, x: NDArray[Any]) -> NDArray[Any]:
+        """What was expanded as the layout has it."""
+        return x[0] if self.packed else x
+
     @cached_property
     def to_rows_first(self) -> tuple[int, ...]:
-        """The transposition of an array to [B, S, H, D]."""
-        return _transposition(self.axes, ROWS_FIRST)
+        """The transposition of an expanded array to [B, S, H, D]."""
+        return _transposition(self.whole, ROWS_FIRST)
 
     @cached_property
     def from_rows_first(self) -> tuple[int, ...]:
         """The transposition of [B, S, H, D] to this layout."""
-        return _transposition(ROWS_FIRST, self.axes)
+        return _transposition(ROWS_FIRST, self.whole)
 
     @cached_property
     def to_heads_first(self) -> tuple[int, ...]:
         """The transposition of an array to [B, H, S, D]."""
-        return _transposition(self.axes, HEADS_FIRST)
+        return _transposition(self.whole, HEADS_FIRST)
 
     @cached_property
     def from_heads_first(self) -> tuple[int, ...]:
         """The transposition of [B, H, S, D] to this layout."""
-        return _transposition(HEADS_FIRST, self.axes)
+        return _transposition(HEADS_FIRST, self.whole)
 
 
 LAYOUTS = {
@@ -56,6 +81,7 @@ LAYOUTS = {
     for row in (
         AxisOrder("bshd", axes="bshd"),
         AxisOrder("bhsd", axes="bhsd"),
+        AxisOrder("thd", axes="shd"),
     )
 }
 DEFAULT = "bshd"

@@ -9,7 +9,7 @@ import numpy as np
 
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
-from flashgen.spec.geometry import CACHES, DENSE, Geometry
+from flashgen.spec.geometry import CACHES, DENSE, PACKED, Geometry
 from flashgen.spec.layout import AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.words import argument
@@ -196,12 +196,17 @@ class Spec:
     @property
     def geometry(self) -> Geometry:
         """The row of how its sequences lie in arrays."""
-        return CACHES[self.cache] if self.cache else DENSE
+        return PACKED if self.order.packed else CACHES[self.cache] if self.cache else DENSE
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
         """The arrays of a call besides q, k, v and outputs: those of the expressions, then the lengths of sequences."""
-        return (*self.tensors, *(Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths))
+        return (*map(self.given, self.tensors), *(Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths))
+
+    def given(self, tensor: Tensor) -> Tensor:
+        """A tensor as a call gives it: of packed sequences b and a length are one axis, total_q or total_k."""
+        at = self.geometry.joined(tensor.shape)
+        return tensor if at is None else dataclasses.replace(tensor, shape=tensor.shape[:at] + tensor.shape[at + 1 :])
 
     @property
     def with_grad(self) -> "tuple[Tensor | Param, ...]":

@@ -65,9 +65,10 @@ class Output:
         return self.axes == ROW
 
     def shape(self, words: Mapping[str, int]) -> tuple[int, ...]:
-        """Its shape where the words b, hq and q_len have these values; not for o, whose layout the spec says."""
+        """Its shape where the words b, hq and q_len have these values, without an axis whose word is missing; not for o, whose layout the
+        spec says."""
         assert self.axes is not None, self.name
-        return tuple(words[axis] for axis in self.axes)
+        return tuple(words[axis] for axis in self.axes if axis in words)
 
 
 ROW = ("b", "hq", "q_len")

@@ -21,8 +21,8 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
-from flashgen.spec.geometry import CACHES
-from flashgen.spec.layout import DEFAULT, LAYOUTS
+from flashgen.spec.geometry import CACHES, PACKED
+from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
 from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Path, Schedule, Softmax, Tensor
 from flashgen.spec.outputs import OUTPUTS
 
@@ -194,7 +194,16 @@ class SpecKeys(Closed):
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
         if backward and info.data.get("cache"):
             raise refusal("a cache has no gradients", "leave backward out, or cache and say the lengths in the mask: kv_idx < lens[b]")
+        if backward and axis_order(info.data.get("layout", DEFAULT)).packed:
+            raise refusal("packed sequences have no gradients yet", "leave backward out, or layout: bshd")
         return backward
+
+    @field_validator("cache")
+    @classmethod
+    def _unpacked(cls, cache: str | None, info: ValidationInfo) -> str | None:
+        if cache and axis_order(info.data.get("layout", DEFAULT)).packed:
+            raise refusal(f"cache: {cache} is of arrays [b, ...], and layout is {info.data['layout']}", "leave cache out, or layout: bshd")
+        return cache
 
     @field_validator("out_dtype")
     @classmethod
@@ -250,6 +259,15 @@ class SpecKeys(Closed):
                 what = "tensor" if isinstance(one, Tensor) else "let"
                 raise refusal(f"{one.name!r} is a {kind} too", f"a {kind} and a {what} cannot share a name", within=(one.name, KEY))
         return given
+
+    @field_validator("tensors")
+    @classmethod
+    def _joined(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
+        for tensor in tensors:
+            if axis_order(info.data.get("layout", DEFAULT)).packed and (fault := PACKED.fault(tensor.shape)):
+                hint = "packed sequences have [b, q_len] or [b, kv_len], which together are one axis, total_q or total_k"
+                raise refusal(f"{tensor.name} {fault}", hint, within=(tensor.name, "shape"))
+        return tensors
 
 
 _MAPPINGS: dict[str | int, type[Closed]] = {

@@ -72,7 +72,7 @@ def test_messages():
     q, k, v = arrays(attn.spec, 2, 4, 2, 7, 9)
     with pytest.raises(CallError, match=r"^v has shape \[9, 2, 2, 8\], .*: expected \[9, 2, 2, 16\], \[Sk, B, Hk, 16\]"):
         attn(q, k, v[..., :8])
-    with pytest.raises(SpecError, match="layout: expected bshd, bhsd or sbhd"):
+    with pytest.raises(SpecError, match="layout: expected bshd, bhsd, thd or sbhd"):
         Spec(head_dim=16, dtype="float16", layout="hsbd")
     with pytest.raises(CallError, match="layout is 'SBHD': did you mean 'sbhd'"):
         flashgen.attention(q, k, v, layout="SBHD")

@@ -45,13 +45,13 @@ def run(spec, q, k, v, **values):
 
 def plain(spec, q, k, v, **values):
     """Attention at once, in the dtype of the spec with float32 sums."""
-    q, k, v = (x.transpose(spec.order.to_heads_first) for x in (q, k, v))
+    q, k, v = (spec.order.expanded(x).transpose(spec.order.to_heads_first) for x in (q, k, v))
     o = np.zeros((*q.shape[:-1], v.shape[-1]))
-    for each in sequences(spec, q, k, values):
-        if each.kv_len:
-            parts = q[[each.b], :, each.rows], k[[each.b], :, each.keys], v[[each.b], :, each.keys]
-            o[[each.b], :, each.rows] = of_sequence(spec, each.b, *parts, values)
-    return o.transpose(spec.order.from_heads_first)
+    for each in sequences(spec, (len(q), q.shape[2], k.shape[2]), values):
+        if each.q_len and each.kv_len:
+            parts = q[[each.at], :, each.rows], k[[each.at], :, each.keys], v[[each.at], :, each.keys]
+            o[[each.at], :, each.rows] = of_sequence(spec, each.b, *parts, values | each.read(spec, values))
+    return spec.order.given(o.transpose(spec.order.from_heads_first))
 
 
 def of_sequence(spec, b, q, k, v, values):

@@ -22,6 +22,12 @@ def test_transpositions(axes):
 
 def test_a_layout_s_name_is_its_axes_and_columns_come_last():
     for name, order in LAYOUTS.items():
-        assert order.name == name == order.axes
-        assert sorted(order.axes) == sorted("bshd")
+        assert order.name == name == (order.axes.replace("s", "t") if order.packed else order.axes)
+        assert sorted(order.whole) == sorted("bshd")
         assert order.axes[-1] == "d"
+
+
+def test_sequences_one_behind_the_other_are_one_to_who_computes():
+    order, x = LAYOUTS["thd"], np.zeros((5, 2, 3))
+    assert order.by_rows(x).shape == (1, 5, 2, 3)
+    assert order.given(order.expanded(x).transpose(order.to_heads_first).transpose(order.from_heads_first)).shape == x.shape

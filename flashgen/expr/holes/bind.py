@@ -13,7 +13,7 @@ from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, 
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.prove.linear import COLUMN
-from flashgen.expr.prove.names import BATCH, EXTENTS, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, WHOLE
+from flashgen.expr.prove.names import BATCH, EXTENTS, FIRST, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, TOTAL, WHOLE
 from flashgen.expr.prove.signs import NOTHING, Signs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ RENAMED: Mapping[str, Node] = {
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
 }
 HEAD_OF_ROW = Name("head", "int", ROW)  # where a query tile holds the rows of several heads
-GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values()})  # arguments of every kernel
+GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values(), *FIRST.values(), *TOTAL.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
 POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
@@ -53,10 +53,13 @@ class Binder:
         """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid. `ahead`:
         what lies beside each other along the keys is read ahead of the scores. `heads_by_row`: rows of a tile are of several heads."""
         self.way, self.ahead = way, ahead
-        self.renamed = {**RENAMED, "h": HEAD_OF_ROW} if heads_by_row else RENAMED
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
-        self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}}
+        self.geometry = spec.geometry
+        self.extents: dict[str | int, Node] = dict(EXTENTS)
+        if spec.geometry.packed:
+            self.extents.update(OWN)
+        self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}, **({"h": HEAD_OF_ROW} if heads_by_row else {})}
         positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
         positives |= {param(p.name): frozenset([p.name]) for p in spec.params if p.default > 0}
         self.integers = Integers(of_language)
@@ -74,11 +77,10 @@ class Binder:
             case Name(name, type):
                 return self.renamed.get(name) or Argument(param(name), type)
             case Load(tensor, indices, type):
-                bound = zip(map(self, indices), self.tensors[tensor].shape, strict=True)
-                inside = tuple(self._clamped(index, extent) for index, extent in bound)
+                inside = self._inside(self.tensors[tensor], indices)
                 along = self.ahead and indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len"
                 if along and all(level(i) < ELEMENT for i in inside[:-1]):
-                    return self._read(tensor, inside[:-1], type)
+                    return self._read(self.tensors[tensor], inside[:-1], type)
                 return Load(param(tensor), inside, type)
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
@@ -90,10 +92,22 @@ class Binder:
                 return Call(found.decided, parts, "float") if exact else self._machine(found, parts, type)
         return node
 
-    def _read(self, tensor: str, indices: tuple[Node, ...], type: Type) -> Node:
-        address = Load(f"{param(tensor)}.address", (*indices, KV_BEGIN), POINTERS[type])
+    def _inside(self, tensor: "Tensor", indices: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The indices of a read inside of the array that a call gives."""
+        inside = [self._clamped(self(index), extent) for index, extent in zip(indices, tensor.shape, strict=True)]
+        if (at := self.geometry.joined(tensor.shape)) is not None:
+            row, length = inside[at + 1], str(tensor.shape[at + 1])
+            whole = call("+", FIRST[length], row)
+            if level(row) <= UNIFORM:  # which is read of a sequence without rows too
+                whole = call("min", whole, call("-", TOTAL[length], Const(1, "int")))
+            inside[at : at + 2] = [whole]
+        return tuple(inside)
+
+    def _read(self, tensor: "Tensor", indices: tuple[Node, ...], type: Type) -> Node:
+        begin = call("+", FIRST["kv_len"], KV_BEGIN) if self.geometry.joined(tensor.shape) is not None else KV_BEGIN
+        address = Load(f"{param(tensor.name)}.address", (*indices, begin), POINTERS[type])
         if address not in self.reads:
-            self.reads[address] = Name(f"at.{self.names.fresh(self.tensors[tensor].argument)}", type, ELEMENT)
+            self.reads[address] = Name(f"at.{self.names.fresh(tensor.argument)}", type, ELEMENT)
         read = self.reads[address]
         return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 
@@ -114,7 +128,7 @@ class Binder:
                 return Const(min(max(value, 0), extent - 1), "int")
             case Name(name) if (name, extent) in INSIDE:
                 return index
-        size = Const(extent, "int") if isinstance(extent, int) else EXTENTS[extent]
+        size = Const(extent, "int") if isinstance(extent, int) else self.extents[extent]
         below = index if isinstance(extent, int) and _at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
         return below if self._nonnegative(index) else call("max", below, Const(0, "int"))
 

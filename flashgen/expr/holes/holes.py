@@ -157,7 +157,7 @@ def holes(
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     return Holes(
-        members=Members((*uniform, *_paired(reads)), row),
+        members=Members((*uniform, *_paired(reads, "first_key" if spec.geometry.packed else "p.kv_len")), row),
         score=score,
         mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
         reads=reads,
@@ -197,11 +197,11 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | Non
     )
 
 
-def _paired(reads: tuple[Read, ...]) -> tuple[Member, ...]:
+def _paired(reads: tuple[Read, ...], begin: str) -> tuple[Member, ...]:
     """The member that tells whether tensors are read two elements at a time."""
     if not reads:
         return ()
-    paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired(p.kv_len)" for read in reads))
+    paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired({begin})" for read in reads))
     return (Member("bool", "paired", paired, comment="tensors can be read two elements at a time"),)
 
 

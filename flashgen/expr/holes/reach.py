@@ -73,7 +73,7 @@ class Reach:
     def text(self) -> "ReachText":
         """The reach as text for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
         facts = _facts(self.positive)
-        printer = Printer(facts, self.spec.tensors, self.spec.geometry.own)
+        printer = Printer(facts, self.spec.tensors, self.spec.geometry)
         lines = []
         for name, flag in self.flags:
             lines.append(f"const int {name} = {self._cuda(flag)};")
@@ -178,9 +178,7 @@ class _OfKey(Binder):
             case Name("kv_idx"):
                 return node
             case Load(tensor, indices, type):
-                axes = self.tensors[tensor].shape
-                inside = tuple(self._clamped(self(index), axis) for index, axis in zip(indices, axes, strict=True))
-                return Load(f"p.{self.tensors[tensor].argument}", inside, type)
+                return Load(f"p.{self.tensors[tensor].argument}", self._inside(self.tensors[tensor], indices), type)
         return super().__call__(node, decided)
 
 

@@ -39,7 +39,7 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     for rows in rows_of(spec, q, k, v, values):
         seen = rows.score, rows.seen, rows.v
         o[rows.at], lse[rows.at] = attend(*seen, rows.sink) if spec.softmax.normalized else weigh(*seen)
-    return o.transpose(spec.order.from_heads_first), lse
+    return spec.order.given(o.transpose(spec.order.from_heads_first)), spec.order.given(lse)
 
 
 def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[str, Array]:
@@ -62,9 +62,9 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
 def whole(name: str, x: Array, spec: "Spec") -> Array:
     """An output of all rows as a call has it: o [B, Hq, Sq, Dv] in the layout of the spec, the greatest of the rows of a head."""
     if name == "o":
-        return x.transpose(spec.order.from_heads_first)
+        return spec.order.given(x.transpose(spec.order.from_heads_first))
     output = OUTPUTS[name]
-    return np.fmax.reduce(x, axis=(0, 2), initial=output.empty) if output.greatest_of else x
+    return np.fmax.reduce(x, axis=(0, 2), initial=output.empty) if output.greatest_of else spec.order.given(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +88,18 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
     heads, kv_heads = q.shape[1], k.shape[1]
     given = {p.name: p.default for p in spec.params} | dict(values)
     scale = float(meaning(parsed.scale, given))
-    for each in sequences(spec, q, k, values):
+    for each in sequences(spec, (len(q), q.shape[2], k.shape[2]), values):
         together = max(1, ELEMENTS // max(1, each.kv_len))
-        of_sequence = given | {"b": each.b, "q_len": each.q_len, "kv_len": each.kv_len, "kv_idx": np.arange(each.kv_len)[None, :]}
+        of_sequence = (
+            given
+            | each.read(spec, given)
+            | {"b": each.b, "q_len": each.q_len, "kv_len": each.kv_len, "kv_idx": np.arange(each.kv_len)[None, :]}
+        )
         for h, first in product(range(heads), range(0, each.q_len, together)):
             hk, last = h // (heads // kv_heads), min(first + together, each.q_len)
             known = of_sequence | {"h": h, "hk": hk, "q_idx": np.arange(first, last)[:, None]}
-            at = each.b, h, slice(each.rows.start + first, each.rows.start + last)
-            one = [x.astype(np.float64) for x in (q[at], k[each.b, hk, each.keys], v[each.b, hk, each.keys])]
+            at = each.at, h, slice(each.rows.start + first, each.rows.start + last)
+            one = [x.astype(np.float64) for x in (q[at], k[each.at, hk, each.keys], v[each.at, hk, each.keys])]
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
@@ -154,4 +158,4 @@ def weighted(p: Array, seen: Array, v: Array) -> Array:
 
 def heads_first(x: Array, spec: "Spec") -> Array:
     """An array of the spec's layout as [B, H, S, D]."""
-    return np.asarray(x).transpose(spec.order.to_heads_first)
+    return spec.order.expanded(np.asarray(x)).transpose(spec.order.to_heads_first)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from flashgen.dtypes import float32_fault
 from flashgen.errors import SpecError
 from flashgen.expr.language.fold import fold
-from flashgen.expr.language.nodes import names
+from flashgen.expr.language.nodes import Name, names
 from flashgen.expr.language.read import Expressions, written
+from flashgen.expr.language.reads import indices
 from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.prove.claims import prove
@@ -26,6 +27,11 @@ def lower(spec: "Spec") -> Expressions:
     Raises SpecError, at the column of the mistake.
     """
     parsed, claims = written(spec)
+    for tensor in spec.tensors:
+        at = spec.geometry.joined(tensor.shape)
+        if at is not None and any(index != Name("b", "int") for index in indices(spec)[tensor.name][at]):
+            what = f"{tensor.name} is read at another sequence than b, where the axes b and {tensor.shape[at + 1]} are one"
+            raise SpecError(what, spec.name_position("tensors", tensor.name), "of packed sequences each reads its own rows: [b, ...]")
     requires = dict.fromkeys(requirement for scope, of_text in claims for requirement in prove(of_text, scope))
     if spec.backward:
         derivatives(spec)  # or an error, where one is missing

@@ -14,6 +14,11 @@ KERNEL = {
 LANGUAGE = {kernel: name for name, kernel in KERNEL.items()}
 BATCH, HEADS, GROUP, Q_LEN, KV_LEN = (Argument(f"p.{name}", "int") for name in ("batch", "heads", "group", "q_len", "kv_len"))
 OWN: Mapping[str, Node] = {name: Argument(name, "int") for name in ("q_len", "kv_len")}  # where a sequence has one of its own
+FIRST: Mapping[str, Argument] = {  # of a sequence's rows among those of all, one behind the other
+    "q_len": Argument("first_query", "int"),
+    "kv_len": Argument("first_key", "int"),
+}
+TOTAL: Mapping[str, Argument] = {"q_len": Argument("p.total_q", "int"), "kv_len": Argument("p.total_k", "int")}
 NODES: Mapping[str, Node] = {name: Name(KERNEL[name], "int") for name in ("b", "h", "hk")} | {"q_len": Q_LEN, "kv_len": KV_LEN}
 EXTENTS: Mapping[str | int, Node] = {  # of axes
     "b": BATCH,

@@ -1,6 +1,6 @@
 """Linear forms as CUDA text and as NumPy numbers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ import numpy as np
 from flashgen.expr.prove.affine import INT32, MAX_LENGTH, Atom, Int, alone, grouped, named, of, param
 from flashgen.expr.prove.integers import Integers, of_kernel
 from flashgen.expr.prove.intervals import KEYS, ZERO, Facts
-from flashgen.expr.prove.names import EXTENTS, KERNEL, WHOLE
+from flashgen.expr.prove.names import EXTENTS, FIRST, KERNEL, TOTAL, WHOLE
+from flashgen.spec.geometry import DENSE, Geometry
 
 if TYPE_CHECKING:
     from flashgen.spec import Tensor
@@ -50,13 +51,13 @@ class RangeText:
 class Printer:
     """Text of 32-bit values: plain int wherever no partial result can leave 32 bits, else long long inside."""
 
-    def __init__(self, facts: Facts, tensors: "Sequence[Tensor]", own: Collection[str] = ()):
-        """`own`: lengths that each sequence has of its own, in scope under their names."""
-        self.facts, self.tensors = facts, {param(tensor.name): tensor for tensor in tensors}
+    def __init__(self, facts: Facts, tensors: "Sequence[Tensor]", geometry: Geometry = DENSE):
+        self.facts, self.tensors, self.geometry = facts, {param(tensor.name): tensor for tensor in tensors}, geometry
         symbols = SYMBOLS if facts.side is KEYS else KERNEL
-        self.symbols = {name: symbol for name, symbol in symbols.items() if name not in own}
-        self.axes = AXES | {name: named(KERNEL[name]) for name in own}
-        facts.known |= {KERNEL[name]: (0, MAX_LENGTH) for name in own}
+        self.symbols = {name: symbol for name, symbol in symbols.items() if name not in geometry.own}  # else in scope under their names
+        self.axes = AXES if geometry.packed else AXES | {name: named(KERNEL[name]) for name in geometry.own}
+        given = [KERNEL[name] for name in geometry.own] + [node.name for node in (*FIRST.values(), *TOTAL.values())]
+        facts.known |= dict.fromkeys(given, (0, MAX_LENGTH))
         self.texts: dict[Atom, tuple[str, bool]] = {}
 
     def narrow(self, x: Int) -> str:
@@ -119,6 +120,9 @@ class Printer:
         if atom.op == "read":
             shape = self.tensors[atom.name].shape
             indices = [self.clamp(index, axis) for index, axis in zip(atom.args, shape, strict=True)]
+            if (at := self.geometry.joined(shape)) is not None:
+                first, total = (named(names[str(shape[at + 1])].name) for names in (FIRST, TOTAL))
+                indices[at : at + 2] = [self.facts.smallest(first + indices[at + 1], total - 1)]
             return f"{atom.name}({', '.join(map(self.narrow, indices))})", False
         text, wide = self.select(*atom.args) if atom.op == "select" else self.operation(atom)
         if wide and self.is_int(of(atom)):

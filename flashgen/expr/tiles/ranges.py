@@ -21,6 +21,7 @@ from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.extents import text as pairing_text
 from flashgen.expr.tiles.solve import Solver
 from flashgen.expr.tiles.spans import MAX_STRIPS, Combiner, Span, Strip
+from flashgen.spec.geometry import DENSE, Geometry
 
 if TYPE_CHECKING:
     from flashgen.spec import Tensor
@@ -52,7 +53,7 @@ class TileRanges:
     requires: tuple[str, ...]  # params that the host must check to be at least 1
     tensors: "tuple[Tensor, ...]"
     pairings: tuple[Pairing, ...] = ()  # what kernels before the attention find out
-    own: frozenset[str] = frozenset()  # of q_len and kv_len, those that each sequence has of its own: in scope of the text by name
+    geometry: Geometry = DENSE  # whose own lengths are in scope of the text by name
 
     @property
     def uniform(self) -> bool:
@@ -103,8 +104,8 @@ class TileRanges:
         of_pairings.untangled[0]["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
             pairing.strip(facts)
-        printer = Printer(facts, self.tensors, self.own)
-        pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors, self.own))
+        printer = Printer(facts, self.tensors, self.geometry)
+        pairings = pairing_text(self.pairings, Printer(of_pairings, self.tensors, self.geometry))
         lines = []
         for name, value in self.steps:
             lines.append(f"const int {name} = {printer.narrow(value)};")
@@ -159,9 +160,8 @@ class RowRanges(TileRanges):
 Found = TypeVar("Found", bound=TileRanges)
 
 
-def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), own: frozenset[str] = frozenset()) -> KeyRanges:
-    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read, `own`
-    the lengths that each sequence has of its own.
+def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), geometry: Geometry = DENSE) -> KeyRanges:
+    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read.
 
     >>> from flashgen.expr.language.nodes import Call, Name
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
@@ -172,7 +172,7 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
     const int tail = full_end / BLOCK_N;
     """
-    return _ranges(KeyRanges, mask, block_m, block_n, tensors, own)
+    return _ranges(KeyRanges, mask, block_m, block_n, tensors, geometry)
 
 
 def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> RowRanges:
@@ -187,13 +187,11 @@ def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor
     return _ranges(RowRanges, mask, block_m, block_n, tensors)
 
 
-def _ranges(
-    kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]", own: frozenset[str] = frozenset()
-) -> Found:
+def _ranges(kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]", geometry: Geometry = DENSE) -> Found:
     requires, side = divisors(mask), kind.side
     facts = Facts(block_m, block_n, map(param, requires), side)
     combiner = Combiner(facts)
-    solver = Solver(combiner, paired=not own)
+    solver = Solver(combiner, paired=not geometry.own)
     strips = solver.strips(mask)
     if side is ROWS:  # no row sees the keys beyond the last
         strips = combiner.every([strips, [Strip(combiner.all, solver.guard(K_BEGIN + BLOCK_N - KV_LEN))]])
@@ -212,7 +210,7 @@ def _ranges(
         requires=requires,
         tensors=tuple(tensors),
         pairings=pairings,
-        own=own,
+        geometry=geometry,
     )
 
 

@@ -94,7 +94,9 @@ def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
     tile = draft.tile
     ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors)
     dealing = DealingPlan(longest_first=not problem.seen.uniform)
-    kernel = replace(draft, dealing=dealing).attention("backward_queries", Grid(draft.workers.threads, query_tiles(tile)), ranges)
+    kernel = replace(draft, dealing=dealing).attention(
+        "backward_queries", Grid(draft.workers.threads, query_tiles(problem.spec, tile)), ranges
+    )
     kernel = replace(kernel, smem=replace(kernel.smem, regions=()))  # they are those of the other kernel
     return parts.followed(Parts((kernel,), (section_argument(),))).preceded(key_ranges(ranges, early=False, pieces=1))
 

@@ -47,9 +47,9 @@ class Standard(Passes):
         pairs = (("q_len", tile.block_m), tile.block_m, ("kv_len", tile.block_n), tile.block_n)
         scratch = tuple(Scratch(f"scratch {x}", dtype, ("batch", "heads", *pairs)) for x, dtype in (("s", "float32"), ("p", spec.dtype)))
         kernels = (
-            _holding(draft, "scores", Grid(threads, (*query_tiles(tile), ("kv_len", run(tile.block_n)))), ranges),
+            _holding(draft, "scores", Grid(threads, (*query_tiles(spec, tile), ("kv_len", run(tile.block_n)))), ranges),
             Kernel("probabilities", Grid(threads, (("q_len", 2 * draft.workers.warps), "heads", "batch"))),
-            _holding(draft, "output", Grid(threads, query_tiles(tile)), ranges),
+            _holding(draft, "output", Grid(threads, query_tiles(spec, tile)), ranges),
         )
         return Parts(kernels, arguments, scratch)
 

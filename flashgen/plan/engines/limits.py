@@ -22,6 +22,10 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return f"it takes {operand} operands, and {request.spec.dtype} becomes {request.spec.element.operand}"
     if request.algorithm == algorithm == "standard" and request.spec.geometry.own:
         return "scores in memory are of sequences that are all as long"
+    if request.spec.geometry.packed and (operand == "planes" or request.algorithm == "keys_outer"):
+        return "it takes sequences that have arrays of their own, layout bshd or bhsd"
+    if request.spec.geometry.packed and "max_logit" in request.spec.outputs:
+        return "max_logit is of sequences that have arrays of their own: ask for max"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 

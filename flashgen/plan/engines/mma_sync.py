@@ -126,7 +126,7 @@ class MmaSync(Strategy):
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
-        kernel = draft.attention("forward", Grid(draft.workers.threads, shares.pieces(draft.tile, draft.dealing)), ranges)
+        kernel = draft.attention("forward", Grid(draft.workers.threads, shares.pieces(problem.spec, draft.tile, draft.dealing)), ranges)
         found = Parts((kernel,), native_arguments(problem.spec))
         return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
@@ -183,11 +183,12 @@ def _rows(draft: Draft) -> int:
 
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
     """The members of Params where kernels copy 16-bit operands themselves; `scratch` between outputs and strides."""
+    keys = spec.geometry.packed  # lie elsewhere than queries
     return (
         *(Argument(x, f"const {spec.element.cuda}*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(spec),
         *scratch,
-        *(Argument(f"{x}_strides", "Strides", "strides", x) for x in ("q", "k", "v", "o")),
+        *(Argument(f"{x}_strides", "KeyStrides" if keys and x in "kv" else "Strides", "strides", x) for x in ("q", "k", "v", "o")),
         *further_arguments(spec),
     )

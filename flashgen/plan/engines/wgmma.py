@@ -62,7 +62,7 @@ class Wgmma(Strategy):
         rows = by_warps if spec.block.m is None else [spec.block.m]
         keys = KEYS if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
-        halves = 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
+        halves = not spec.geometry.packed and 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
         busy = spec.softmax.normalized and problem.holes.score.instructions.special > 0
         for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
             if not multiplied or (busy and block_m == 192):
@@ -130,7 +130,7 @@ class Wgmma(Strategy):
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """One block a multiprocessor; the counter deals."""
-        grid = Grid(draft.workers.threads, shares.pieces(draft.tile, draft.dealing), early=True, resident=1)
+        grid = Grid(draft.workers.threads, shares.pieces(problem.spec, draft.tile, draft.dealing), early=True, resident=1)
         found = Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
         return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
@@ -151,11 +151,14 @@ class Wgmma(Strategy):
 
 
 def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
-    """The places that o may leave from, with the number of query tiles whose q is there; float32 goes to memory from the registers."""
+    """The places that o may leave from, with the number of query tiles whose q is there; float32, and rows of which the next may be another
+    sequence's, go to memory from the registers."""
     if problem.request.demand.shared:
         return [("shares", 1)]
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
+    if problem.spec.geometry.packed:  # a box of o would reach into the next sequence
+        return [("registers", 2), ("registers", 1)]
     return [("own", 2), ("own", 1), ("keys", 1), ("queries", 1)]
 
 
@@ -245,8 +248,8 @@ def _dealing(halves: bool) -> Iterator[Argument]:
 
 
 def _output(spec: Spec, draft: Draft) -> Iterator[Argument]:
-    """o, by TMA, or where it is of float32 from the registers; where keys are taken in shares, `combine` writes it."""
-    if spec.out_element.operand == "native" and not draft.dealing.shares:
+    """o, by TMA, or from the registers; where keys are taken in shares, `combine` writes it."""
+    if spec.out_element.operand == "native" and not (draft.dealing.shares or spec.geometry.packed):
         yield Argument("o", "TensorMap", "tensor_map", "o", (ROW_BYTES // spec.out_element.bytes, WARPGROUP_ROWS))
     else:
         yield Argument("o", f"{spec.out_element.cuda}*", "pointer", "o")

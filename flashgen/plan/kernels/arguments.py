@@ -8,24 +8,30 @@ from flashgen.spec import Spec, Tensor
 from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.spec.words import gradient
 
-LENGTHS = {"kv_lens": "[B], keys of each sequence; kv_len is what there is place for"}
+LENGTHS = {
+    "kv_lens": "[B], keys of each sequence; kv_len is what there is place for",
+    "cu_seqlens_q": "[B + 1], where the queries of each sequence begin, and where the last ends",
+    "cu_seqlens_k": "[B + 1], the same of keys",
+}
 
 
-def query_tiles(tile: TilePlan) -> tuple[Extent, ...]:
+def query_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
     """The pieces of work of an attention kernel."""
-    return (("q_len", tile.block_m), "heads", "batch", *((tile.v_splits,) if tile.v_splits > 1 else ()))
+    tiles: tuple[Extent, ...] = (("places", tile.block_m), "heads") if spec.geometry.packed else (("q_len", tile.block_m), "heads", "batch")
+    return (*tiles, *((tile.v_splits,) if tile.v_splits > 1 else ()))
 
 
 def row_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
     for name in of_rows(spec.outputs):
-        yield Argument(name, "float*", "pointer", name, comment=OUTPUTS[name].comment)
+        comment = OUTPUTS[name].comment.replace("[B, Hq, Sq]", "[Hq, total_q]") if spec.geometry.packed else OUTPUTS[name].comment
+        yield Argument(name, "float*", "pointer", name, comment=comment)
 
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
     words = {"float32": "float", "int32": "int", "bool": "bool"}
-    for t in spec.tensors:
+    for t in map(spec.given, spec.tensors):
         array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
         yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
     for name, _ in spec.geometry.lengths:
@@ -33,8 +39,9 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)
+    named = {"q_len": "total_q", "kv_len": "total_k"} if spec.geometry.packed else {}
     for name in ("q_len", "kv_len", "heads", "batch"):
-        yield Argument(name, "int", "scalar", name)
+        yield Argument(named.get(name, name), "int", "scalar", name)
     yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
     yield section_argument()
 

@@ -8,7 +8,7 @@ from flashgen.spec import Spec
 
 def plain(spec: Spec, tile: TilePlan) -> Parts:
     """The kernel, and the flags by which the attention tells it of lost tiles."""
-    kernel = Kernel("forward_plain", Grid(2 * tile.block_m, query_tiles(tile), resident=1), plain_smem(spec, tile))
+    kernel = Kernel("forward_plain", Grid(2 * tile.block_m, query_tiles(spec, tile), resident=1), plain_smem(spec, tile))
     argument = Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
     return Parts((kernel,), (argument,), (Scratch("lost", "int32", ("batch", "heads", ("q_len", tile.block_m), tile.block_m // 16)),))
 

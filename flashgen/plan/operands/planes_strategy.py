@@ -31,7 +31,7 @@ class PlanesStrategy(Strategy):
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """Planes of k and v by a kernel before, unless they are split in place; the attention; plain float32 where a tile has no planes."""
         spec, tile, dealt = problem.spec, draft.tile, draft.dealing.counter
-        grid = Grid(draft.workers.threads, query_tiles(tile), early=dealt, resident=int(dealt))
+        grid = Grid(draft.workers.threads, query_tiles(problem.spec, tile), early=dealt, resident=int(dealt))
         attention = Parts((draft.attention("forward", grid, ranges),), tuple(_arrays(spec)))
         if draft.pipeline.in_place:
             maps = tuple(Argument(f"{x}_tiles", "TensorMap", "tensor_map", x, (32, tile.block_n)) for x in "kv")
