@@ -9,7 +9,7 @@ from flashgen.bench.cases import VARIANTS
 from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan
+from flashgen.plan import plan, plan_backward
 from flashgen.render import render
 from flashgen.runtime import nvrtc
 from flashgen.spec import HeadDim, Spec, load
@@ -52,6 +52,22 @@ def test_masks_of_keys_alone_compile(mask, softmax):
     read = {name: how for name, how in tensors.items() if name in mask}
     spec = Spec(head_dim={"qk": 16, "v": 48}, dtype="float16", mask=mask, softmax=softmax, tensors=read)
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(head_dim=128, dtype="bfloat16", mask="causal", backward=True),
+        Spec(head_dim=128, dtype="float16", mask="causal", score="cap * tanh(s / cap)", params={"cap": 20.0}, backward=True),
+        Spec(head_dim=64, dtype="float16", mask="kv_idx == 4", softmax="off_by_one", backward=True),
+    ],
+    ids=["causal", "softcap", "one key"],
+)
+def test_the_backward_of_hopper_keeps_everything_in_registers(spec):
+    """Of its small kernels one may spill a word."""
+    log = nvrtc.compile(render(plan_backward(spec, "sm_90a"))).log
+    spilled = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
+    assert int(spilled["backward"]) == 0, log
 
 
 @settings(max_examples=6)
