@@ -44,6 +44,13 @@ def test_compiles(name, arch):
         assert binary.spill_bytes == 0, binary.log
 
 
+@pytest.mark.parametrize(("head_dim", "deterministic"), [(128, False), (256, True)])
+def test_a_backward_of_mma_sync_keeps_its_sums_in_registers(head_dim, deterministic):
+    chosen = plan_backward(Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", backward=True, deterministic=deterministic), "sm_80")
+    binary = nvrtc.compile(render(chosen))
+    assert binary.spill_bytes <= 64, binary.log
+
+
 @pytest.mark.parametrize("mask", ["kv_idx == 4", "~(kv_idx != 0)", "bit(lens[b], kv_idx)", "document(ids) & (kv_idx == 1)"])
 @pytest.mark.parametrize("softmax", ["off_by_one", "none"])
 def test_masks_of_keys_alone_compile(mask, softmax):

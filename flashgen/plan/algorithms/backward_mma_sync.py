@@ -71,9 +71,8 @@ class BackwardMmaSync(BackwardStrategy):
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
             "sums": 4 * m * qk / _SUM_BYTES,
         }
-        step["one warp"] = (
-            sum(step.values()) * 4 / (warps * draft.workers.blocks)
-        )  # of a scheduler: its products and exponentials follow each other
+        waits = sum(step.values()) - step["sums"]  # of the one warp of a scheduler: its products and exponentials follow each other
+        step["one warp"] = 4 * waits / (warps * draft.workers.blocks)
         alone = known["load_latency"] if draft.pipeline.stages == 1 else 0
         clocks = max(step.values()) + (known["step"] + 2 * known["barrier"] + alone) / draft.workers.blocks
         pairs = problem.seen.key_tiles(m, n)  # a query tile
