@@ -10,6 +10,7 @@ from flashgen.plan.program import Scratch
 from flashgen.spec import Spec
 from flashgen.spec.model import Tensor
 
+_MORE_SHARES, _A_SHARE = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
@@ -86,7 +87,12 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         return plan.count
     rows, heads = (sizes.rows, sizes.kv_heads) if plan.grouped else (sizes.q_len, sizes.heads)
     tiles = -(-rows // plan.block_m) * heads * (sizes.batch if plan.whole_call else 1)
-    return max(1, min(-(-sizes.kv_len // plan.keys), -(-plan.pieces // tiles)))
+    count = -(-plan.pieces // tiles)
+    if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
+        count = min(
+            range(count, count + _MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + _A_SHARE * n
+        )
+    return max(1, min(-(-sizes.kv_len // plan.keys), count))
 
 
 def shape(scratch: Scratch, sizes: Sizes) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     tile_bytes = tile.block_n * (tile.qk_columns + tile.v_columns) * problem.spec.element.bytes
     under_way = draft.workers.blocks * (draft.pipeline.stages - 1) * tile_bytes
     step = {**step, "memory": tile_bytes / min(known["stream"], max(1, under_way) / known["stream_latency"])}
-    exposed = step["one warp"] / 4  # beside the loads: they seldom wait for each other exactly
+    exposed = step["one warp"] / 2 + known["lone_read"] * known["stream_latency"] / max(1, draft.pipeline.stages - 1)
     clocks = max(step.values()) + exposed
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_splits / tile.block_m
     return {**step, "exposed": exposed, "step": clocks, "total": total}

@@ -1,0 +1,116 @@
+"""Keys in shares and rows of a group on a GPU: few queries against many keys, chunks of few heads, lengths on the device, graphs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flashgen
+from flashgen.spec import Spec
+from tests.gpu.judge import cupy, down, judge, poisoned, up
+from tests.plan.agreement import arrays
+
+SLOPES = {"slopes": {"shape": ["hq"], "dtype": "float32"}}
+ALL = {
+    "mask": "causal & window(1500, 0)",
+    "score": "softcap * tanh((s + slopes[h] * (kv_idx - q_idx - kv_len + q_len)) / softcap)",
+    "softmax": {"sink": "slopes[h]"},
+    "params": {"softcap": 30.0},
+    "tensors": SLOPES,
+}
+CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {  # a spec; batch, query heads, key/value heads, queries, keys
+    "token": ({"head_dim": 128, "mask": "causal"}, (2, 32, 8, 1, 3000)),
+    "narrow": ({"head_dim": 64, "mask": "causal", "dtype": "float16"}, (3, 16, 2, 1, 777)),
+    "everything": ({"head_dim": 64, "layout": "bhsd", **ALL}, (2, 8, 2, 5, 2100)),
+    "wide": ({"head_dim": 256, "out_dtype": "float32"}, (2, 8, 2, 3, 1000)),
+    "128 rows": ({"head_dim": 128, "mask": "causal"}, (1, 16, 2, 16, 2000)),
+    "heads of their own": ({"head_dim": 64, "mask": "kv_idx < 200 * (h + 1)"}, (2, 8, 2, 2, 1500)),
+    "latent": ({"head_dim": {"qk": 576, "v": 512}, "mask": "causal"}, (1, 16, 1, 1, 1000)),
+    "chunk": ({"head_dim": 128, "mask": "causal"}, (1, 1, 1, 200, 8300)),
+    "chunk of 64": ({"head_dim": 64, **ALL}, (1, 2, 2, 140, 8200)),
+}
+
+
+def made(name: str, split: str | int) -> tuple[Spec, tuple[Any, Any, Any], dict[str, Any]]:
+    """The spec, q, k, v, and what it reads."""
+    keys, (batch, heads, kv_heads, q_len, kv_len) = CASES[name]
+    spec = Spec(**{"dtype": "bfloat16", "outputs": ["o", "lse"], "split": split, **keys})
+    values = {t.name: np.random.default_rng(1).standard_normal(heads).astype(np.float32) / 20 for t in spec.tensors}
+    return spec, tuple(arrays(spec, batch, heads, kv_heads, q_len, kv_len)), values
+
+
+def called(attn: Any, spec: Spec, qkv: Any, values: dict[str, Any]) -> list[Any]:
+    """The outputs, into poisoned memory."""
+    there = up(*qkv)
+    return down(attn(*there, out=poisoned(spec, there[0]), **dict(zip(values, up(*values.values()), strict=True))))
+
+
+@pytest.mark.parametrize("split", ["invariant", "auto"])
+@pytest.mark.parametrize("name", CASES)
+def test_shares(name: str, split: str) -> None:
+    spec, qkv, values = made(name, split)
+    attn = flashgen.compile(spec)
+    got = called(attn, spec, qkv, values)
+    judge(spec, got, *qkv, **values)
+    assert any(kernel.program.combine for kernel in attn.kernels) or attn.arch.name != "sm_90a"
+
+
+@pytest.mark.parametrize("name", ["token", "chunk of 64"])
+def test_a_number_of_shares_on_the_engine_of_other_architectures(name: str) -> None:
+    spec, qkv, values = made(name, 3)
+    attn = flashgen.compile(spec, "sm_90" if flashgen.compile(spec).arch.name == "sm_90a" else None)
+    judge(spec, called(attn, spec, qkv, values), *qkv, **values)
+
+
+@pytest.mark.parametrize("name", ["token", "chunk"])
+def test_the_same_bits_alone_and_in_company(name: str) -> None:
+    spec, (q, k, v), values = made(name, "invariant")
+    q, k, v = (np.concatenate([x, x[::-1] * x.dtype.type(0.5), x]) for x in (q, k, v))
+    attn = flashgen.compile(spec)
+    together = called(attn, spec, (q, k, v), values)
+    for b in range(len(q)):
+        alone = called(attn, spec, (q[b : b + 1], k[b : b + 1], v[b : b + 1]), values)
+        assert all((x.view(np.uint8) == y[b : b + 1].view(np.uint8)).all() for x, y in zip(alone, together, strict=True))
+
+
+def test_lengths_on_the_device_and_what_lies_behind_them() -> None:
+    spec = Spec(head_dim=128, dtype="bfloat16", mask="causal", cache="contiguous", outputs=["o", "lse"])
+    q, k, v = arrays(spec, 4, 8, 2, 2, 1200)
+    attn = flashgen.compile(spec)
+    for lengths in ([0, 1, 700, 1200], [3, 512, 513, 0]):
+        kv_lens = np.array(lengths, np.int32)
+        for b, n in enumerate(lengths):
+            k[b, n:], v[b, n:] = np.nan, np.nan
+        judge(spec, called(attn, spec, (q, k, v), {"kv_lens": kv_lens}), q, k, v, kv_lens=kv_lens)
+        q, k, v = arrays(spec, 4, 8, 2, 2, 1200, seed=1)
+
+
+def test_graphs_replay_shares() -> None:
+    cp, (spec, qkv, _) = cupy(), made("token", "invariant")
+    attn, stream, there = flashgen.compile(spec), cp.cuda.Stream(non_blocking=True), up(*qkv)
+    out = poisoned(spec, there[0])
+    attn(*there, out=out)  # compiled and loaded before
+    cp.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        attn(*there, out=out)
+        graph = stream.end_capture()
+    for seed in range(3):
+        new = arrays(spec, 2, 32, 8, 1, 3000, seed=seed)
+        for x, y in zip(there, up(*new), strict=True):
+            x.view("uint8")[...] = y.view("uint8")
+        cp.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        judge(spec, down(out), *new)
+
+
+def test_states_merge_on_the_gpu() -> None:
+    rng = np.random.default_rng(0)
+    o = [rng.standard_normal((2, 5, 4, 64)).astype(np.float32) for _ in range(2)]
+    lse = [rng.standard_normal((2, 4, 5)).astype(np.float32) for _ in range(2)]
+    lse[0][0, 0], o[0][0, :, 0] = -np.inf, 0
+    here = flashgen.merge_states(o[0], lse[0], o[1], lse[1])
+    there = flashgen.merge_states(*up(o[0], lse[0], o[1], lse[1]))
+    for x, y in zip(here, down(there), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
