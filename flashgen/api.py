@@ -119,8 +119,8 @@ class Attention:
         shape = f"tile {kernel.tile.text}, {runs}plan {self.program.digest}"
         lines = [f"{self.spec.name} on {self.arch.name}: {self.program.skeleton}, {shape}"]
         lines += [f"  {field}: {reason}" for field, reason in self.program.decision.reasons]
-        for made in self.kernels:
-            binary, shared = made.binary, made.program.attention.smem.bytes
+        for made in (*self.kernels, *self._gpu_backward.kernels.values()):
+            binary, shared = made.binary, made.program.main.smem.bytes
             report = f"{binary.registers} registers, {binary.spill_bytes} bytes spilled, {shared} bytes of shared memory"
             lines.append(f"  compiled: {made.program.skeleton} for {made.source.arch} by {binary.compiler}, {report}")
         return "\n".join([*lines, *(f"  calls: {reason}" for reason in self._gpu.choice.reasons)])
