@@ -17,6 +17,7 @@ from typing import Any
 
 from flashgen.bench import DeviceClock
 from flashgen.bench.timing import measure
+from flashgen.errors import FlashgenError
 from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.runtime import nvrtc
@@ -97,7 +98,7 @@ def row(cell: Cell, chosen: dict[str, Callable[..., Gradients]], repetitions: in
             run = prepare(cell, *arrays)
             run()
             runs[name] = run
-        except (RuntimeError, ImportError, TypeError) as error:
+        except (FlashgenError, RuntimeError, ImportError, TypeError) as error:
             refused += f"  {name}: {str(error).splitlines()[0][:80]}"
     speeds = {name: flops(cell) / timing.ms / 1e9 for name, timing in measure(runs, DeviceClock(), repetitions).items()}
     others = [speed for name, speed in speeds.items() if name != OURS]
