@@ -13,6 +13,7 @@ from flashgen.cli import bench as benching
 from flashgen.cli import build as building
 from flashgen.cli import cache as keeping
 from flashgen.cli import check as checking
+from flashgen.cli import demo as presenting
 from flashgen.cli import doctor as examining
 from flashgen.cli import explain as explaining
 from flashgen.cli import show as showing
@@ -174,6 +175,13 @@ def ladder(
         _print_json(found.to_json())
     else:
         climbing.show(found, paths)
+
+
+@app.command()
+def demo() -> None:
+    """Show flashgen at work, in about a minute: a spec, its kernel, the check, the speed; what this machine lacks is left out."""
+    if not presenting.show(presenting.demo(arches.by_name(_here()))):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flashgen.cli import main
 from flashgen.cli.check import check
 from flashgen.cli.shipped import find, spec_root
 from flashgen.runtime import device
@@ -18,6 +19,16 @@ def test_shipped_specs_pass(name):
     report = check(find(name), None, emulated=False, seeds=1)
     assert device.current().name in report.backend
     assert report.passed, report.to_json()
+
+
+def test_the_demo_leaves_nothing_out(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["flashgen", "demo"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    out = capsys.readouterr().out
+    assert not end.value.code
+    assert "left out" not in out
+    assert re.search(r"flashgen: \d+ TFLOP/s", out)
 
 
 def test_sentence_embeddings(monkeypatch, capsys):
