@@ -196,7 +196,7 @@ def asking(score):
 def drawn():
     found = dict.fromkeys(CORNER_SCORES)
 
-    @settings(phases=[Phase.generate], database=None, max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(phases=[Phase.generate], database=None, max_examples=40, suppress_health_check=list(HealthCheck))
     @given(floats(3))
     def draw(score):
         found[score] = None
