@@ -17,6 +17,7 @@ from flashgen.spec.words import argument
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 MAX_LENGTH = 2**30  # of queries and of keys: small sums of positions then fit 32 bits
 
+Extreme = Callable[..., "Int"]  # of two or more
 Op = Literal["name", "read", "//", "%", "*", "min", "max", "select"]
 
 
@@ -199,6 +200,25 @@ def smallest(*xs: Int) -> Int:
 
 def largest(*xs: Int) -> Int:
     return _extreme("max", max, xs)
+
+
+def operations(smallest: Extreme = smallest, largest: Extreme = largest) -> dict[str, Callable[..., Int]]:
+    """The operators and functions of integers, by name; `//` and `%` are by what is positive. Those that know facts have other extremes.
+
+    >>> str(operations()["abs"](named("q_idx") - 1))
+    'max(-q_idx + 1, q_idx - 1)'
+    """
+    return {
+        "+": lambda x, y: x + y,
+        "-": lambda x, y: x - y,
+        "*": lambda x, y: x * y,
+        "neg": lambda x: -x,
+        "abs": lambda x: largest(x, -x),
+        "min": smallest,
+        "max": largest,
+        "//": lambda x, n: x // n,
+        "%": lambda x, n: x % n,
+    }
 
 
 def _extreme(op: Literal["min", "max"], fold: Callable[[Iterable[int]], int], xs: tuple[Int, ...]) -> Int:

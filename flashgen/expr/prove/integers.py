@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
-from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, largest, named, number, param, select, smallest
+from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
 from flashgen.expr.prove.intervals import Facts, Interval
 from flashgen.expr.prove.names import LANGUAGE
 
@@ -112,17 +112,5 @@ class Integers:
         return named(name)
 
 
-_OPERATIONS: dict[str, Callable[..., Int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "neg": lambda a: -a,
-    "abs": lambda a: largest(a, -a, number(0)),
-    "min": smallest,
-    "max": largest,
-    "//": lambda a, n: a // n,
-    "quotient": lambda a, n: a // n,
-    "%": lambda a, n: a % n,
-    "remainder": lambda a, n: a % n,
-    "wrapped": lambda a, n: a % n,
-}
+_LANGUAGE = operations()
+_OPERATIONS = _LANGUAGE | {"quotient": _LANGUAGE["//"], "remainder": _LANGUAGE["%"], "wrapped": _LANGUAGE["%"]}  # and a kernel's

@@ -160,7 +160,10 @@ class Facts:
             case "select":
                 return min(spans[1][0], spans[2][0]), max(spans[1][1], spans[2][1])
         fold = min if atom.op == "min" else max
-        return fold(low for low, _ in spans), fold(high for _, high in spans)
+        low, high = fold(low for low, _ in spans), fold(high for _, high in spans)
+        if {*atom.args}.isdisjoint(-arg for arg in atom.args):
+            return low, high
+        return (low, min(high, 0)) if atom.op == "min" else (max(low, 0), high)  # of a number and its opposite, as abs is
 
 
 def _needed(xs: Sequence[Int], ys: Sequence[Int], covered: Callable[[Int, Int], bool]) -> list[Int]:

@@ -12,7 +12,7 @@ from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
-from flashgen.expr.prove.affine import Atom, Int, named, of, param, select, substitute
+from flashgen.expr.prove.affine import Atom, Int, named, of, operations, param, select, substitute
 from flashgen.expr.prove.intervals import KEYS, ZERO
 from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.spans import MAX_TEXT, NONE, Combiner, Span, Strip
@@ -35,6 +35,7 @@ class Solver:
         self.combiner, self.facts, self.flags = combiner, combiner.facts, flags
         self.side, self.all = combiner.facts.side, combiner.all
         self.cases = 0
+        self.operations = operations(self.facts.smallest, self.facts.largest)
         self.reads: dict[Int, str] = {}  # at no row or key: what they are called
         self.pairings: list[Pairing] = []
 
@@ -97,26 +98,11 @@ class Solver:
                 return self.bounded(self.operation(op, [self.number(arg) for arg in args]))
 
     def operation(self, op: str, args: list[Int]) -> Int:
-        match op, args:
-            case "+", [x, y]:
-                return x + y
-            case "-", [x, y]:
-                return x - y
-            case "*", [x, y]:
-                return x * y
-            case "neg", [x]:
-                return -x
-            case "abs", [x]:
-                return self.facts.largest(x, -x)
-            case "min", _:
-                return self.facts.smallest(*args)
-            case "max", _:
-                return self.facts.largest(*args)
-            case "//" | "%", [x, n]:
-                if self.facts.extent(n)[0] < 1 or not n.names.isdisjoint(self.side.indices):
-                    raise NoRuleError(f"the divisor {n} is neither a positive number nor a parameter")
-                return x // n if op == "//" else x % n
-        raise NoRuleError(f"{op} is not solved for {self.side.unknown}")
+        if op not in self.operations:
+            raise NoRuleError(f"{op} is not solved for {self.side.unknown}")
+        if op in ("//", "%") and (self.facts.extent(args[1])[0] < 1 or not args[1].names.isdisjoint(self.side.indices)):
+            raise NoRuleError(f"the divisor {args[1]} is neither a positive number nor a parameter")
+        return self.operations[op](*args)
 
     def bounded(self, x: Int) -> Int:
         if len(x.text) > MAX_TEXT:

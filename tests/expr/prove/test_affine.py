@@ -5,7 +5,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgen.expr.prove.affine import Int, grouped, largest, named, select, smallest, substitute
+from flashgen.expr.prove.affine import Int, grouped, largest, named, operations, select, smallest, substitute
 from flashgen.expr.prove.intervals import BLOCK_N, Facts
 from flashgen.expr.tiles.cuda import number
 
@@ -106,3 +106,13 @@ def test_grouped():
     assert [grouped(text) for text in ("a", "a + b", "f(a + b)", "f(a) + g(b)", "(long long)a", "lens[b, h]")] == [
         *("a", "(a + b)", "f(a + b)", "(f(a) + g(b))", "(long long)a", "lens[b, h]")
     ]
+
+
+def test_one_algebra_serves_proofs_and_ranges():
+    """A magnitude is what a range has for it, whoever asks, and is known to be no less than 0."""
+    x, facts = named("q_idx") - named("p.arg_n"), Facts(64, 64)
+    magnitude = operations()["abs"](x)
+    assert magnitude == operations(facts.smallest, facts.largest)["abs"](x) == largest(x, -x)
+    assert facts.nonnegative(magnitude)
+    assert facts.nonnegative(-operations()["min"](x, -x))
+    assert not facts.nonnegative(largest(x, -x - 1))
