@@ -26,7 +26,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
     """
     if not spec.backward:
         raise PlanError("this spec has no backward: write backward: true")
-    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes)
+    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True)
     strategy = serving(BACKWARD_STRATEGIES, request)
     _check(spec)
     expressions = lower(spec)

@@ -30,6 +30,7 @@ class Request:
     arch: Arch
     copy_bytes: int  # that every row is aligned to; 0: arrays as the architecture likes them best
     demand: Demand = WHOLE  # of a call's lengths
+    backward: bool = False  # for gradients
 
     @property
     def mapped(self) -> bool:
@@ -38,7 +39,9 @@ class Request:
 
     @property
     def algorithm(self) -> str:
-        """The name of the loops that the schedule asks for: online, passes, keys_outer, standard."""
+        """The name of the loops: backward; else those that the schedule asks for: online, passes, keys_outer, standard."""
+        if self.backward:
+            return "backward"
         softmax = resolve(self.spec.schedule)
         if softmax.materialize:
             return "standard"

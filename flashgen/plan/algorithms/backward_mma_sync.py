@@ -32,7 +32,7 @@ class BackwardMmaSync(BackwardStrategy):
     costs = "mma_sync"
 
     def serves(self, request: Request) -> str | None:
-        return limits.unserved(request, engine="mma_sync", operand="native")
+        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="backward")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims that no kernel has."""
