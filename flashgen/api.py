@@ -269,7 +269,9 @@ class Attention:
         if self.backend == "emulate":
             from flashgen.emulate import emulate
 
-            made = emulate(chosen, render(chosen), q, k, v, values, blocks=8)  # as many as the emulator spreads over cores
+            made: Mapping[str, Any] = emulate(
+                chosen, render(chosen), q, k, v, values, blocks=8
+            )  # as many as the emulator spreads over cores
         else:
             made = interpret(chosen, q, k, v, values)
         for name, x in outputs.items():

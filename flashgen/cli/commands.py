@@ -15,6 +15,7 @@ from flashgen.cli import cache as keeping
 from flashgen.cli import check as checking
 from flashgen.cli import demo as presenting
 from flashgen.cli import doctor as examining
+from flashgen.cli import emulate as emulating
 from flashgen.cli import explain as explaining
 from flashgen.cli import show as showing
 from flashgen.cli import specs as listing
@@ -114,6 +115,23 @@ def check(
     else:
         checking.table(report)
     if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def emulate(
+    cuda: Annotated[Path, typer.Argument(metavar="KERNEL.cu", help="a self-contained CUDA text, one instruction an asm statement")],
+    launch: Annotated[Path, typer.Option("--launch", metavar="FILE", help="its launch in TOML: docs/emulator.md")],
+    seeds: Annotated[int, typer.Option(min=1, help="in how many orders of events")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Run a hand-written CUDA kernel on the CPU, under the race checker; exit code 1 when a fault is found."""
+    said, ran = emulating.emulate(cuda, launch, seeds)
+    if as_json:
+        _print_json(emulating.to_json(said, ran))
+    else:
+        emulating.report(said, ran)
+    if ran[-1].fault:
         raise typer.Exit(1)
 
 

@@ -3,16 +3,17 @@
 import ctypes
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
 from flashgen.arch import Arch
 from flashgen.emulate import build, report
 from flashgen.emulate.bounds import LaunchBounds
-from flashgen.emulate.memory import Watched
+from flashgen.emulate.memory import Watched, Write
 from flashgen.emulate.report import EmulationFault
 from flashgen.emulate.translate import translate
 from flashgen.errors import BackendError
@@ -20,6 +21,7 @@ from flashgen.errors import BackendError
 if TYPE_CHECKING:
     from flashgen.plan.kernel import Region
 
+MOST_THREADS = 1024  # of a block, or a cluster
 ONE_AT_A_TIME = threading.Lock()  # the machine's state is global to a library
 
 
@@ -39,7 +41,7 @@ class _Launch(ctypes.Structure):
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
         *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
         *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int), ("number", ctypes.c_int)),
-        ("early", ctypes.c_int),
+        *(("early", ctypes.c_int), ("cluster", ctypes.c_int)),
     )
 
 
@@ -67,7 +69,8 @@ class HostKernel:
         self._library.cuda_on_host_params.restype = ctypes.c_size_t
         self._entry = int(self._library.cuda_on_host_entry(entry.encode()))
         assert self._entry >= 0, f"{name} has no kernel {entry}"
-        self._library.cuda_on_host_launch.restype = ctypes.POINTER(_Report)
+        for reporting in (self._library.cuda_on_host_launch, self._library.cuda_on_host_suspect):
+            reporting.restype = ctypes.POINTER(_Report)
         self._library.cuda_on_host_bounds.restype = ctypes.POINTER(ctypes.c_uint * 2)
         self.bounds = LaunchBounds(entry, *self._library.cuda_on_host_bounds(self._entry).contents)
 
@@ -78,50 +81,87 @@ class HostKernel:
         shared_bytes: int,
         params: NDArray[Any],
         seed: int = 0,
-        checks: bool = True,
+        checks: bool | Literal["strict"] = True,
         regions: "Sequence[Region]" = (),
         arrays: Mapping[str, Watched] = MappingProxyType({}),
         number: int = 1,
         arch: Arch | None = None,
         early: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Runs a grid of blocks of `block` threads; `params` is the kernel's one parameter, passed by value. Raises EmulationFault.
 
         Seed 0 lets asynchronous work complete as late as it can, seed 1 as early as it can, others mix. Without `checks` no races are
-        looked for, only broken rules and deadlocks. `regions` name pieces of shared memory in reports. When `arrays` are given, accesses
-        to global memory through instructions must stay inside them, and races on them are looked for; `number` is that of the kernel
-        among those that share them, from 1, in order. `arch` is what the text's promises to its compiler are held against. A kernel
-        that starts `early`, by programmatic dependent launch, touches no array before griddepcontrol.wait.
+        looked for, only broken rules and deadlocks; "strict" ones also ask for a proxy fence between ordinary reads and a copy into the
+        same bytes, as PTX has it, which many kernels that are taken for right leave out. `regions` name pieces of shared memory in
+        reports. When `arrays` are given, accesses to global memory through instructions must stay inside them, and races on them are
+        looked for; `number` is that of the kernel among those that share them, from 1, in order. `arch` is what the text's promises to
+        its compiler are held against. A kernel that starts `early`, by programmatic dependent launch, touches no array before
+        griddepcontrol.wait. `cluster` neighbours along x start together and reach each other's shared memory.
         """
         self.bounds.judge(block, shared_bytes, arch)
         expected = self._library.cuda_on_host_params(self._entry)
         if params.nbytes != expected:
             raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
+        if cluster < 1 or sizes[0] % cluster or (cluster > 1 and -(-block // 128) * 128 * cluster > MOST_THREADS):
+            raise BackendError(
+                f"clusters of {cluster} blocks of {block} threads, in a grid of {sizes[0]} along x: the grid is a multiple of the cluster, "
+                f"and the emulator has {MOST_THREADS} threads for the whole warpgroups of a cluster"
+            )
         named = [_Region(r.name.encode(), r.offset, r.bytes, r.count) for r in regions]
         watched = [
             _Array(name.encode(), x.begin, x.nbytes, x.shadow.ctypes.data if x.shadow.size else None, x.use != "fill", x.use == "constant")
             for name, x in arrays.items()
         ]
         launch = _Launch(
-            *(sizes, (block, 1, 1), shared_bytes, checks, seed, params.ctypes.data),
-            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number, early),
+            *(sizes, (block, 1, 1), shared_bytes, 2 if checks == "strict" else int(checks), seed, params.ctypes.data),
+            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number, early, cluster),
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))
+            for suspect in self._suspects(seed):
+                if report.apart(suspect, self._path, self.name):
+                    raise report.fault(suspect, self._path, self.name, self.text)
             if found:
-                r = found.contents
-                finding = report.Finding(r.what.decode(), r.hint.decode(), r.place, r.other, r.block, r.thread, seed)
-                raise report.fault(finding, self._path, self.name, self.text)
+                raise report.fault(finding_of(found.contents, seed), self._path, self.name, self.text)
             if early and checks and not self._library.cuda_on_host_awaited():
                 raise EmulationFault(
                     f"no thread of {self.bounds.kernel} waits for the kernel ahead: whoever waits for this one takes both to have ended\n"
                     "  look at: griddepcontrol.wait, in every kernel that starts early"
                 )
 
+    def _suspects(self, seed: int) -> Iterator[report.Finding]:
+        """What the last launch did from two places that must be one line of the text."""
+        for i in count():
+            if not (found := self._library.cuda_on_host_suspect(ctypes.c_size_t(i))):
+                return
+            yield finding_of(found.contents, seed)
+
+    def told(self, write: Write | None) -> str:
+        """Who wrote, and the line of the kernel: "block 0, warp 3, kernel.cu:412 in store_tile"; empty for nobody."""
+        if not write:
+            return ""
+        place = int(self._library.cuda_on_host_place(write.place))
+        unit = f"warp {write.agent}" if write.agent < MOST_THREADS // 32 else "an asynchronous unit"
+        chain = report.frames_of(self._path, [place], self.name).get(place)
+        return f"block {write.block}, {unit}" + (f", {self.name}:{chain[0].line} in {chain[0].function}" if chain else "")
+
     def bank_conflicts(self) -> int:
         """Rows of ldmatrix and stmatrix, since the last call, in the same banks as another row of their 8 x 8 matrix: a cycle lost each."""
         return int(self._library.cuda_on_host_bank_conflicts())
+
+
+def finding_of(found: _Report, seed: int) -> report.Finding:
+    return report.Finding(
+        what=found.what.decode(),
+        hint=found.hint.decode(),
+        place=found.place,
+        other=found.other,
+        block=found.block,
+        thread=found.thread,
+        seed=seed,
+    )
 
 
 def cores() -> int:

@@ -3,9 +3,10 @@
 import ctypes
 import functools
 import mmap
+import struct
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,18 @@ LARGE_PAGE = 2 << 20  # bytes
 LARGE = LARGE_PAGE // 4  # bytes of an array from which on touching small pages takes longer than zeroing a large one
 SPARSE = 1 << 30  # bytes of an array from which on it is taken to be touched here and there
 NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python 3.11 does not name: addresses alone, however many
-SHADOW = 32 + 128  # bytes that the checker keeps for 16 of an array; memory that it does not need stays untouched
+GRANULE = 32  # bytes that the checker keeps for 16 of an array, behind all of them again for each word: host/global_shadow.hpp
+SHADOW = GRANULE + 4 * GRANULE  # memory that it does not need stays untouched
+ACCESS = struct.Struct("<iBBHIHH")  # block, agent, launch, bytes, time, place, more: the last write of a granule, then the last read
+APART = 16  # of the read's `more`: its words have accesses of their own
+
+
+class Write(NamedTuple):
+    """A write to an array: the block, who of it, and the number of its place in the kernel."""
+
+    block: int
+    agent: int
+    place: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +49,17 @@ class Watched:
     def __post_init__(self) -> None:
         granules = 0 if self.use in ("constant", "read") else self.nbytes // 16 + 2
         object.__setattr__(self, "shadow", anonymous(granules * SHADOW)[: granules * SHADOW])
+
+    def last_write(self, at: int) -> "Write | None":
+        """The last write to the byte at an address, which is one of the array; None where nobody noted one."""
+        granules = self.nbytes // 16 + 2
+        granule = at // 16 - self.begin // 16
+        if not self.shadow.size:
+            return None
+        *_, more = ACCESS.unpack_from(self.shadow.data, granule * GRANULE + ACCESS.size)
+        place_of = granules * GRANULE + (4 * granule + at // 4 % 4) * GRANULE if more & APART else granule * GRANULE
+        block, agent, launch, _, _, place, _ = ACCESS.unpack_from(self.shadow.data, place_of)
+        return Write(block, agent, place) if launch else None
 
     @property
     def begin(self) -> int:

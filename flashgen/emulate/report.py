@@ -45,16 +45,23 @@ class Finding:
     seed: int
 
 
+def apart(finding: Finding, kernel: Path, name: str) -> bool:
+    """True if the two places of a finding are different lines, as callers see them; False where nobody can tell."""
+    frames = frames_of(kernel, [finding.place, finding.other], name)
+    chains = [[frame.line for frame in frames.get(place, [])] for place in (finding.place, finding.other)]
+    return all(chains) and chains[0] != chains[1]
+
+
 def fault(finding: Finding, kernel: Path, name: str, source: str) -> EmulationFault:
     """The finding with lines of the kernel instead of addresses. `name` and `source` are the CUDA text's."""
-    mentioned = {int(address, 16) for address in re.findall(r"<([0-9a-f]+)>", finding.what)}
+    mentioned = {int(address, 16) for address in re.findall(r"<([0-9a-f]+)>", finding.what + finding.hint)}
     frames = frames_of(kernel, sorted({finding.place, finding.other, *mentioned} - {0}), name)
 
     def mention(match: re.Match[str]) -> str:
         chain = frames.get(int(match[1], 16), [])
         return f"{name}:{chain[0].line} in {chain[0].function}" if chain else "an unknown line"
 
-    what = re.sub(r"<([0-9a-f]+)>", mention, finding.what)
+    what, hint = (re.sub(r"<([0-9a-f]+)>", mention, text) for text in (finding.what, finding.hint))
     who = (
         f"thread {finding.thread} (warp {finding.thread // 32}, lane {finding.thread % 32})"
         if finding.thread >= 0
@@ -67,8 +74,8 @@ def fault(finding: Finding, kernel: Path, name: str, source: str) -> EmulationFa
     lines = [what, f"  --> {where}: block {finding.block}, {who}, seed {finding.seed}", *excerpt(chain, source)]
     if other := frames.get(finding.other):
         lines += [f"  the other side, {name}:{other[0].line}", *excerpt(other, source)]
-    if finding.hint:
-        lines.append(f"  look at: {finding.hint}")
+    if hint:
+        lines.append(f"  look at: {hint}")
     return EmulationFault(what, "\n".join(lines), chain[0].line if chain else 0, finding.block, finding.thread)
 
 

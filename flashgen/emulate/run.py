@@ -39,7 +39,7 @@ def emulate(
     seed: int = 0,
     checks: bool = True,
     blocks: int = 3,
-) -> dict[str, Array]:
+) -> "Emulated":
     """Runs the emitted kernels on the CPU: the outputs of the spec, o [B, Sq, Hq, Dv], the others float32, natural log.
 
     >>> emulate(program, render(program), q, k, v, {"softcap": 30.0}, seed=7)["o"]
@@ -54,7 +54,7 @@ def emulate(
     sizes = sizes_of(program.spec, by_rows(q).shape, by_rows(k).shape, lengths)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     others = _beside_o(program, sizes)
-    outputs = {"o": o, **{name: x for name, (_, x) in others.items()}}
+    outputs = Emulated({"o": o, **{name: x for name, (_, x) in others.items()}})
     if not o.size:
         fill_empty(outputs)
         return outputs
@@ -69,8 +69,9 @@ def emulate(
     inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if sizes.kv_len else {"q": rows["q"]})
     watched = {name: Watched(x, "read") for name, x in inputs.items()}
     watched |= {"counter": Watched(counter), "halves": Watched(halves, "constant")}
-    watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
+    watched |= {name: Watched(x, "fill") for name, x in (*outputs.items(), *scratch.items())}
     launch(program, source, sizes, record, watched, seed, checks, blocks)
+    outputs.remember(compiled(source.text, program.kernels[0].entry, f"{source.name}.cu"), watched)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
         judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
@@ -83,6 +84,24 @@ def _beside_o(program: Program, sizes: Sizes) -> dict[str, tuple[Array, Array]]:
     spec = program.spec
     words = row_words(spec, sizes)
     return {name: guarded(OUTPUTS[name].shape(words), spec.output_element(name).numpy) for name in spec.outputs if name != "o"}
+
+
+class Emulated(dict[str, Array]):
+    """The outputs of a call by name, and who wrote each element."""
+
+    def remember(self, kernel: HostKernel, watched: Mapping[str, Watched]) -> None:
+        self._kernel, self._watched = kernel, watched
+
+    def writer(self, name: str, index: tuple[int, ...]) -> str:
+        """Who wrote an element of an output last, and on which line of the kernel; empty if nobody noted it.
+
+        `index` is of the output as it was returned.
+        """
+        if not hasattr(self, "_kernel"):  # without queries nothing was launched
+            return ""
+        x = self[name]
+        at = x.ctypes.data + sum(i * stride for i, stride in zip(index, x.strides, strict=True))
+        return self._kernel.told(self._watched[name].last_write(at))
 
 
 def launch(

@@ -25,7 +25,7 @@ int main(int, char** arguments) {
   for (unsigned& n : launch.block) n = static_cast<unsigned>(number());
   launch.shared_bytes = static_cast<std::uint32_t>(number());
   launch.seed = number(), launch.number = static_cast<int>(number());
-  launch.checks = 1, launch.cores = 2, launch.params = params.at;
+  launch.checks = launch.cluster = 1, launch.cores = 2, launch.params = params.at;
   std::vector<Array> arrays;
   std::vector<Memory> kept;
   for (auto count = number(); count--;) {

@@ -67,7 +67,7 @@ FAULTS = {
     8: r"race: warp . reads `tile.*, written by the TMA load of `full` with no wait in between(.*\n)+.*a wait for `full`",
     9: "race: warp . reads `tile.*, written by the TMA load of `full`",
     11: r"`full` .*: one arrival more than its count",
-    12: "`empty`.*: overwritten by data",
+    12: "warp 0 writes the bytes of a live mbarrier, at `empty`",
     14: "named barrier 16",
     15: "named barrier 1 with 100 threads",
     16: r"named barrier 1 \(\d+ of \d+ threads arrived\): this thread says",
@@ -105,7 +105,7 @@ def test_faults(fault, seed):
         run(fault, seed)
 
 
-WAITED = r"deadlock.*\n  threads .* wait for setmaxnreg.inc: too few free registers, the launch gave %d a thread"
+WAITED = r"deadlock.*\n  threads .* wait for setmaxnreg.inc to \d+: too few free registers, the launch gave %d a thread"
 TRADES = """  if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 %d;");
   else asm volatile("setmaxnreg.inc.sync.aligned.u32 %d;");"""
 

@@ -12,7 +12,7 @@ namespace cuda_on_host {
 // that one lane has waited says nothing about a copy of a later group, but of the same group's it does, whichever lane issued them.
 class AsyncCopies : public Engine {
  public:
-  AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.size())) {}
+  AsyncCopies(Block& block, SharedMemory& memory) : block_(block), memory_(memory), queues_(static_cast<std::size_t>(block.all())) {}
 
   // Of the running thread. It is judged with its other ones, before the thread does anything else that matters: see settle().
   INLINED void leave(StackTop& top, Place place, std::uint32_t destination, const void* source, int bytes, int source_bytes, bool past_l1) {

@@ -12,69 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "clocks.hpp"
-#include "exchange.hpp"
-#include "fault.hpp"
-#include "fibers.hpp"
-#include "ptx.hpp"
+#include "threads.hpp"
 
 namespace cuda_on_host {
 
-struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
-
-class Block;
-class SharedMemory;
-struct Warp;
-struct Deferred;
-struct Array; struct GlobalGranule;                    // global_shadow.hpp
-
-struct PlainPlace {                                    // of what reads or writes global memory by itself
-  Place place = 0;
-  std::uint16_t number = 0;                            // as PlaceNumbers has it
-  const Array* array = nullptr;                        // where it last did
-  GlobalGranule* shadow = nullptr;                     // of that, as if the first one were that of address 0
-};
-
-struct alignas(64) Thread {
-  Context context;
-  Block* block = nullptr;
-  Warp* warp = nullptr;
-  SharedMemory* memory = nullptr;
-  StackTop* top = nullptr;
-  int id = 0, lane = 0;
-  Place place = 0;                                     // the last twin it called
-  unsigned exchanges = 0;
-  std::uint32_t products_seen = 0, stores_seen = 0;    // how far this very thread has waited for its warpgroup's wgmma, its warp's TMA stores,
-  std::uint32_t copies_seen = 0, kernel_ahead_seen = 0;   // its warp's cp.async, the end of the kernel ahead
-  bool done = false;
-  int registers = 0;                                   // setmaxnreg
-  Wait wait;
-};
-inline Thread& this_thread() { return *THIS_STACK.thread; }
-
-struct Warp {
-  std::uint32_t ready = 0;                             // lanes that can run
-  std::uint32_t paused = 0;                            // lanes that wait for the warp's turn, or have ended theirs
-  std::uint32_t gone = 0;                              // lanes that have returned, or never were: no rendezvous waits for them
-  std::uint32_t priority = 0;
-  Thread* threads = nullptr;                           // by lane
-  Deferred* deferred = nullptr;
-  Clock clock;
-  std::array<Exchange, 2> exchanges;                   // two: a lane may be one rendezvous ahead of the slowest
-};
-
-class Engine {                                         // an asynchronous unit
- public:
-  virtual ~Engine() = default;
-  virtual int ready() const = 0;                       // how many operations could complete now
-  virtual void complete(int which) = 0;
-  virtual Fault unfinished() const = 0;                // what a block must not leave behind; empty if nothing
-  double eagerness = 0;                                // how likely it completes something rather than let a warp go on
-};
-
+// A cluster of blocks, of one as a rule. The threads of each fill whole warpgroups where there are several.
 class Block {
  public:
-  Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stacks& stacks, std::function<void()> kernel);
+  Block(const Shape& shape, std::uint64_t seed, int checks, Stacks& stacks, std::function<void()> kernel);
   // Lets one warp run until it blocks, or one engine complete one operation. False once the block has ended.
   bool step();
   bool paused() const { return paused_ != nullptr; }   // does a warp wait for its turn?
@@ -90,23 +35,40 @@ class Block {
   Place place() const { return running_ ? running_->place : engine_place_; }
   void engine_at(Place place) { engine_place_ = place; }  // where its operation was issued
   Thread& thread() { return *running_; }
-  int number() const { return number_; }
+  int number() const { return shape_.first; }
+  int blocks() const { return shape_.blocks; }
+  int block_of(const Thread& t) const { return shape_.first + t.rank; }
+  int local(const Thread& t) const { return t.id - t.rank * stride_; }   // its number in its block
+  int first_thread(int rank) const { return rank * stride_; }
+  std::string name_of_warp(int warp) const { return name_of("warp", warp, 32); }
+  std::string name_of_warpgroup(int warpgroup) const { return name_of("warpgroup", warpgroup, 128); }
   int warp_index() const { return static_cast<int>(static_cast<unsigned>(running_->id) / 32); }
   Warp& warp() { return *running_->warp; }
   double chance() { return std::uniform_real_distribution<double>()(random_); }   // of the seed, in [0, 1)
   int lane() const { return running_->lane; }
+  const Warp& warp(int index) const { return warps_[static_cast<std::size_t>(index)]; }
   Thread& thread(int id) { return threads_[static_cast<std::size_t>(id)]; }
-  int size() const { return static_cast<int>(threads_.size()); }
+  int size() const { return size_; }                   // threads of one block
+  int all() const { return static_cast<int>(threads_.size()); }   // and of all, with those that fill warpgroups
+  int left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }   // threads that have not returned
   bool checks() const { return checks_; }
+  bool strict() const { return strict_; }              // judge what the written rules forbid, and shipped kernels do
   PlainPlace& plain_place(const void* caller) { return plain_places_[reinterpret_cast<std::uintptr_t>(caller) / 4 % plain_places_.size()]; }
   void add(Engine* engine);
-  void describe_with(std::function<std::string(const Wait&)> describe) { describe_ = std::move(describe); }
+  void describe_with(std::function<std::string(const Thread&)> describe) { describe_ = std::move(describe); }
+  void explain_with(std::function<std::string(const Thread&)> why) { why_ = std::move(why); }
+  void at_return(std::function<void(const Thread&)> returned) { returned_ = std::move(returned); }
+
+  std::vector<std::string> mbarriers;                  // names, by index
 
   // What the running thread knows: its warp's clock, but waits for asynchronous work count for the thread that waited.
   Clock& clock() { return clock(*running_); }
   Clock& clock_of(int lane) { return clock(warp().threads[lane]); }   // of the running warp
   // What it did so far becomes visible to whoever receives the result; what it does from now on does not.
-  void release(Clock& to) { to.join(clock()), tick(); }
+  void release(Clock& to) {
+    warp().released = {warp().clock.time[agent::warp(warp_index())], lane(), running_->place};
+    to.join(clock()), tick();
+  }
   void tick() { ++warp().clock.time[agent::warp(warp_index())]; }
   void acquire(const Clock& other) {
     clock().join(other);
@@ -116,6 +78,7 @@ class Block {
     running_->products_seen = std::max(running_->products_seen, other.time[agent::tensor_core(running_->id / 128)]);
     running_->stores_seen = std::max(running_->stores_seen, other.time[agent::bulk_store(warp_index())]);
     running_->copies_seen = std::max(running_->copies_seen, other.time[agent::copies(warp_index())]), running_->kernel_ahead_seen |= other.time[agent::kernel_ahead];
+    running_->met = std::max(running_->met, other.time[agent::warp(warp_index())] + 1);
   }
 
   template <class Last> void meet(const char* what, Last last);   // returns once all lanes have come; the last one calls `last`; `what` must agree
@@ -131,13 +94,17 @@ class Block {
     c.time[agent::copies(id / 32)] = t.copies_seen, c.time[agent::kernel_ahead] = t.kernel_ahead_seen;
     return c;
   }
+  std::string name_of(const char* what, int index, int threads) const {
+    return shape_.blocks == 1 ? text("%s %d", what, index) : text("%s %d of block %d", what, index % (stride_ / threads), shape_.first + index / (stride_ / threads));
+  }
   bool run_a_warp();
   void run(Warp& warp);
   bool run_an_engine(bool forced);
   Thread& next_lane(Warp& warp);
+  int first_lane(std::uint32_t lanes) const { return seed_ % 4 == 3 ? 31 - std::countl_zero(lanes) : std::countr_zero(lanes); }
   void complete_if_due(Exchange& e);
   void end();
-  std::string waiting() const;
+  std::string waiting() const, advice() const;
   static void enter();
 
   Context scheduler_;
@@ -146,33 +113,43 @@ class Block {
   std::vector<Engine*> engines_;
   std::mt19937_64 random_;
   std::uint64_t seed_;
-  int number_;
-  bool checks_;
+  Shape shape_;
+  int size_, stride_;                                  // stride: from a block's first thread to the next one's
+  std::vector<Dim3> indices_;                          // of the blocks
+  std::vector<int> left_;
+  bool checks_, strict_;
   std::array<PlainPlace, 128> plain_places_{};
   Warp* paused_ = nullptr;
   Thread* running_ = nullptr;
   Place engine_place_ = 0;
   std::function<void()> kernel_;
-  std::function<std::string(const Wait&)> describe_;
+  std::function<std::string(const Thread&)> describe_, why_;
+  std::function<void(const Thread&)> returned_;
   std::unique_ptr<Fault> fault_;
 };
 
-inline thread_local constinit Block* block = nullptr;  // which runs on this core; likewise `shared` and `units`
+inline thread_local constinit Block* block = nullptr;  // which runs on this core
 
 // Seed 0: asynchronous work completes as late as it can. Seed 1: as early as it can. Others: each engine its own way, for what catches
 // a missing wait is a load that is late when a product is early. Warps go by random, changing priorities.
-inline Block::Block(int number, Dim3 size, std::uint64_t seed, bool checks, Stacks& stacks, std::function<void()> kernel)
-    : threads_(size.x * size.y * size.z), warps_((threads_.size() + 31) / 32), random_((seed * 1000003 + static_cast<std::uint64_t>(number)) * 7919 + 1),
-      seed_(seed), number_(number), checks_(checks), kernel_(std::move(kernel)) {
+inline Block::Block(const Shape& shape, std::uint64_t seed, int checks, Stacks& stacks, std::function<void()> kernel)
+    : random_((seed * 1000003 + static_cast<std::uint64_t>(shape.first)) * 7919 + 1), seed_(seed), shape_(shape), size_(static_cast<int>(shape.size.x * shape.size.y * shape.size.z)),
+      stride_(shape.blocks == 1 ? size_ : (size_ + 127) / 128 * 128), left_(static_cast<std::size_t>(shape.blocks), size_), checks_(checks > 0), strict_(checks > 1), kernel_(std::move(kernel)) {
+  threads_ = std::vector<Thread>(static_cast<std::size_t>(shape.blocks * stride_));
+  warps_ = std::vector<Warp>((threads_.size() + 31) / 32);
+  for (unsigned number = static_cast<unsigned>(shape.first), last = number + static_cast<unsigned>(shape.blocks); number < last; ++number)
+    indices_.push_back({number % builtins::gridDim.x, number / builtins::gridDim.x % builtins::gridDim.y, number / builtins::gridDim.x / builtins::gridDim.y});
+  for (Warp& warp : warps_) warp.gone = ~0u;
   for (std::size_t i = 0; i < threads_.size(); ++i) {
-    const unsigned n = static_cast<unsigned>(i);
     Thread& t = threads_[i];
-    t.id = static_cast<int>(i), t.lane = t.id % 32;
+    t.id = static_cast<int>(i), t.lane = t.id % 32, t.rank = t.id / stride_;
     t.block = this, t.warp = &warps_[i / 32];
-    t.top = &stacks.prepare(i, t.context, {&t, {n % size.x, n / size.x % size.y, n / size.x / size.y}}, &Block::enter);
+    const auto n = static_cast<unsigned>(local(t));
+    t.top = &stacks.prepare(i, t.context, {.thread = &t, .index = {n % shape.size.x, n / shape.size.x % shape.size.y, n / shape.size.x / shape.size.y}, .block_index = &indices_[static_cast<std::size_t>(t.rank)]}, &Block::enter);
+    if ((t.done = local(t) >= size_)) continue;
+    t.warp->gone &= ~(1u << t.lane);
     wake(t.id);
   }
-  if (const std::size_t lanes = threads_.size() % 32) warps_.back().gone = ~0u << lanes;
   for (std::size_t i = 0; i < warps_.size(); ++i) {
     warps_[i].threads = &threads_[32 * i];
     warps_[i].priority = static_cast<std::uint32_t>(random_());
@@ -194,14 +171,19 @@ inline bool Block::step() {
 inline void Block::end() {
   for (const Thread& t : threads_)
     if (!t.done)
-      throw Fault{"deadlock: every thread waits and nothing is in flight" + waiting(),
-                  "who should arrive next at these barriers, and is there an iteration, a parity or an empty range that one side skips and the other does not?",
-                  t.place, 0, number_, t.id};
+      throw Fault{"deadlock: every thread waits and nothing is in flight" + waiting(), advice(), t.place, 0, block_of(t), local(t)};
   for (Engine* engine : engines_)
     if (Fault left = engine->unfinished(); checks_ && !left.what.empty()) {
-      left.block = number_;
+      left.block = number();
       throw left;
     }
+}
+
+// For a deadlock. What one wait lacks for a reason that it shows comes first: others wait for those that wait there.
+inline std::string Block::advice() const {
+  for (const Thread& t : threads_)
+    if (const std::string why = t.done ? "" : why_(t); !why.empty()) return why;
+  return "who should arrive next at these barriers, and is there an iteration, a parity or an empty range that one side skips and the other does not?";
 }
 
 inline bool Block::run_a_warp() {
@@ -238,11 +220,11 @@ inline bool Block::run_an_engine(bool forced) {
   return chosen != nullptr;
 }
 
-// A lane that is ready; from now on it is the running one.
+// A lane that is ready; from now on it is the running one. Under some seeds the last one goes first.
 inline Thread& Block::next_lane(Warp& warp) {
-  const int lane = std::countr_zero(warp.ready);
-  warp.ready &= warp.ready - 1;
-  if (warp.ready) prefetch_context(warp.threads[std::countr_zero(warp.ready)].context);   // the one after it
+  const int lane = first_lane(warp.ready);
+  warp.ready &= ~(1u << lane);
+  if (warp.ready) prefetch_context(warp.threads[first_lane(warp.ready)].context);   // the one after it
   return *(running_ = warp.threads + lane);
 }
 
@@ -250,6 +232,8 @@ inline void Block::enter() {
   block->kernel_();
   settle();
   block->running_->done = true;
+  --block->left_[static_cast<std::size_t>(block->running_->rank)];
+  block->returned_(*block->running_);
   block->warp().gone |= 1u << block->lane();
   for (Exchange& e : block->warp().exchanges) block->complete_if_due(e);
   block->block_on({"the end of the block"});
@@ -274,7 +258,7 @@ inline void Block::pause() {
 }
 
 inline void Block::fault(std::string what, std::string hint, Place other) {
-  Fault fault{std::move(what), std::move(hint), place(), other, number_, running_ ? running_->id : -1};
+  Fault fault{std::move(what), std::move(hint), place(), other, running_ ? block_of(*running_) : number(), running_ ? local(*running_) : -1};
   if (!running_) throw fault;                          // raised by an engine, on the scheduler's own stack
   fault_ = std::make_unique<Fault>(std::move(fault));
   for (;;) block_on({"a fault"});
@@ -282,18 +266,22 @@ inline void Block::fault(std::string what, std::string hint, Place other) {
 
 // Lines such as "threads 128-255 wait for parity 0 of `K full[1]` (phase 0, 1 arrival and 0 bytes missing) at <1f3c>".
 inline std::string Block::waiting() const {
-  std::map<std::string, std::vector<int>> by_reason;
-  for (const Thread& t : threads_)
-    if (!t.done) by_reason["wait for " + describe_(t.wait) + text(" at <%x>", t.place)].push_back(t.id);
-  std::string lines;
-  for (const auto& [reason, ids] : by_reason) {
-    std::string who;
-    for (std::size_t i = 0, j; i < ids.size(); i = j) {
-      for (j = i + 1; j < ids.size() && ids[j] == ids[j - 1] + 1; ++j) {}
-      who += (i ? ", " : "") + (j == i + 1 ? text("%d", ids[i]) : text("%d-%d", ids[i], ids[j - 1]));
-    }
-    lines += text("\n  threads %s ", who.c_str()) + reason;
+  std::map<std::string, std::vector<int>> by_reason, returned;
+  for (const Thread& t : threads_) {
+    const std::string of = blocks() == 1 ? "" : text("of block %d ", block_of(t));
+    if (!t.done) by_reason[of + "wait for " + describe_(t) + text(" at <%x>", t.place)].push_back(local(t));
+    else if (local(t) < size_) returned[of + "have returned"].push_back(local(t));
   }
+  std::string lines;
+  for (const auto& all : {by_reason, returned})
+    for (const auto& [reason, ids] : all) {
+      std::string who;
+      for (std::size_t i = 0, j; i < ids.size(); i = j) {
+        for (j = i + 1; j < ids.size() && ids[j] == ids[j - 1] + 1; ++j) {}
+        who += (i ? ", " : "") + (j == i + 1 ? text("%d", ids[i]) : text("%d-%d", ids[i], ids[j - 1]));
+      }
+      lines += text("\n  threads %s ", who.c_str()) + reason;
+    }
   return lines;
 }
 

@@ -47,7 +47,7 @@ inline const TensorMap& checked(const void* pointer, std::uint32_t address, int 
   if (map.magic != TensorMap::kMagic) block->fault("TMA through something that is no tensor map", "the argument that the host should fill with one");
   if (static_cast<int>(map.rank) != coordinates) block->fault(text("TMA with %d coordinates, the map has rank %u", coordinates, map.rank), "the instruction's rank");
   if (address % 128)
-    block->fault("TMA at " + name_of(static_cast<std::int64_t>(address) - SharedMemory::kBase) + ": not 128-byte aligned", "the offset of the region, or of the column block in it");
+    block->fault("TMA at " + this_thread().memory->where(static_cast<std::int64_t>(address) - SharedMemory::kBase) + ": not 128-byte aligned", "the offset of the region, or of the column block in it");
   return map;
 }
 
@@ -64,14 +64,16 @@ inline const Array* array_of(const TensorMap& map) { return array_at(reinterpret
 // A load may land at any time from its issue on: its box turns to NaN at once, its data arrive when the scheduler says.
 class BulkLoads : public Engine {
  public:
-  explicit BulkLoads(Mbarriers& mbarriers) : mbarriers_(mbarriers) {}
+  BulkLoads(Mbarriers& mbarriers, SharedMemory& memory) : mbarriers_(mbarriers), memory_(memory) {}
 
+  // Into this block's memory, perhaps by a thread of another one.
   void issue(std::uint32_t destination, const TensorMap& map, const Coordinates& at, std::uint32_t mbarrier) {
     Load load{map, destination, mbarrier, at, block->clock(), block->chance(), block->place()};
     const int agent = mbarriers_.issue(mbarrier, load.clock);
     const Array* array = array_of(map);
     const GlobalUse reads(*block, Access::copy, agent, load.clock);
-    const SharedMemory::Writes use(*shared, agent, load.clock, SharedMemory::Proxy::async);
+    SharedMemory::Writes use(memory_, agent, block->clock(), SharedMemory::Proxy::async);
+    use.at(load.clock.time[static_cast<std::size_t>(agent)]);
     for_each_chunk(map, destination, at, [&](std::uint32_t address, const unsigned char* global, int valid) {
       if (array && valid > 0) reads.note(*array, reinterpret_cast<std::uintptr_t>(global), static_cast<std::size_t>(valid));
       std::memset(use.write(address), 0xFF, 16);
@@ -86,11 +88,12 @@ class BulkLoads : public Engine {
     const Load load = pending_.front();
     pending_.erase(pending_.begin());
     block->engine_at(load.place);
-    for_each_chunk(load.map, load.destination, load.at, [&, &memory = *shared](std::uint32_t address, const unsigned char* global, int valid) {
-      unsigned char* chunk = memory.poke(address);
+    for_each_chunk(load.map, load.destination, load.at, [&](std::uint32_t address, const unsigned char* global, int valid) {
+      unsigned char* chunk = memory_.poke(address);
       if (valid < 16) std::memset(chunk, 0, 16);       // outside the tensor: zeros
       if (valid > 0) std::memcpy(chunk, global, static_cast<std::size_t>(valid));
     });
+    if (!block->left(memory_.rank())) block->fault("a copy lands in " + memory_.where(load.destination - SharedMemory::kBase) + ", whose block has returned", "a wait for the copy's barrier by that block");
     mbarriers_.complete(load.mbarrier, load.map.bytes(), load.clock);
   }
   Fault unfinished() const override {
@@ -108,16 +111,21 @@ class BulkLoads : public Engine {
     Place place;
   };
   Mbarriers& mbarriers_;
+  SharedMemory& memory_;
   std::vector<Load> pending_;
 };
 
 // A store reads shared memory late, and writes global memory later still. Groups are per thread.
 class BulkStores : public Engine {
  public:
+  explicit BulkStores(SharedMemory& memory) : memory_(memory) {}
+
   void issue(const TensorMap& map, std::uint32_t source, const Coordinates& at, bool add) {
     const Thread& t = block->thread();
     if (std::any_of(at.begin(), at.end(), [](int coordinate) { return coordinate < 0; }))   // an illegal instruction on an H100, where loads may begin outside
       block->fault("a TMA store at a negative coordinate", "the first row and column of the box: a store may end outside the tensor, not begin before it");
+    if (at[0] * static_cast<std::int64_t>(map.element_bytes) % 16)   // likewise
+      block->fault(text("a TMA store at column %d of %u-byte elements: not a multiple of 16 bytes", at[0], map.element_bytes), "the first column of the box; ordinary stores for the rest");
     const int agent = agent::bulk_store(t.id / 32);
     Store store{map, source, t.id, -1, at, block->clock(), ++issued_[agent], block->place(), {}, add, false, false};
     store.clock.time[agent] = store.time;
@@ -183,11 +191,11 @@ class BulkStores : public Engine {
   }
   int waited(int thread) const { const auto it = waited_.find(thread); return it == waited_.end() ? 0 : it->second; }
 
-  static void read(Store& s) {
+  void read(Store& s) const {
     const int agent = agent::bulk_store(s.thread / 32);
     for_each_chunk(s.map, s.source, s.at, [&](std::uint32_t address, unsigned char*, int valid) {
       if (valid <= 0) return;                          // outside the tensor: dropped, so whatever lies there may
-      const unsigned char* chunk = shared->read(address, 16, agent, s.clock, SharedMemory::Proxy::async);
+      const unsigned char* chunk = memory_.read(address, 16, agent, s.clock, SharedMemory::Proxy::async);
       s.data.insert(s.data.end(), chunk, chunk + 16);
     });
     s.read = true;
@@ -208,6 +216,7 @@ class BulkStores : public Engine {
     s.written = true;
   }
 
+  SharedMemory& memory_;
   std::vector<Store> stores_;
   std::map<int, int> groups_, waited_;
   std::map<int, std::uint32_t> issued_;

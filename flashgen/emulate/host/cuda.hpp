@@ -44,7 +44,7 @@ struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 #define threadIdx (THIS_STACK.index)
-extern thread_local constinit Dim3 blockIdx;           // of the block that runs on this core
+#define blockIdx (*THIS_STACK.block_index)
 extern Dim3 blockDim, gridDim;
 
 std::size_t __cvta_generic_to_shared(const SharedArray&);

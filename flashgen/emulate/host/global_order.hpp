@@ -33,18 +33,24 @@ inline std::unordered_map<const void*, Knowledge> handed_on;   // by the address
 // A block's side of it. Its warps' clocks count, under agent::others, how much of `learned_` they may rely on.
 class GlobalOrder {
  public:
-  void fence() {
+  void fence() { acquire(), release(); }
+  void acquire() {                                     // what the running warp's atomics have observed, it may rely on
     if (Knowledge& observed = observed_[static_cast<std::size_t>(block->warp_index())]; !observed.empty()) {
       learned_.push_back(learned_.back());
       learned_.back().join(std::exchange(observed, {}));
       block->clock().time[agent::others] = static_cast<std::uint32_t>(learned_.size() - 1);
     }
+  }
+  void release() {                                     // what the running warp knows, its atomics may hand on
     block->release(fenced_);
     ++fences_;
   }
-  // Hands on what the warp knows now and somebody has fenced: of the writing threads, before the barrier, or of this one after it.
-  void atomic(const void* address) {
+  void atomic(const void* address) { observe(address), hand_on(address); }
+  void observe(const void* address) {
     if (const auto it = handed_on.find(address); it != handed_on.end()) observed_[static_cast<std::size_t>(block->warp_index())].join(it->second);
+  }
+  // Hands on what the warp knows now and somebody has fenced: of the writing threads, before the barrier, or of this one after it.
+  void hand_on(const void* address) {
     if (!fences_) return;
     const auto known = std::make_shared<Clock>(block->clock());
     for (std::size_t i = 0; i < kAgents; ++i) known->time[i] = std::min(known->time[i], fenced_.time[i]);

@@ -23,15 +23,25 @@ struct Launch {                                        // machine.py fills it
   const Array* arrays;
   int region_count, array_count, cores, number;        // number: of the kernel in its call, from 1
   int early;                                           // may it start before the kernel ahead of it has ended?
+  int cluster;                                         // blocks of one
 };
 
-// A block on a multiprocessor, with everything it owns.
+// A block on a multiprocessor, or a cluster of them, with everything it owns.
 class Resident {
  public:
   Resident(const Launch& launch, unsigned number, Stacks& stacks, std::function<void()> kernel)
-      : index_{number % launch.grid[0], number / launch.grid[0] % launch.grid[1], number / launch.grid[0] / launch.grid[1]},
-        threads_(static_cast<int>(number), builtins::blockDim, launch.seed, launch.checks != 0, stacks, std::move(kernel)),
-        memory_(threads_, launch.shared_bytes), units_(threads_, memory_) {}
+      : threads_({static_cast<int>(number) * launch.cluster, launch.cluster, builtins::blockDim}, launch.seed, launch.checks, stacks, std::move(kernel)) {
+    for (int rank = 0; rank < launch.cluster; ++rank) {
+      memories_.push_back(std::make_unique<SharedMemory>(threads_, rank, launch.shared_bytes));
+      units_.push_back(std::make_unique<Units>(threads_, *memories_.back(), barrier_, units_));
+    }
+    threads_.describe_with([this](const Thread& t) { return units_[static_cast<std::size_t>(t.rank)]->describe(t); });
+    threads_.explain_with([this](const Thread& t) { return units_[static_cast<std::size_t>(t.rank)]->why(t); });
+    threads_.at_return([this](const Thread& t) {
+      if (units_.size() > 1) barrier_.returned(t);
+      if (!threads_.left(t.rank)) units_[static_cast<std::size_t>(t.rank)]->end();
+    });
+  }
 
   // Runs until it ends, or has to wait for its turn: then true.
   bool advance() {
@@ -43,22 +53,19 @@ class Resident {
   void take_turn() { enter(), threads_.take_turn(); }
 
  private:
-  void enter() {
-    builtins::blockIdx = index_;
-    block = &threads_, shared = &memory_, units = &units_, order = &order_;
-  }
+  void enter() { block = &threads_, order = &order_; }
 
-  Dim3 index_;
   Block threads_;
-  SharedMemory memory_;
-  Units units_;
+  ClusterBarrier barrier_;
+  std::vector<std::unique_ptr<SharedMemory>> memories_;   // by block
+  std::vector<std::unique_ptr<Units>> units_;
   GlobalOrder order_;
 };
 
 class Grid {
  public:
   Grid(const Launch& launch, void (*kernel)(const void*))
-      : launch_(launch), kernel_([=, params = launch.params] { kernel(params); }), blocks_(launch.grid[0] * launch.grid[1] * launch.grid[2]),
+      : launch_(launch), kernel_([=, params = launch.params] { kernel(params); }), blocks_(launch.grid[0] * launch.grid[1] * launch.grid[2] / static_cast<unsigned>(launch.cluster)),
         cores_(std::clamp(launch.cores, 1, kSlots)), random_(launch.seed * 69069 + 3), round_over_(cores_, Planner{this}) {
     for (unsigned i = 0; i < kSlots; ++i) slots_[i].next = i;
   }
@@ -149,7 +156,7 @@ class Grid {
 
   const Launch& launch_;
   std::function<void()> kernel_;
-  unsigned blocks_;
+  unsigned blocks_;                                    // or clusters
   int cores_;
   std::mt19937_64 random_;
   std::array<Slot, kSlots> slots_;

@@ -5,7 +5,6 @@
 
 namespace cuda_on_host {
 
-thread_local constinit Dim3 builtins::blockIdx{};
 Dim3 builtins::blockDim, builtins::gridDim;
 
 void settle() {
@@ -53,7 +52,13 @@ void builtins::__syncwarp(unsigned mask) {
   whole_warp(mask, "__syncwarp");
   Thread& t = block->thread();
   struct Seen { std::uint32_t products, stores, copies, kernel_ahead; };
-  const auto all = block->exchange("__syncwarp", Seen{t.products_seen, t.stores_seen, t.copies_seen, t.kernel_ahead_seen});
+  const Seen mine{t.products_seen, t.stores_seen, t.copies_seen, t.kernel_ahead_seen};
+  const Left<Seen> all(t.warp->exchanges[t.exchanges & 1]);
+  block->exchange("__syncwarp", mine, [](const Left<Seen>&) {
+    block->tick();
+    block->warp().met = block->warp().clock.time[agent::warp(block->warp_index())];
+  });
+  t.met = std::max(t.met, t.warp->met);
   for (int i = 0; i < 32; ++i) {
     const auto [products, stores, copies, kernel_ahead] = all[i];
     t.products_seen = std::max(t.products_seen, products);
@@ -67,6 +72,7 @@ void builtins::__syncthreads() { HERE, THIS_STACK.units->named.sync(0, (block->s
 namespace ptx {
 
 void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count) { HERE, THIS_STACK.units->mbarriers.init(barrier, count); }
+void mbarrier_inval_shared_cta_b64(std::uint32_t barrier) { HERE, THIS_STACK.units->mbarriers.invalidate(barrier); }
 void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier) { HERE, THIS_STACK.units->mbarriers.arrive(barrier); }
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes) {
   HERE;
@@ -87,22 +93,23 @@ void griddepcontrol_wait() {
 void bar_sync(int id, int threads) { HERE, THIS_STACK.units->named.sync(id, threads); }
 void bar_arrive(int id, int threads) { HERE, THIS_STACK.units->named.arrive(id, threads); }
 
-static Coordinates coordinates(const int* at, int rank) {
-  Coordinates all{};
-  std::copy_n(at, rank, all.begin());
-  return all;
-}
+#include "cluster_twins.hpp"
 void load_box(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier) {
-  HERE, THIS_STACK.units->loads.issue(destination, checked(map, destination, rank), coordinates(at, rank), mbarrier);
+  HERE;
+  const TensorMap& box = checked(map, destination, rank);
+  owner_of(destination, mbarrier).loads.issue(within(destination), box, coordinates(at, rank), within(mbarrier));
 }
 void store_box(const void* map, const int* at, int rank, std::uint32_t source) {
   HERE, THIS_STACK.units->stores.issue(checked(map, source, rank), source, coordinates(at, rank), false);
 }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier) {
-  HERE, THIS_STACK.units->loads.issue(destination, plain(source, destination, bytes), {}, mbarrier);
+  HERE, owner_of(destination, mbarrier).loads.issue(within(destination), plain(source, destination, bytes), {}, within(mbarrier));
 }
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes) {
   HERE, THIS_STACK.units->stores.issue(plain(destination, source, bytes), source, {}, true);
+}
+void cp_async_bulk_global_shared_cta_bulk_group(void* destination, std::uint32_t source, int bytes) {
+  HERE, THIS_STACK.units->stores.issue(plain(destination, source, bytes), source, {}, false);
 }
 void cp_async_bulk_commit_group() { HERE, THIS_STACK.units->stores.commit(); }
 void cp_async_bulk_wait_group_read(int newest) { HERE, THIS_STACK.units->stores.wait(newest, true); }
@@ -240,6 +247,7 @@ struct Report {                                        // machine.py reads it
   Place place, other;
   int block, thread;
 };
+static Report report_of(const Fault& fault) { return {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread}; }
 
 }  // namespace cuda_on_host
 
@@ -257,6 +265,7 @@ EXPORTED std::size_t cuda_on_host_params(int entry) { return cuda_on_host::entri
 EXPORTED int cuda_on_host_awaited() { return cuda_on_host::kernel_ahead_awaited; }   // the kernel ahead, by any thread of the last launch
 EXPORTED int cuda_on_host_bank_conflicts() { return cuda_on_host::bank_conflicts.exchange(0); }
 
+EXPORTED cuda_on_host::Place cuda_on_host_place(int number) { return cuda_on_host::PlaceNumbers::place(static_cast<std::uint16_t>(number)); }
 // Runs a grid of an entry. Returns what went wrong, or null.
 EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_on_host::Launch* launch) {
   using namespace cuda_on_host;
@@ -273,8 +282,17 @@ EXPORTED const cuda_on_host::Report* cuda_on_host_launch(int entry, const cuda_o
   starts_early = launch->early != 0, kernel_ahead_awaited = false;
   launch_number = static_cast<std::uint8_t>(launch->number);
   handed_on.clear();
+  suspects.clear();
   fault = Grid(*launch, entries[entry].thread).run();
   if (fault.what.empty()) return nullptr;
-  report = {fault.what.c_str(), fault.hint.c_str(), fault.place, fault.other, fault.block, fault.thread};
+  report = report_of(fault);
   return &report;
+}
+// What the last launch did from two places that must be one line: the number `i` of it, null past the last one.
+EXPORTED const cuda_on_host::Report* cuda_on_host_suspect(std::size_t i) {
+  using namespace cuda_on_host;
+  static Report report;
+  const Fault* const suspect = suspects.at(i);
+  if (suspect) report = report_of(*suspect);
+  return suspect ? &report : nullptr;
 }

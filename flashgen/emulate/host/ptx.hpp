@@ -39,6 +39,7 @@ INLINED void setp_ne_b32(bool& p, int a, int b) { p = a != b; }
 
 // --- mbarriers and named barriers
 void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count);
+void mbarrier_inval_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity);
@@ -50,6 +51,7 @@ void bar_arrive(int id, int threads);
 
 // --- bulk copies
 void load_box(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier);
+void load_box_for_all(std::uint32_t destination, const void* map, const int* at, int rank, std::uint32_t mbarrier, std::uint16_t mask);   // of a cluster
 void store_box(const void* map, const int* at, int rank, std::uint32_t source);
 #define BULK_TENSOR(RANK)                                                                                                          \
   INLINED void cp_async_bulk_tensor_##RANK##d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(                               \
@@ -59,6 +61,10 @@ void store_box(const void* map, const int* at, int rank, std::uint32_t source);
   INLINED void cp_async_bulk_tensor_##RANK##d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(                 \
       std::uint32_t destination, const void* map, Values<int, RANK> at, std::uint32_t mbarrier, std::uint64_t) {                   \
     load_box(destination, map, at.v, RANK, mbarrier);                                                                              \
+  }                                                                                                                                \
+  INLINED void cp_async_bulk_tensor_##RANK##d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_multicast_cluster(              \
+      std::uint32_t destination, const void* map, Values<int, RANK> at, std::uint32_t mbarrier, std::uint16_t mask) {              \
+    load_box_for_all(destination, map, at.v, RANK, mbarrier, mask);                                                                \
   }                                                                                                                                \
   INLINED void cp_async_bulk_tensor_##RANK##d_global_shared_cta_tile_bulk_group(const void* map, Values<int, RANK> at, std::uint32_t source) { \
     store_box(map, at.v, RANK, source);                                                                                            \
@@ -73,6 +79,8 @@ BULK_TENSOR(4)   // cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_
 BULK_TENSOR(5)   // cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes, cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group, each also _L2_cache_hint
 #undef BULK_TENSOR
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(std::uint32_t destination, const void* source, int bytes, std::uint32_t mbarrier);
+void cp_async_bulk_global_shared_cta_bulk_group(void* destination, std::uint32_t source, int bytes);
+void cp_async_bulk_shared_cluster_shared_cta_mbarrier_complete_tx_bytes(std::uint32_t destination, std::uint32_t source, int bytes, std::uint32_t mbarrier);
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void* destination, std::uint32_t source, int bytes);
 INLINED void createpolicy_fractional_L2_evict_first_b64(unsigned long long& x, double) { x = 0; }   // only speed depends on it
 void cp_async_bulk_commit_group();
@@ -80,6 +88,23 @@ void cp_async_bulk_wait_group_read(int newest);
 void cp_async_bulk_wait_group(int newest);
 void fence_proxy_async_shared_cta();
 INLINED void prefetch_tensormap(const void*) {}
+
+// --- clusters: addresses of the cluster's window come from mapa
+std::uint32_t cluster_ctarank();
+std::uint32_t cluster_nctarank();
+void mapa_shared_cluster_u32(std::uint32_t& there, std::uint32_t address, std::uint32_t rank);
+void barrier_cluster_arrive_release_aligned();
+void barrier_cluster_arrive_relaxed_aligned();
+void barrier_cluster_wait_acquire_aligned();
+void mbarrier_arrive_release_cluster_shared_cluster_b64(std::uint32_t barrier);
+void mbarrier_arrive_expect_tx_release_cluster_shared_cluster_b64(std::uint32_t barrier, int bytes);
+void store_cluster(std::uint32_t address, const void* value, std::uint32_t bytes);
+void load_cluster(std::uint32_t address, void* value, std::uint32_t bytes);
+void store_async(std::uint32_t address, const void* value, std::uint32_t bytes, std::uint32_t mbarrier);
+INLINED void st_shared_cluster_u32(std::uint32_t at, std::uint32_t x) { store_cluster(at, &x, sizeof x); }
+INLINED void ld_shared_cluster_u32(std::uint32_t& x, std::uint32_t at) { load_cluster(at, &x, sizeof x); }
+INLINED void st_async_shared_cluster_mbarrier_complete_tx_bytes_u32(std::uint32_t at, std::uint32_t x, std::uint32_t mbarrier) { store_async(at, &x, sizeof x, mbarrier); }
+INLINED void st_async_shared_cluster_mbarrier_complete_tx_bytes_v4_u32(std::uint32_t at, Values<std::uint32_t, 4> x, std::uint32_t mbarrier) { store_async(at, &x, sizeof x, mbarrier); }
 
 // --- wgmma
 void wgmma_fence_sync_aligned();
@@ -204,11 +229,27 @@ MEMORY(b32, std::uint32_t)
 MEMORY(s32, std::int32_t)
 MEMORY(f32, float)
 #undef MEMORY
+// Words that blocks signal each other with. Order needs release and acquire, at the scope of the device.
+void store_word(std::uint32_t* address, std::uint32_t value, bool orders);
+std::uint32_t load_word(const std::uint32_t* address, bool orders);
+#define WORD(TYPE, C)                                                                                                                        \
+  INLINED void st_release_gpu_global_##TYPE(void* at, C x) { store_word(static_cast<std::uint32_t*>(at), static_cast<std::uint32_t>(x), true); }                  \
+  INLINED void st_release_cta_global_##TYPE(void* at, C x) { store_word(static_cast<std::uint32_t*>(at), static_cast<std::uint32_t>(x), false); }                 \
+  INLINED void st_relaxed_gpu_global_##TYPE(void* at, C x) { store_word(static_cast<std::uint32_t*>(at), static_cast<std::uint32_t>(x), false); }                 \
+  INLINED void st_volatile_global_##TYPE(void* at, C x) { store_word(static_cast<std::uint32_t*>(at), static_cast<std::uint32_t>(x), false); }                    \
+  INLINED void ld_acquire_gpu_global_##TYPE(C& x, const void* at) { x = static_cast<C>(load_word(static_cast<const std::uint32_t*>(at), true)); }      \
+  INLINED void ld_acquire_cta_global_##TYPE(C& x, const void* at) { x = static_cast<C>(load_word(static_cast<const std::uint32_t*>(at), false)); }     \
+  INLINED void ld_relaxed_gpu_global_##TYPE(C& x, const void* at) { x = static_cast<C>(load_word(static_cast<const std::uint32_t*>(at), false)); }     \
+  INLINED void ld_volatile_global_##TYPE(C& x, const void* at) { x = static_cast<C>(load_word(static_cast<const std::uint32_t*>(at), false)); }
+WORD(u32, std::uint32_t)   // st_release_gpu_global_u32, ld_acquire_gpu_global_u32 and so on
+WORD(s32, std::int32_t)
+WORD(b32, std::uint32_t)
+#undef WORD
 INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { builtins::atomicAdd(Pointer(address), value); }
 INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(Pointer(address + i), values.v[i]); }
 
 // --- numbers
-INLINED std::uint32_t smid() { return builtins::blockIdx.x; }   // as if each block had a multiprocessor of its own
+INLINED std::uint32_t smid() { return blockIdx.x; }   // as if each block had a multiprocessor of its own
 INLINED void mov_u32(std::uint32_t& d, std::uint32_t a) { d = a; }
 INLINED void mul_wide_s32(long long& d, int a, int b) { d = static_cast<long long>(a) * b; }
 INLINED void mul_wide_u32(unsigned long long& d, unsigned a, unsigned b) { d = static_cast<unsigned long long>(a) * b; }

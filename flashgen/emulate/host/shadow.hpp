@@ -17,10 +17,11 @@ struct Touch {
   std::uint32_t time;
   std::int16_t agent;
   std::uint8_t words;                                  // a bit for each 4 bytes of the granule; of a read 0: none
-  std::uint8_t lane;                                   // of a warp's, that wrote
+  std::uint8_t lane;                                   // of a warp's
   Place place;
   bool is_of(std::int16_t who, std::uint8_t which) const { return agent == who && words == which; }
 };
+constexpr std::uint8_t kNoLane = 255;                  // none, or several
 constexpr int kReaders = 8;                            // agents whose numbers differ in the last bits alone
 constexpr std::uint8_t kNobody = agent::others / kReaders;
 struct alignas(64) Granule {                           // a cache line

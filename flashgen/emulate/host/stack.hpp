@@ -15,12 +15,13 @@ struct StackTop {
   static constexpr std::size_t kBytes = STACK_BYTES;    // of a stack, where it is aligned, too: build.py
   Thread* thread;
   Dim3 index;
-  int lane = 0;
+  std::int32_t lane = 0;
+  const Dim3* block_index = nullptr;
   Deferred* deferred = nullptr;                        // its warp's
   Step* step = nullptr;                                // of `deferred`: what it does next
   Units* units = nullptr;                              // its block's
-  int runs = 0, loads = 0;                             // that it is in; that it has left there
-  int copies = 0;                                      // by cp.async, that it has left
+  std::int16_t runs = 0, loads = 0;                    // that it is in; that it has left there
+  std::int16_t copies = 0;                             // by cp.async, that it has left
 };
 static_assert(sizeof(StackTop) <= 64);
 

@@ -43,6 +43,9 @@ struct Descriptor {
     static constexpr std::array<std::uint32_t, 4> kRowBytes = {16, 128, 64, 32};
     row_bytes = kRowBytes[bits >> 62];
     if (bits >> 49 & 7) not_modelled("wgmma descriptor with a base offset");
+    if (start >> 7 & (row_bytes / 16 - 1))
+      block->fault(text("wgmma: a descriptor of %u-byte swizzle starts at shared address %#x, inside of a pattern of %u bytes", row_bytes, start, row_bytes * 8),
+                   "the offset of the operand: a multiple of the pattern, plus steps along the dense direction within a row");
   }
   // Address of the 16-byte chunk that holds 8 elements: `line` runs along the strided direction, `chunk` along the dense one.
   std::uint32_t k_major(int mn, int chunk) const {     // dense along k: two chunks a row

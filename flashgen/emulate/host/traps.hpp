@@ -25,7 +25,7 @@ inline void on_trap(int, siginfo_t* info, void* context) {
 
 inline Fault trap_fault() {
   const bool thread = block && block->running();
-  Fault fault{"", "", thread ? place_of(reinterpret_cast<const void*>(trap_at)) + 1 : block->place(), 0, block->number(), thread ? block->thread().id : -1};
+  Fault fault{"", "", thread ? place_of(reinterpret_cast<const void*>(trap_at)) + 1 : block->place(), 0, thread ? block->block_of(block->thread()) : block->number(), thread ? block->local(block->thread()) : -1};
   if (trap_info.si_signo == SIGILL || trap_info.si_signo == SIGTRAP) {
     fault.what = "the compiler found that this cannot happen";
     fault.hint = "what C++ leaves undefined: an end of a function without return, an access of another type";

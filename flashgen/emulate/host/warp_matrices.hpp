@@ -30,24 +30,30 @@ inline bool know_alike(const Warp& warp) {
   const Thread& first = *warp.threads;
   bool alike = true;
   for (const Thread* t = warp.threads; t < warp.threads + 32; ++t)
-    alike &= t->products_seen == first.products_seen && t->stores_seen == first.stores_seen && t->copies_seen == first.copies_seen;
+    alike &= t->products_seen == first.products_seen && t->stores_seen == first.stores_seen && t->copies_seen == first.copies_seen && t->met == first.met;
   return alike;
 }
 
 // Of an ldmatrix whose lanes have not waited for the same: eight rows, of lane `lane` and the next.
 [[gnu::noinline]] inline void read_each(void* to, const std::uint32_t* addresses, int lane) {
   Block& block = *this_thread().block;
-  for (int r = 0; r < 8; ++r)
-    std::memcpy(static_cast<char*>(to) + 16 * r, this_thread().memory->read(addresses[r], 16, agent::warp(block.warp_index()), block.clock_of(lane + r), SharedMemory::Proxy::generic), 16);
+  for (int r = 0; r < 8; ++r) {
+    SharedMemory::Reads reads(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(lane + r), SharedMemory::Proxy::generic);
+    reads.by(block.warp().threads[lane + r]);
+    std::memcpy(static_cast<char*>(to) + 16 * r, reads.read(addresses[r]), 16);
+  }
 }
 // The rows of some matrices, 16 bytes each; their addresses by lane, lane 8 * j + r that of row r of matrix j.
 [[gnu::noinline]] inline void read_matrices(Matrix* to, int count, const std::uint32_t* addresses, bool alike) {
   Block& block = *this_thread().block;
-  const SharedMemory::Reads first(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(0), SharedMemory::Proxy::generic);
+  SharedMemory::Reads first(*this_thread().memory, agent::warp(block.warp_index()), block.clock_of(0), SharedMemory::Proxy::generic);
   for (int j = 0; j < count; ++j) {
     const std::uint32_t* const rows = addresses + 8 * j;
     check_rows(rows, 8, "ldmatrix");
-    for (int r = 0; alike && r < 8; ++r) std::memcpy(&to[j].rows[r], first.read(rows[r]), 16);
+    for (int r = 0; alike && r < 8; ++r) {
+      first.by(block.warp().threads[8 * j + r]);
+      std::memcpy(&to[j].rows[r], first.read(rows[r]), 16);
+    }
     if (!alike) read_each(to[j].rows, rows, 8 * j);
     count_conflicts(rows);
   }
@@ -123,7 +129,7 @@ void ptx::store_matrices(std::uint32_t row_address, Values<std::uint32_t, N> mat
   }
   for (int j = 0; j < N; ++j) {
     const std::uint32_t at = rows[8 * j + row] + static_cast<std::uint32_t>(column) * 2;
-    std::memcpy(shared->write(at, 4, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), &matrices.v[j], 4);
+    std::memcpy(this_thread().memory->write(at, 4, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), &matrices.v[j], 4);
   }
 }
 
