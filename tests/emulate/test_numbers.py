@@ -67,7 +67,7 @@ def test_who_wrote_an_element_last():
     who = found.writer("o", (0, 69, 1, 5))
     line = int(who.split(":")[1].split(" ")[0])
     assert who.startswith("block ")
-    assert "store" in source.text.splitlines()[line - 1]
+    assert " = " in source.text.splitlines()[line - 1]
     wrong = emulate(chosen, replace(source, text=source.text.replace("p.softmax_scale", "2 * p.softmax_scale")), q, k, v)
     report = differences("o", wrong["o"].swapaxes(1, 2), (found["o"].swapaxes(1, 2).astype(np.float64),) * 2, 1e-2)
     assert "all 2 heads" in report
