@@ -17,8 +17,11 @@ from flashgen.cli import check_backward
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
+from flashgen.emulate.numbers import AXES, differences, worst
+from flashgen.emulate.run import Emulated
 from flashgen.emulate.run import emulate as run_emulated
-from flashgen.expr.meaning.bounds import apart, bounds
+from flashgen.expr.meaning.bounds import Between, apart, bounds
+from flashgen.expr.meaning.reference import heads_first
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, sizes_of
@@ -27,7 +30,7 @@ from flashgen.runtime import arrays, device
 from flashgen.runtime.arguments import output_shapes
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
-from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.outputs import OUTPUTS, ROW
 
 Array = NDArray[Any]
 Run = Callable[[Array, Array, Array, Mapping[str, Any], int], Mapping[str, Array]]  # q, k, v, values, seed; outputs by name
@@ -60,7 +63,7 @@ class Outcome:
     sizes: Sizes
     errors: Mapping[str, float]  # by output
     limits: Mapping[str, float]  # o: twice the error of standard attention in the same dtype, and a floor; others: as their rows say
-    fault: str = ""  # what the emulator found
+    fault: str = ""  # what the emulator found, or which elements are off and how
 
     def to_json(self) -> dict[str, Any]:
         """The fields by name, the lengths among them."""
@@ -182,6 +185,10 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
     standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])
+    least = ROUNDED if spec.precision == "tf32" else 0.0
+    limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
+    floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
+    limits["o"] = floor + (2 * standard if math.isfinite(standard) else 0.0)
     errors, fault = dict.fromkeys(spec.outputs, 0.0), ""
     for seed in range(seeds):
         try:
@@ -190,11 +197,8 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
             fault = str(error)
             break
         errors = {name: max(error, apart(found[name], known[name])) for name, error in errors.items()}
+        fault = fault or "\n".join(_off(spec, found, known, limits))
         advance()
-    least = ROUNDED if spec.precision == "tf32" else 0.0
-    limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
-    floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
-    limits["o"] = floor + (2 * standard if math.isfinite(standard) else 0.0)
     if gradients and not fault and check_backward.judged(spec, data):
         try:
             of_gradients, allowed = check_backward.errors(spec, gradients, (q, k, v), values, seeds)
@@ -202,6 +206,21 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
         except EmulationFault as error:
             fault = str(error)
     return Outcome(data=data, sizes=sizes, errors=errors, limits=limits, fault=fault)
+
+
+def _off(spec: Spec, found: Mapping[str, Array], known: Mapping[str, Between], limits: Mapping[str, float]) -> Iterator[str]:
+    """Which elements of the outputs are off, and how; of emulated kernels also who wrote the worst."""
+    emulated = found if isinstance(found, Emulated) else None
+    for name, limit in limits.items():
+        by_row = OUTPUTS[name].axes == ROW
+        x, low, high = (
+            heads_first(x, spec) if name == "o" else spec.order.expanded(x) if by_row else x for x in (found[name], *known[name])
+        )
+        axes = AXES if name == "o" or by_row else ("head",)
+        if off := differences(name, x, (low, high), limit, emulated.block_m if emulated else 0, axes):
+            yield off
+            if emulated and (who := emulated.writer(name, worst(found[name], known[name]))):
+                yield f"  it was written by {who}"
 
 
 def table(report: Report) -> None:

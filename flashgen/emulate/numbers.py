@@ -6,24 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.expr.meaning.bounds import distances
 from flashgen.plan.kernel import WARPGROUP_ROWS
 
 Array = NDArray[Any]
 AXES = ("batch", "head", "row", "column")
-ALIKE = 0.02  # of the median that quartiles may lie apart, for one factor or one difference to tell of all
+ALIKE = 0.1  # of the median that quartiles may lie apart, for one factor or one difference to tell of all; roundings are in there
 NEAR = 0.05  # of the error that must be left for a shift to explain it
 SHIFTS = {"row": (1, 8, 16, WARPGROUP_ROWS), "column": (1, 2, 8, 16, 64), "head": (1,), "batch": (1,)}
 MOST_RUNS = 4
-
-
-def distances(found: Array, between: tuple[Array, Array]) -> Array:
-    """How far each element is outside of its bounds, float64; infinite where one side alone is NaN or infinite."""
-    low, high = between
-    x = np.asarray(found).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        off = np.maximum(np.maximum(low - x, x - high), 0)
-        off = np.where(((low <= x) & (x <= high)) | (np.isnan(x) & np.isnan(low)), 0, off)
-    return np.where(np.isnan(off), np.inf, off)
 
 
 def differences(name: str, found: Array, between: tuple[Array, Array], limit: float, block_m: int = 0, axes: Sequence[str] = AXES) -> str:
@@ -47,15 +38,21 @@ def differences(name: str, found: Array, between: tuple[Array, Array], limit: fl
     said = [f"{count} {what}" for what, count in counts.items() if count]
     if finite.any():
         said.append(f"by up to {off[finite].max():.3g} where {limit:.3g} is allowed")
-    worst = tuple(int(i) for i in np.unravel_index(np.argmax(off), off.shape))
+    at = worst(found, between)
     names = axes[: bad.ndim]
     lines = [
         f"{name}: {np.count_nonzero(bad)} of {bad.size} elements are off, {', '.join(said)}",
         f"  where: {', '.join(places(bad, names, block_m))}",
         *(f"  how: {how}" for how in kinds(x, want, bad, finite, names)),
-        f"  the worst: {list(worst)} is {x[worst]:.6g}, not {want[worst]:.6g}",
+        f"  the worst: {list(at)} is {x[at]:.6g}, not {want[at]:.6g}",
     ]
     return "\n".join(lines)
+
+
+def worst(found: Array, between: tuple[Array, Array]) -> tuple[int, ...]:
+    """The index of the element that is farthest from its bounds; NaN before all others."""
+    off = distances(found, between)
+    return tuple(int(i) for i in np.unravel_index(np.argmax(off), off.shape))
 
 
 def places(bad: Array, axes: Sequence[str], block_m: int) -> Iterator[str]:
@@ -96,8 +93,8 @@ def kinds(x: Array, want: Array, bad: Array, finite: Array, axes: Sequence[str])
     had, due = x[finite], want[finite]
     if not had.any():
         yield "each is 0"
-    elif len(had) > 1 and alike(ratio := had[due != 0] / due[due != 0]):
-        yield f"each about {np.median(ratio):.3g} times what it should be"
+    elif len(had) > 1 and alike(ratio := had[due != 0] / due[due != 0] - 1):
+        yield f"each about {1 + np.median(ratio):.3g} times what it should be"
     elif len(had) > 1 and alike(more := had - due):
         yield f"each about {np.median(more):.3g} more than it should be"
     elif shifted := shift(x, want, bad, axes):

@@ -71,6 +71,7 @@ def emulate(
     watched |= {"counter": Watched(counter), "halves": Watched(halves, "constant")}
     watched |= {name: Watched(x, "fill") for name, x in (*outputs.items(), *scratch.items())}
     launch(program, source, sizes, record, watched, seed, checks, blocks)
+    outputs.block_m = program.main.tile.block_m if program.tiled else 0
     outputs.remember(compiled(source.text, program.kernels[0].entry, f"{source.name}.cu"), watched)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
@@ -87,7 +88,9 @@ def _beside_o(program: Program, sizes: Sizes) -> dict[str, tuple[Array, Array]]:
 
 
 class Emulated(dict[str, Array]):
-    """The outputs of a call by name, and who wrote each element."""
+    """The outputs of a call by name, and who wrote each element; `block_m`: the rows of a query tile, 0 where nothing tiles them."""
+
+    block_m = 0
 
     def remember(self, kernel: HostKernel, watched: Mapping[str, Watched]) -> None:
         self._kernel, self._watched = kernel, watched

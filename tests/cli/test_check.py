@@ -51,6 +51,7 @@ def test_a_wrong_kernel_is_exit_code_1(flashgen, monkeypatch, change):
     monkeypatch.setattr(checking, "interpret", wrong)
     ran = flashgen("check", "causal", "--arch", "host")
     assert (ran.code, ran.err) == (1, "")
+    assert {"o": "each about 1.1 times", "lse": "each about 0.01 more", "nan": "of them NaN"}[change] in ran.out
     assert f"1 of {len(checking.SHAPES) + len(checking.SHORT) + 1} cases failed" in ran.out
     report = json.loads(flashgen("check", "causal", "--arch", "host", "--json").out)
     assert not report["passed"]

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
 from flashgen.expr.meaning.sequences import sequences
+from flashgen.expr.meaning.reference import heads_first
 from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
@@ -92,7 +94,8 @@ def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
         most = 4 * max(spec.element.rounding, 1e-6) * (1 + keys) * max(1, largest(known["max"]))
 
     def judged(found):
-        assert apart(found["o"], known["o"]) <= most
+        o, *between = (heads_first(x, spec) for x in (found["o"], *known["o"]))
+        assert apart(found["o"], known["o"]) <= most, differences("o", o, tuple(between), most)
         for name in found.keys() - {"o"} if spec.softmax.normalized else ():
             assert apart(found[name], known[name]) <= lse_tolerance, name
 

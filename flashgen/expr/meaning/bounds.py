@@ -49,14 +49,19 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     return {name: (whole(name, low, spec), whole(name, high, spec)) for name, (low, high) in found.items()}
 
 
-def apart(found: Array, between: Between) -> float:
-    """The greatest distance of an array from its bounds; infinite where one of them alone is NaN or infinite."""
+def distances(found: Array, between: Between) -> Array:
+    """The distance of each element from its bounds, float64; infinite where one of the two alone is NaN or infinite."""
     low, high = between
     x = np.asarray(found).astype(np.float64)
     with np.errstate(invalid="ignore"):
         off = np.maximum(np.maximum(low - x, x - high), 0)
         off = np.where(((low <= x) & (x <= high)) | (np.isnan(x) & np.isnan(low)), 0, off)
-    return float(np.where(np.isnan(off), np.inf, off).max(initial=0))
+    return np.where(np.isnan(off), np.inf, off)
+
+
+def apart(found: Array, between: Between) -> float:
+    """The greatest distance of an array from its bounds; infinite where one of them alone is NaN or infinite."""
+    return float(distances(found, between).max(initial=0))
 
 
 def largest(between: Between) -> float:

@@ -110,3 +110,23 @@ extern "C" __global__ void __launch_bounds__(64) p22(const __grid_constant__ Par
   wait(1, 0);
   if (p.fault == 1) arrive(0);
 }
+
+// Q4 A stage is released before it is read, which barrier 2 delays until the next load is on its way.
+extern "C" __global__ void __launch_bounds__(64) q4(const __grid_constant__ Params p) {
+  begin<1, 1, 1>();
+  u32 sum = 0;
+  for (int i = 0; i < 6; ++i) {
+    if (threadIdx.x == 0) {
+      wait(1, i + 1);
+      fetch(p, 0, tile(0), i);
+      if (p.fault == 1 && i > 0) arrive(2);
+    } else if (threadIdx.x >= 32) {
+      wait(0, i);
+      if (p.fault != 1) sum += word(tile(0));
+      __syncwarp();
+      if (threadIdx.x == 32) arrive(1);
+      if (p.fault == 1 && i < 5) wait(2, i), sum += word(tile(0));
+    }
+  }
+  p.out[threadIdx.x] = sum;
+}
