@@ -213,9 +213,8 @@ def _off(spec: Spec, found: Mapping[str, Array], known: Mapping[str, Between], l
     emulated = found if isinstance(found, Emulated) else None
     for name, limit in limits.items():
         by_row = OUTPUTS[name].axes == ROW
-        x, low, high = (
-            heads_first(x, spec) if name == "o" else spec.order.expanded(x) if by_row else x for x in (found[name], *known[name])
-        )
+        whole = spec.order.expanded if by_row else np.asarray
+        x, low, high = (heads_first(x, spec) if name == "o" else whole(x) for x in (found[name], *known[name]))
         axes = AXES if name == "o" or by_row else ("head",)
         if off := differences(name, x, (low, high), limit, emulated.block_m if emulated else 0, axes):
             yield off

@@ -5,8 +5,8 @@ import numpy as np
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
-from flashgen.expr.meaning.sequences import sequences
 from flashgen.expr.meaning.reference import heads_first
+from flashgen.expr.meaning.sequences import sequences
 from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
