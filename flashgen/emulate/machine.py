@@ -104,11 +104,7 @@ class HostKernel:
         if params.nbytes != expected:
             raise BackendError(f"the kernel's parameter takes {expected} bytes, the record given has {params.nbytes}: their members differ")
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        if cluster < 1 or sizes[0] % cluster or (cluster > 1 and -(-block // 128) * 128 * cluster > MOST_THREADS):
-            raise BackendError(
-                f"clusters of {cluster} blocks of {block} threads, in a grid of {sizes[0]} along x: the grid is a multiple of the cluster, "
-                f"and the emulator has {MOST_THREADS} threads for the whole warpgroups of a cluster"
-            )
+        check_cluster(cluster, sizes[0], block)
         named = [_Region(r.name.encode(), r.offset, r.bytes, r.count) for r in regions]
         watched = [
             _Array(name.encode(), x.begin, x.nbytes, x.shadow.ctypes.data if x.shadow.size else None, x.use != "fill", x.use == "constant")
@@ -120,16 +116,20 @@ class HostKernel:
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))
-            for suspect in self._suspects(seed):
-                if report.apart(suspect, self._path, self.name):
-                    raise report.fault(suspect, self._path, self.name, self.text)
-            if found:
-                raise report.fault(finding_of(found.contents, seed), self._path, self.name, self.text)
+            self._raise(found, seed)
             if early and checks and not self._library.cuda_on_host_awaited():
                 raise EmulationFault(
                     f"no thread of {self.bounds.kernel} waits for the kernel ahead: whoever waits for this one takes both to have ended\n"
                     "  look at: griddepcontrol.wait, in every kernel that starts early"
                 )
+
+    def _raise(self, found: Any, seed: int) -> None:
+        """Raises what the last launch found, if anything; what warps did in parts before what came of it."""
+        for suspect in self._suspects(seed):
+            if report.apart(suspect, self._path, self.name):
+                raise report.fault(suspect, self._path, self.name, self.text)
+        if found:
+            raise report.fault(finding_of(found.contents, seed), self._path, self.name, self.text)
 
     def _suspects(self, seed: int) -> Iterator[report.Finding]:
         """What the last launch did from two places that must be one line of the text."""
@@ -150,6 +150,15 @@ class HostKernel:
     def bank_conflicts(self) -> int:
         """Rows of ldmatrix and stmatrix, since the last call, in the same banks as another row of their 8 x 8 matrix: a cycle lost each."""
         return int(self._library.cuda_on_host_bank_conflicts())
+
+
+def check_cluster(blocks: int, along_x: int, threads: int) -> None:
+    """Raises BackendError where clusters do not divide a grid, or have more threads than the emulator."""
+    if blocks < 1 or along_x % blocks or (blocks > 1 and -(-threads // 128) * 128 * blocks > MOST_THREADS):
+        raise BackendError(
+            f"clusters of {blocks} blocks of {threads} threads, in a grid of {along_x} along x: the grid is a multiple of the cluster, "
+            f"and the emulator has {MOST_THREADS} threads for the whole warpgroups of a cluster"
+        )
 
 
 def finding_of(found: _Report, seed: int) -> report.Finding:
