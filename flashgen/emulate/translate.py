@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flashgen.emulate.asm import Asm, Operand, cut, pieces, statements
-from flashgen.emulate.runs import with_runs
+from flashgen.emulate.series import with_series
 from flashgen.emulate.types import with_types
 from flashgen.errors import BackendError
 
@@ -58,7 +58,7 @@ def translate(cuda: str, name: str) -> HostText:
     >>> translate('extern "C" __global__ void f(int n) { asm("bar.sync 0, 32;"); }', "f.cu").instructions
     (Instruction(twin='bar_sync', ptx='bar.sync', line=1),)
     """
-    cuda = with_runs(cuda)
+    cuda = with_series(cuda)
     instructions: list[Instruction] = []
     parts, at = [], 0
     for asm in statements(cuda):

@@ -205,7 +205,7 @@ class Drafting(ABC):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Clocks of one key step by resource, and `total`: clocks for a query row."""
 
-    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         """The reasons for choices that only this strategy knows of: field, reason."""
         yield from ()
 

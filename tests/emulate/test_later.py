@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, HostKernel
-from flashgen.emulate.runs import LATER, with_runs
+from flashgen.emulate.series import LATER, with_series
 from tests.emulate.kernels import kernel_text, record
 
 DEVICE = """\
@@ -49,8 +49,8 @@ SECOND = "      ptx::mma_f16(d + 4, a, b[2], b[3]);\n"
 )
 def test_what_products_alone_use_may_come_late(uses, later):
     text = f"{DEVICE}__device__ void f(float* d) {{ u32 b[4]; {uses} }}\n"
-    assert (f"{LATER} b[4];" in with_runs(text)) == later
-    assert ("auto b0, auto b1" in with_runs(text)) == later
+    assert (f"{LATER} b[4];" in with_series(text)) == later
+    assert ("auto b0, auto b1" in with_series(text)) == later
 
 
 def launch(body: str = BODY, seed: int = 0, late: int = 0, warps: int = 2) -> np.ndarray:
@@ -62,7 +62,7 @@ def launch(body: str = BODY, seed: int = 0, late: int = 0, warps: int = 2) -> np
 
 def test_values_are_those_of_loads_in_time():
     one_by_one = BODY.replace("b[2], b[3]);", "b[2] | 0u, b[3]);")
-    assert [LATER in with_runs(kernel_text(PARAMS, body)) for body in (BODY, one_by_one)] == [True, False]
+    assert [LATER in with_series(kernel_text(PARAMS, body)) for body in (BODY, one_by_one)] == [True, False]
     assert launch().any()
     assert (launch() == launch(one_by_one)).all()
 
@@ -72,7 +72,7 @@ def test_both_operands_may_come_late():
     rows = "u32 c[2][4];\n      for (int i = 0; i < 2; ++i) ptx::ldmatrix_x4(c[i], shared + 512 * i + 16 * threadIdx.x);\n"
     body = BODY.replace(load, load + rows).replace("mma_f16(d, a", "mma_f16(d, c[0]").replace("mma_f16(d + 4, a", "mma_f16(d + 4, c[1]")
     in_time = body.replace(SECOND[6:].replace(", a,", ", c[1],"), SECOND[6:].replace(", a,", ", c[1],") + "      c[0][0] = 0;\n")
-    assert [f"{LATER} c[2][4]" in with_runs(kernel_text(PARAMS, text)) for text in (body, in_time)] == [True, False]
+    assert [f"{LATER} c[2][4]" in with_series(kernel_text(PARAMS, text)) for text in (body, in_time)] == [True, False]
     assert (launch(body) == launch(in_time)).all()
 
 
@@ -90,7 +90,7 @@ OVERWRITTEN = OVERWRITTEN.replace(SECOND, SECOND + OVERWRITE)
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_barrier_orders_what_comes_late(seed):
-    assert LATER in with_runs(kernel_text(PARAMS, OVERWRITTEN))
+    assert LATER in with_series(kernel_text(PARAMS, OVERWRITTEN))
     assert (launch(OVERWRITTEN.replace("@BARRIER@", "__syncthreads()"), seed)[:32] == launch()[:32]).all()
     with pytest.raises(EmulationFault, match=r"race: warp \d (reads|writes) smem\+\w+, (still read|written) by") as caught:
         launch(OVERWRITTEN.replace("@BARRIER@", ""), seed)

@@ -1,8 +1,8 @@
-// What the lanes of a warp leave and go on: ldmatrix and mma.sync in runs (runs.py), where nobody can tell when they are done.
+// What the lanes of a warp leave and go on: ldmatrix and mma.sync in series (series.py), where nobody can tell when they are done.
 //
-// The first lane to come to one writes down what it is, a step; the others compare, and leave only what is theirs. They meet where a run ends,
-// at the next ldmatrix outside of runs, before whatever else orders memory, or when there is no room left. The last one to come does it all,
-// as of when each lane came to it: between the two no clock moves and nothing is stored. Outside of runs they meet at every product.
+// The first lane to come to one writes down what it is, a step; the others compare, and leave only what is theirs. They meet where a series ends,
+// at the next ldmatrix outside of series, before whatever else orders memory, or when there is no room left. The last one to come does it all,
+// as of when each lane came to it: between the two no clock moves and nothing is stored. Outside of series they meet at every product.
 #pragma once
 #include "matrix.hpp"
 #include "meetings.hpp"
@@ -30,23 +30,23 @@ struct Step {
 // A warp's.
 struct Deferred {
   static constexpr int kSteps = 192;
-  Step steps[kSteps + 1];                              // the last one stays empty: what a lane does next outside of runs
+  Step steps[kSteps + 1];                              // the last one stays empty: what a lane does next outside of series
   alignas(64) std::uint32_t rows[kSteps][32];          // of an ldmatrix, by lane
   Fragment fragments[kSteps][32];                      // of a product
   std::uint32_t pairs[kSteps][32][2];                  // of its b, unless loaded
-  std::uint32_t rows_left = 0, fragments_left = 0, loaded = 0;   // loaded: matrices since the first run began, by number
+  std::uint32_t rows_left = 0, fragments_left = 0, loaded = 0;   // loaded: matrices since the first series began, by number
   std::vector<Matrix> matrices;                        // of those, as far as they are here, transposed
 
   void add(const Thread& t) {
     t.top->deferred = this, t.top->lane = t.lane, t.top->step = steps + kSteps;
     tops[t.lane] = reinterpret_cast<char*>(t.top);
   }
-  void begin_run(StackTop& top) {
+  void begin_series(StackTop& top) {
     if (top.runs++) return;
     top.step = steps;
     if (!steps->place) loaded = 0, matrices.clear();
   }
-  void end_run(StackTop& top) {
+  void end_series(StackTop& top) {
     if (--top.runs) return;
     if (top.step != steps) meet();
     top.step = steps + kSteps;

@@ -127,7 +127,7 @@ void copy_async(std::uint32_t destination, const void* source, int bytes, int so
   StackTop& top = THIS_STACK;
   if (top.loads) [[unlikely]] Deferred::meet();
   top.units->copies.leave(top, place_of(__builtin_return_address(0)), destination, source, bytes, source_bytes, past_l1);
-  if (top.runs) [[unlikely]] settle();                 // what comes next may be an ldmatrix of the run
+  if (top.runs) [[unlikely]] settle();                 // what comes next may be an ldmatrix of the series
 }
 void cp_async_commit_group() { HERE, THIS_STACK.units->copies.commit(); }
 void cp_async_wait_group(int newest) { HERE, THIS_STACK.units->copies.wait(newest); }
@@ -215,12 +215,12 @@ PRODUCTS(std::uint32_t, Later)
 PRODUCTS(Later, std::uint32_t)
 PRODUCTS(Later, Later)
 #undef PRODUCTS
-void begin_run() {
+void begin_series() {
   StackTop& top = THIS_STACK;
   if (top.copies) settle();
-  top.deferred->begin_run(top);
+  top.deferred->begin_series(top);
 }
-void end_run() { THIS_STACK.deferred->end_run(THIS_STACK); }
+void end_series() { THIS_STACK.deferred->end_series(THIS_STACK); }
 
 }  // namespace ptx
 

@@ -151,7 +151,7 @@ void cp_async_wait_group(int newest);
 void cp_async_wait_all();
 
 // --- matrices of a warp
-// A register that ldmatrix has yet to load, for products alone (runs.py): which matrix it is of, among those of the run.
+// A register that ldmatrix has yet to load, for products alone (series.py): which matrix it is of, among those of the series.
 class Later {
  public:
   INLINED explicit Later(std::uint32_t matrix = ~0u) : matrix_(matrix) {}
@@ -196,9 +196,9 @@ template <bool kFloat16, class A, class B> INLINED void mma_sync(Registers<float
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, false)
 MMA(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, true)
 #undef MMA
-void begin_run();
-void end_run();
-struct Run { INLINED Run() { begin_run(); } INLINED ~Run() { end_run(); } };   // where products may be done later: runs.py
+void begin_series();
+void end_series();
+struct Series { INLINED Series() { begin_series(); } INLINED ~Series() { end_series(); } };   // where products may be done later: series.py
 
 // --- memory
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes);

@@ -1,4 +1,4 @@
-// ldmatrix and stmatrix (PTX ISA 9.0, 9.7.14.5.15-16), done when they return but for an ldmatrix of a run; and what a run has left.
+// ldmatrix and stmatrix (PTX ISA 9.0, 9.7.14.5.15-16), done when they return but for an ldmatrix of a series; and what a series has left.
 #pragma once
 #include <atomic>
 

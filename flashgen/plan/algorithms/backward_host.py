@@ -30,7 +30,7 @@ class BackwardHost(BackwardStrategy):
             dealing=DealingPlan(),
         )
 
-    def objection(self, problem: Problem, draft: Draft) -> str | None:  # noqa: ARG002
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
         return None
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:

@@ -46,7 +46,7 @@ class Host(Strategy):
             dealing=shares.dealt(problem, tile, DealingPlan()),
         )
 
-    def objection(self, problem: Problem, draft: Draft) -> str | None:  # noqa: ARG002
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Sizes below one."""
         tile, stages, warps = draft.tile, draft.pipeline.stages, draft.workers.warps
         sizes = {"block m": tile.block_m, "block n": tile.block_n, "stages": stages, "warps": warps}
@@ -60,9 +60,9 @@ class Host(Strategy):
         clocks = sum(step.values())
         return {**step, "step": clocks, "total": clocks / tile.block_m}
 
-    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:  # noqa: ARG002
+    def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """One kernel that the interpreter reads; nothing is launched, so it takes no arguments."""
         return Parts((draft.attention("forward", Grid(0, ()), ranges),), ())
 
-    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         yield from shares.reasons(draft.dealing)

@@ -130,7 +130,7 @@ class MmaSync(Strategy):
         found = Parts((kernel,), native_arguments(problem.spec))
         return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
-    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         yield from limits.split_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
         yield from native_reasons(problem, draft)

@@ -134,7 +134,7 @@ class Wgmma(Strategy):
         found = Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
         return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
-    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         tile, seen = draft.tile, problem.seen
         yield from limits.split_reasons(tile)
         yield from shares.reasons(draft.dealing)

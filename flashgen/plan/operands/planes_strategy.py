@@ -41,7 +41,7 @@ class PlanesStrategy(Strategy):
         found = found.followed(plain(spec, tile))
         return Parts(found.kernels, (*found.arguments, *_counter(dealt), *further_arguments(spec)), found.scratch)
 
-    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+    def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         yield "precision", PLANES[problem.spec.precision].text
         told = "the kernel forward_plain, whose time in a profile tells how many they are"
         yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {UNHELD}"

@@ -1,4 +1,4 @@
-"""Finds runs of a warp's ldmatrix and mma.sync that may be done later than they are called; its lanes meet once, at the end of a run."""
+"""Finds series of a warp's ldmatrix and mma.sync that may be done later than they are called; its lanes meet once, at the end of each."""
 
 import re
 from collections.abc import Iterator
@@ -10,32 +10,32 @@ PRODUCT, LOAD = (re.compile(DEFINITION % name) for name in (r"mma\.sync", "ldmat
 REGISTERS = re.compile(r"\bu32 (\w+)((?:\[\w+\])?)\[\d\];")
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 LOOP = re.compile(r"(?:#pragma unroll[^\n]*\s*)?\bfor $")  # up to its parenthesis
-BEGIN = " const ::cuda_on_host::ptx::Run run_of_products;"  # and by its destructor the end
+BEGIN = " const ::cuda_on_host::ptx::Series series_of_products;"  # and by its destructor the end
 LATER = "::cuda_on_host::ptx::Later"  # in place of u32
 
 
-def with_runs(cuda: str) -> str:
-    """The text with every run of products begun after the brace that opens it; lines stay where they are.
+def with_series(cuda: str) -> str:
+    """The text with every series of products begun after the brace that opens it; lines stay where they are.
 
-    A run is a block or a loop, as large as can be, that names the accumulators of its products nowhere but as their first argument, so that
-    nobody can tell when they are added. What ldmatrix loads in there for products alone may come as late, and has a type of its own.
+    A series is a block or a loop, as large as can be, that names the accumulators of its products nowhere but as their first argument, so
+    that nobody can tell when they are added. What ldmatrix loads in there for products alone may come as late, and has a type of its own.
 
     >>> mma = '__device__ void mma(float* d) { asm("mma.sync"); } '
-    >>> with_runs(mma + "__device__ void f(float* d) { { ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }").removeprefix(mma)
-    '__device__ void f(float* d) { { const ::cuda_on_host::ptx::Run run_of_products; ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }'
+    >>> with_series(mma + "__device__ void f(float* d) { { ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }").removeprefix(mma)
+    '__device__ void f(float* d) { { const ::cuda_on_host::ptx::Series series_of_products; ptx::mma(d); ptx::mma(d + 4); } d[0] += 1; }'
     """
     products, loads = ("|".join(match[1] for match in kind.finditer(cuda)) for kind in (PRODUCT, LOAD))
     if not products:
         return cuda
     code = re.sub(r"//.*", lambda comment: " " * len(comment[0]), cuda)
     call = re.compile(rf"\bptx::(?:{products})\((\w+)")
-    runs = {run for match in call.finditer(code) if (run := run_around(code, match.start(), call))}
-    edits = [edit for begin, end in runs for edit in marked(code, begin, end)]
+    found = {series for match in call.finditer(code) if (series := series_around(code, match.start(), call))}
+    edits = [edit for begin, end in found for edit in marked(code, begin, end)]
     later = []
     for registers in REGISTERS.finditer(code) if loads else ():
         scope = code[registers.end() : brace_around(code, registers.start(), 1)]
         name, fragment = registers[1], rf"{registers[1]}\[\w+\]" if registers[2] else registers[1]
-        inside = any(begin <= registers.start() < end for begin, end in runs)
+        inside = any(begin <= registers.start() < end for begin, end in found)
         if inside and for_products_alone(scope, name, fragment, loads, products):
             later.append((registers.start(), registers.start() + len("u32"), LATER))
     if later:
@@ -53,7 +53,7 @@ def for_products_alone(scope: str, name: str, fragment: str, loads: str, product
 
 
 def marked(code: str, begin: int, end: int) -> list[tuple[int, int, str]]:
-    """The edits that begin a run and end it: behind the brace of a block, around a loop."""
+    """The edits that begin a series and end it: behind the brace of a block, around a loop."""
     if code[begin] == "{":
         return [(begin + 1, begin + 1, BEGIN)]
     begin = len(code[:begin].rstrip())  # pragmas stay before their loop
@@ -67,8 +67,8 @@ def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
     return text
 
 
-def run_around(code: str, at: int, call: re.Pattern[str]) -> tuple[int, int] | None:
-    """The begin and the end of the largest run around a call, if there is one."""
+def series_around(code: str, at: int, call: re.Pattern[str]) -> tuple[int, int] | None:
+    """The begin and the end of the largest series around a call, if there is one."""
     found = None
     for begin, end in blocks_around(code, at):
         inside = code[begin:end]

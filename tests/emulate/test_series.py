@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, HostKernel
-from flashgen.emulate.runs import BEGIN, with_runs
+from flashgen.emulate.series import BEGIN, with_series
 from tests.emulate.kernels import kernel_text, record
 
 MMA = '__device__ __forceinline__ void mma(float* d, u32 a) {\n  asm("mma.sync.aligned"\n    : "+f"(d[0]) : "r"(a));\n}\n'
@@ -41,14 +41,14 @@ def test_a_run_names_its_accumulators_in_products_alone(function):
     text = f"{MMA}__device__ {function}\n"
     plain = re.sub("(?<={)R|<<|>>", "", text)
     marked = text.replace("{R", "{" + BEGIN).replace("<<", " {" + BEGIN).replace(">>", " }")
-    assert with_runs(plain) == marked
+    assert with_series(plain) == marked
 
 
 def launch(products: str) -> np.ndarray:
     rng = np.random.default_rng(0)
     a, d = rng.standard_normal((32, 4, 2)).astype(np.float16), np.zeros((32, 16), np.float32)
     text = kernel_text(PARAMS, BODY.replace("@PRODUCTS@", products), threads=32)
-    assert (BEGIN in with_runs(text)) == ("d[0]" not in products)
+    assert (BEGIN in with_series(text)) == ("d[0]" not in products)
     HostKernel(text).launch(1, 32, 0, record(PARAMS, a=a, d=d))
     return d
 
