@@ -12,9 +12,10 @@ from flashgen.cli.gradients import BackwardWork, measure_backward
 from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
 from flashgen.cli.terminal import console, drawn, plain, table
 from flashgen.cli.work import Work, measure, read_values
-from flashgen.plan import Program, plan_backward
+from flashgen.plan import Program, plan, plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Region
+from flashgen.plan.shares import Demands
 from flashgen.render.describe import describe
 from flashgen.runtime.tuned import length_class, planned
 from flashgen.spec import Spec
@@ -46,14 +47,17 @@ class Explanation:
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
     """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
-    chosen = planned(spec, by_name(arch), length_class(kv_len))
+    sizes = Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=spec.group or 1, kv_heads=1)
+    asked_for = Demands(spec, by_name(arch)).of(sizes)
+    # Few query rows are so whatever the number of heads; whether tiles fill a card is not known without it.
+    chosen = plan(spec, arch, demand=asked_for) if asked_for.rows else planned(spec, by_name(arch), length_class(kv_len))
     values = read_values(spec, given, kv_len)
     work, gradients = measure(chosen, q_len, kv_len, values), None
     if spec.backward:
         planned_backward = plan_backward(spec, arch)
         gradients = planned_backward, measure_backward(planned_backward, work, values)
-    sizes = Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=work.heads, kv_heads=1)
-    return Explanation(program=chosen, work=work, counted=tuple(_counted(chosen, sizes, values)), backward=gradients)
+    counted = () if chosen.combine else tuple(_counted(chosen, sizes, values))  # formulas are of blocks that take all keys
+    return Explanation(program=chosen, work=work, counted=counted, backward=gradients)
 
 
 def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:

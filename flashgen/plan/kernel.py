@@ -212,7 +212,7 @@ class Combine(Kernel):
     @staticmethod
     def numbers(outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         """The outputs of one number a row, and what each is in its text."""
-        values = {"lse": "sum == 0.0f ? -INF : fmaf(ptx::log2(sum), LN_2, top)", "max": "largest"}
+        values = {"lse": "sum == 0.0f ? -INF : fmaf(ptx::log2(sum), LN_2, base)", "max": "top"}
         return tuple((name, values[name]) for name in outputs)
 
 

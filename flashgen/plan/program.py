@@ -173,11 +173,6 @@ class Program:
         return of_rows(self.spec.outputs)
 
     @property
-    def states(self) -> tuple[str, ...]:
-        """The numbers of a row that blocks with shares of the keys hand on, besides o."""
-        return tuple(dict.fromkeys(("lse", *self.row_outputs)))
-
-    @property
     def numbers_rows(self) -> bool:
         """True if something is written by the number of a query row."""
         return bool(self.row_outputs or self.combine)

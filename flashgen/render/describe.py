@@ -19,10 +19,14 @@ def describe(program: Program) -> list[tuple[str, str]]:
         ("score", program.holes.score.text),
         ("mask", program.holes.mask.text),
         *([("planes", program.planes.text)] if program.planes else []),
-        ("tile", f"{tile.block_m} queries x {tile.block_n} keys    {_workers(program)}"),
+        ("tile", f"{tile.block_m} {_rows(program)} x {tile.block_n} keys    {_workers(program)}"),
         *(_backward(program, program.main) if isinstance(program.main, Backward) else _forward(program)),
         ("shared", f"{shared} | {program.main.pipeline.stages_text}    {taken} of {most} bytes"),
     ]
+
+
+def _rows(program: Program) -> str:
+    return "query rows of a group's heads" if program.dealing.grouped else "queries"
 
 
 def _lengths(program: Program) -> list[tuple[str, str]]:
@@ -31,7 +35,7 @@ def _lengths(program: Program) -> list[tuple[str, str]]:
 
 
 def _forward(program: Program) -> list[tuple[str, str]]:
-    keys = f"of a query tile: {_runs(program)}"
+    keys = f"of a query tile: {_runs(program)}{'; a block takes a share of them, and combine merges' if program.combine else ''}"
     return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
 
 

@@ -120,9 +120,9 @@ def test_keys_of_a_group_are_read_once() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kv_len"),
     [
-        ("p.shares_lse[at] = end.lse;", "if (work.share) p.shares_lse[at] = end.lse;", 200),
+        ("p.shares_sum[at] = sum;", "p.shares_sum[work.share ? at : 0] = sum;", 200),
         ("from + each + (share < more) : from", "from + each : from", 200),
-        ("if (lse == -INF) continue;", "", 9),
+        (" && p.shares_sum[i * all + at] != 0.0f;", ";", 9),
         ("o[j] += __uint_as_float(part[j]);", "o[j] = __uint_as_float(part[j]);", 200),
     ],
     ids=["a state is not written", "the last tiles are left out", "what nobody wrote is read", "one slice counts"],

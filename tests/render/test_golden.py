@@ -11,6 +11,7 @@ from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
 from flashgen.plan.search import LENGTHS
+from flashgen.plan.shares import Demand
 from flashgen.render import render
 from flashgen.render.snippets import vocabulary
 from flashgen.spec import Spec, load
@@ -35,7 +36,9 @@ LIKE = {  # a spec for an arch, with a length where the plan is not that of long
     "rung_standard-sm_90": "rung_three_pass-sm_90", "rung_three_pass-sm_90": "causal-sm_80", "rung_two_pass-sm_90": "rung_three_pass-sm_90",
     "rung_fa1-sm_90": "rung_each_step-sm_90", "rung_each_step-sm_90": "rung_two_pass-sm_90", "rung_fa2-sm_90": "causal-sm_80",
     "rung_fa3-sm_90a": "causal-sm_90a", "rung_lazy-sm_90a": "rung_fa3-sm_90a",
+    "token-sm_90a": "causal-sm_80", "chunk-sm_90a": "causal-sm_90a",
 }  # fmt: skip
+SHARED = {"token": Demand(shared=True, rows=16), "chunk": Demand(shared=True)}  # causal where queries are few, or tiles of few heads
 
 
 class Golden(SingleFileSnapshotExtension):
@@ -72,6 +75,8 @@ def text_of(pair):
     name, arch, *lengths = pair.split("-")
     if name.startswith("backward_"):
         return render(plan_backward(Spec(**(spec_of(pair.removeprefix("backward_")).to_json() | {"backward": True})), arch)).text
+    if name in SHARED:
+        return render(plan(load(spec_root() / "causal.yaml"), arch, demand=SHARED[name])).text
     return render(plan(spec_of(pair), arch, length=int(*lengths) if lengths else LENGTHS[-1])).text
 
 
