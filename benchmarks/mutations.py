@@ -45,6 +45,7 @@ KERNELS = {  # small tiles, so that short sequences have several
     "three passes": ("sm_80", {"mask": "causal", "schedule": "three_pass"}),
     "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
+    "sm_80 entropy": ("sm_80", {"mask": "causal", "softmax": "off_by_one", "outputs": ["o", "entropy"], "block": {"m": 64, "n": 32}}),
     "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], "block": {"m": 64, "n": 64}}),
     "sm_80 backward": ("sm_80", {"mask": "causal", "backward": True}),
     "sm_90a backward": ("sm_90a", {"mask": "causal", "backward": True}),
