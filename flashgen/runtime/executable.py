@@ -162,16 +162,19 @@ class Launch:
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launches on the arrays at these addresses, in the order of the layouts, in a stream of the device. Raises BackendError."""
         with self._lock:
-            if stream != self._stream or (stream and self._captured(stream)):
-                self._follow(stream)
-            wanted = [*addresses, self._counter, self._halves]
-            if wanted != self._written:
-                self._write(wanted)
             if int(self._driver.cuCtxGetCurrent()[1]) == self._context:
-                self._launch()
-            else:
+                self._run(addresses, stream)
+            else:  # as in a thread that has not called the driver before: tensor maps too want a context
                 with self._target.active():
-                    self._launch()
+                    self._run(addresses, stream)
+
+    def _run(self, addresses: Sequence[int], stream: int) -> None:
+        if stream != self._stream or (stream and self._captured(stream)):
+            self._follow(stream)
+        wanted = [*addresses, self._counter, self._halves]
+        if wanted != self._written:
+            self._write(wanted)
+        self._launch()
 
     def adapt(self, changes: Sequence[Change], moved: Sequence[int], grids: Sequence[int] | None) -> None:
         """Launches from now on are on arrays of other lengths: `changes` of what the record holds, the places of addresses whose maps have

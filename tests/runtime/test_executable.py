@@ -238,6 +238,21 @@ def test_threads_do_not_mix_their_addresses(planned: Program, launched: list[dic
     assert len(launched) == 200
 
 
+def test_a_thread_without_a_context_gets_one_before_maps_are_made(
+    planned: Program, launched: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PyTorch's threads of gradients: the driver refuses to make a tensor map without a context."""
+    current = [0]
+    launch, write = prepare(planned), executable.Launch._write
+    monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, current[-1]))
+    monkeypatch.setattr(driver, "cuCtxPushCurrent", lambda _: (0, current.append(77))[:1])
+    monkeypatch.setattr(driver, "cuCtxPopCurrent", lambda: (0, current.pop()))
+    written: list[int] = []
+    monkeypatch.setattr(executable.Launch, "_write", lambda self, wanted: (written.append(current[-1]), write(self, wanted))[1])
+    launch(ARRAYS, 5)
+    assert (written, current, len(launched)) == ([77], [0], 1)
+
+
 @pytest.mark.usefixtures("launched")
 def test_a_refused_launch_is_an_error(planned: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "cuLaunchKernelEx", lambda *_: (driver.CUresult.CUDA_ERROR_INVALID_VALUE,))
