@@ -1,7 +1,9 @@
 """What a launch hands to the driver: the record, the grid, the stream. A stand-in for the driver keeps what it is given."""
 
+import contextlib
 import ctypes
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,10 +245,16 @@ def test_a_thread_without_a_context_gets_one_before_maps_are_made(
 ) -> None:
     """As PyTorch's threads of gradients: the driver refuses to make a tensor map without a context."""
     current = [0]
+
+    @contextlib.contextmanager
+    def active(_: Device) -> Iterator[None]:
+        current.append(77)
+        yield
+        current.pop()
+
     launch, write = prepare(planned), executable.Launch._write
     monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (0, current[-1]))
-    monkeypatch.setattr(driver, "cuCtxPushCurrent", lambda _: (0, current.append(77))[:1])
-    monkeypatch.setattr(driver, "cuCtxPopCurrent", lambda: (0, current.pop()))
+    monkeypatch.setattr(Device, "active", active)
     written: list[int] = []
     monkeypatch.setattr(executable.Launch, "_write", lambda self, wanted: (written.append(current[-1]), write(self, wanted))[1])
     launch(ARRAYS, 5)
