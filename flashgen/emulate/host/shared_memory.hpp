@@ -211,7 +211,7 @@ class SharedMemory {
     for (int i = 0; i < (granule.uniform ? 1 : 4); ++i)
       if (const Touch& w = write_of(g, i); granule.uniform || (words >> i & 1)) {
         if (w.time != kNever && w.time > clock.time[w.agent]) race(who.agent, "writes", g, "written by " + name(w.agent) + " with no wait in between", w);
-        if (w.time != kNever && who.apart_from(w)) race_of_lanes(who, "writes", g, "written", w);
+        if (w.time != kNever && who.apart_from(w) && w.place != block_.place()) race_of_lanes(who, "writes", g, "written", w);   // of lanes that do one store, one wins
       }
     const auto judge = [&](const Touch& r) {
       if ((r.words & words) && r.agent != who.agent && r.time > clock.time[r.agent])
