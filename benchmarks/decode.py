@@ -169,7 +169,9 @@ def installed(module: str) -> bool:
         return False
 
 
-def contenders(shape: Shape, ours: Mapping[str, Attention], qkv: tuple[Any, Any, Any]) -> tuple[dict[str, Call], dict[str, str], float]:
+def contenders(
+    shape: Shape, ours: Mapping[str, Attention], qkv: tuple[Any, Any, Any]
+) -> tuple[dict[str, Call], dict[str, str], float | None]:
     """Calls that work, what the others say, and how far o is from that of a peer."""
     cp = arrays.cupy()
     calls: dict[str, Call] = {}
@@ -192,12 +194,12 @@ def contenders(shape: Shape, ours: Mapping[str, Attention], qkv: tuple[Any, Any,
     return calls, refused, difference(shape, found)
 
 
-def difference(shape: Shape, found: Mapping[str, Any]) -> float:
-    """The largest difference between ours and a peer that computes the same, over the largest o; NaN if there is none."""
+def difference(shape: Shape, found: Mapping[str, Any]) -> float | None:
+    """The largest difference between ours and a peer that computes the same, over the largest o; None without such a peer."""
     peers = ["flash-attn 4", *(["cudnn", "flash"] if shape.q_len == 1 else [])]
     peer = next((found[name] for name in peers if name in found), None)
     if peer is None:
-        return float("nan")
+        return None
     wanted = peer.float()
     return max(float((to_torch(found[name]).float() - wanted).abs().max() / wanted.abs().max()) for name in OURS)
 
@@ -216,7 +218,8 @@ def row(shape: Shape, ours: Mapping[str, Attention], clock: DeviceClock, repetit
 def line(made: Mapping[str, Any]) -> str:
     """A row for people."""
     cells = [f"{made['rates'][name]:>13.0f}" if name in made["rates"] else f"{'':>13}" for name in COLUMNS]
-    return f"{made['shape']:30}{''.join(cells)} {made['unit']:8} {made['us']['flashgen']:9.1f} us  off {made['off']:.1e}"
+    off = f"off {made['off']:.1e}" if made["off"] is not None else ""
+    return f"{made['shape']:30}{''.join(cells)} {made['unit']:8} {made['us']['flashgen']:9.1f} us  {off}"
 
 
 def programs(shapes: list[Shape], arch: Arch, card: str | None) -> list[Program]:

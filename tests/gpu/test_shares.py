@@ -42,7 +42,8 @@ def made(name: str, split: str | int) -> tuple[Spec, tuple[Any, Any, Any], dict[
 def called(attn: Any, spec: Spec, qkv: Any, values: dict[str, Any]) -> list[Any]:
     """The outputs, into poisoned memory."""
     there = up(*qkv)
-    return down(attn(*there, out=poisoned(spec, there[0]), **dict(zip(values, up(*values.values()), strict=True))))
+    out = None if spec.out_dtype else poisoned(spec, there[0])  # which is of the dtype of q
+    return down(attn(*there, out=out, **dict(zip(values, up(*values.values()), strict=True))))
 
 
 @pytest.mark.parametrize("split", ["invariant", "auto"])
