@@ -16,6 +16,8 @@ from flashgen.spec import Spec
 
 Array = NDArray[Any]
 
+UNITS = 2.0**-20  # that a float32 sum may err, of the sizes of its terms: rounded weights, and the order of adding
+
 
 def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> dict[str, Array]:
     """dq, dk, dv and the gradients of tensors and params by name, of S and P as wholes: sums in float32; p, ds and what comes out are
@@ -30,6 +32,7 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
     for rows in map(_clean, rows_of(spec, q, k, v, values)):
         at, keys = rows.at, (rows.known["b"], rows.known["hk"])
         flow = _flow(spec, rows, (do[at], o[at]), given)
+        flow = replace(flow, score=_float32(flow.score.astype(dtype)))
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
             ds = np.where(flow.score == 0, 0, flow.score * _float32(meaning(slopes.s, rows.known)))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flashgen.api import Attention
 from flashgen.arch import DEFAULT, by_name
-from flashgen.bench.standard_backward import standard_backward
+from flashgen.bench.standard_backward import UNITS, standard_backward
 from flashgen.emulate import emulate_backward
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, walk
@@ -106,12 +106,21 @@ def errors(
     found = [run(given, values, seed) for seed in range(seeds)]
     worst = {name: max(_off(each[name], true[name]) for each in found) for name in names(spec)}
     usually = {name: _off(usual[name], true[name]) for name in names(spec)}
-    return worst, {name: FLOOR[spec.dtype] + (TIMES * off if math.isfinite(off) else 0.0) for name, off in usually.items()}
+    allowed = {name: FLOOR[spec.dtype] + (TIMES * off if math.isfinite(off) else 0.0) for name, off in usually.items()}
+    summed = {name: UNITS * _greatest(exact.sizes.get(name, np.zeros(()))) / _size(true[name]) for name in allowed}
+    return worst, {name: limit + summed[name] for name, limit in allowed.items()}
+
+
+def _greatest(x: Array) -> float:
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0))
+
+
+def _size(true: Array) -> float:
+    """The greatest of a gradient, or 1."""
+    return max(1.0, _greatest(true))
 
 
 def _off(found: Array, true: Array) -> float:
     """The greatest error, of the greatest that there is or of 1; infinite where a number is none."""
-    known = np.isfinite(true)
-    size = max(1.0, float(np.abs(true[known]).max(initial=0)))
-    off = np.abs(found.astype(np.float64) - true)[known]
-    return math.inf if np.isnan(off).any() else float(off.max(initial=0)) / size
+    off = np.abs(found.astype(np.float64) - true)[np.isfinite(true)]
+    return math.inf if np.isnan(off).any() else float(off.max(initial=0)) / _size(true)

@@ -23,6 +23,7 @@ class Gradients:
     k: Array
     v: Array
     values: Mapping[str, Array]
+    sizes: Mapping[str, Array]  # of the terms that each of `values` sums up: float32 knows the sum to some units of that
 
 
 @np.errstate(all="ignore")
@@ -54,7 +55,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
             dv[b, hk] += weighted(flow.p.T, flow.p.T != 0, flow.do)
             sums.add_score(slopes, rows, flow, ds)
     dq, dk, dv = (x.transpose(spec.order.from_heads_first) for x in (dq, dk, dv))
-    return Gradients(q=dq, k=dk, v=dv, values=sums.found)
+    return Gradients(q=dq, k=dk, v=dv, values=sums.found, sizes=sums.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,18 +90,22 @@ class Sums:
     def __init__(self, spec: "Spec", values: Mapping[str, Any]):
         self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype == "float32"}
         self.found |= {p.name: np.zeros(()) for p in spec.params if p.type == "float"}
+        self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
     def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
         self._add(slopes.score, flow.score, rows.known)
-        self._add(slopes.scale, _times(ds, rows.q @ rows.k.T).sum(), rows.known)
+        self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows.known)
 
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
-        self._add(slopes.sink, flow.sink.sum(), rows.known)
+        self._add(slopes.sink, flow.sink, rows.known)
 
     def _add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
         for by, slope in slopes.items():
             found = _times(gradient, meaning(slope, known))
             if isinstance(by, Name):
                 self.found[by.name] += found.sum()
+                self.sizes[by.name] += np.abs(found).sum()
             else:
-                np.add.at(self.found[by.tensor], tuple(np.broadcast_to(i, found.shape) for i in clamped(by, known)), found)
+                at = tuple(np.broadcast_to(i, found.shape) for i in clamped(by, known))
+                np.add.at(self.found[by.tensor], at, found)
+                np.add.at(self.sizes[by.tensor], at, np.abs(found))
