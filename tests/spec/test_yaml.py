@@ -176,7 +176,7 @@ def test_anchors_and_merge_keys() -> None:
         (HEAD + "mask: !causal\n", 3, 7, "a tag: !causal", "not is ~"),
         (HEAD + "mask: *causal\n", 3, 7, "no anchor &causal", "wants quotes"),
         (HEAD + "layout: bsdh\n", 3, 9, "layout: expected bshd, bhsd or thd", "did you mean"),
-        (HEAD + "outputs: [lse]\n", 3, 10, "outputs: expected o and any of lse, max, max_logit, as [o, lse], got the list ['lse']", ""),
+        (HEAD + "outputs: [lse]\n", 3, 10, "outputs: expected o and any of lse, max, max_logit, entropy, as [o, lse], got the list ['lse']", ""),
         (HEAD + "schedule: two_passes\n", 3, 11, "schedule: unknown schedule 'two_passes'", "did you mean 'two_pass'?"),
         (HEAD + "schedule: {passes: 4}\n", 3, 20, "schedule.passes: expected 1, 2 or 3", ""),
         (HEAD + "schedule: {rescale: {lazy: -1}}\n", 3, 21, "schedule.rescale: lazy: expected a threshold of 0 or more", "{lazy: 8}"),
