@@ -309,12 +309,12 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
                                            bool seen, Exists exists) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (BLOCK_N + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
-  const int last = min(BLOCK_N, length - first) - 1;
+  const int last = min(BLOCK_N, length - first) - 1, nearest = max(last, -first);   // of a sequence without keys row 0 is read, and counts for nothing
   float x[PASSES][8];
   from += first * strides.row + min(chunk * 8, DIM - 8) * strides.column;
   #pragma unroll
   for (int i = 0; i < PASSES; ++i)       // no conditions, so that all are under way at once
-    load_columns(x[i], from + min(i * PASS + top_row, last) * strides.row);
+    load_columns(x[i], from + min(i * PASS + top_row, nearest) * strides.row);
   if (LANES * 8 > DIM || PASSES * PASS - 1 > last || !seen)
     #pragma unroll
     for (int i = 0; i < PASSES; ++i)
