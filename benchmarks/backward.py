@@ -79,7 +79,7 @@ def flash_attn_4(cell: Cell, q: Any, k: Any, v: Any, do: Any) -> Gradients:
 
 
 def contenders(quick: bool) -> dict[str, Callable[..., Gradients]]:
-    """By name; FlashAttention-4 only where it is installed."""
+    """The implementations to time, by name; FlashAttention-4 is one only where it is installed."""
     found = {OURS: ours, "cudnn": cudnn}
     if not quick and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
         found["flash-attn 4"] = flash_attn_4

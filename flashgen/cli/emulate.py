@@ -45,7 +45,7 @@ def to_json(launch: LaunchFile, ran: list[Ran]) -> dict[str, Any]:
 
 
 def report(launch: LaunchFile, ran: list[Ran]) -> None:
-    """What was found, or that nothing was."""
+    """A line that tells what was found, or that nothing was."""
     out = console()
     blocks = " x ".join(map(str, launch.grid))
     out.print(*plain([f"{launch.entry}: {blocks} blocks of {launch.block} threads, under {len(ran)} seed{'s' if len(ran) > 1 else ''}"]))

@@ -18,7 +18,7 @@ MOST_RUNS = 4
 
 
 def differences(name: str, found: Array, between: tuple[Array, Array], limit: float, block_m: int = 0, axes: Sequence[str] = AXES) -> str:
-    """What is off by more than a limit, in lines for people; empty if nothing is.
+    """Lines for people that tell which elements are off by more than a limit; empty if none is.
 
     found: [B, Hq, Sq, D] or [B, Hq, Sq], by the names in `axes`, and bounds alike; `block_m`: the rows of a query tile, 0 for none.
 
@@ -87,7 +87,7 @@ def runs(found: Array) -> str:
 
 
 def kinds(x: Array, want: Array, bad: Array, finite: Array, axes: Sequence[str]) -> Iterator[str]:
-    """What the elements that are off have in common."""
+    """A sentence that tells what the elements that are off have in common."""
     if not finite.any():
         return
     had, due = x[finite], want[finite]

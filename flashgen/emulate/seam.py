@@ -24,7 +24,7 @@ LINES = {  # what a line must not have: why, and what to write
 
 
 def broken(cuda: str, name: str) -> Iterator[str]:
-    """What breaks the rules in a CUDA text, as "kernel.cu:12: what; write: how".
+    """Lines that tell what breaks the rules in a CUDA text, as "kernel.cu:12: what; write: how".
 
     >>> list(broken("#include <cuda_bf16.h>", "a.cu"))[0][:44]
     'a.cu:1: an #include: the text stands alone; '

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a backward takes: the arrays of the forward, what it gave, and the gradients of that.
+    """A backward takes these: the arrays of the forward, what it gave, and the gradients of that.
 
     q, k, v, o, do: of the layout and the dtype of the spec; lse, dlse: [B, Hq, Sq] float32, natural log. lse is None where the softmax has
     none, dlse where nothing depends on lse.

@@ -93,7 +93,7 @@ class BackwardWgmma(BackwardStrategy):
 
 
 def _elements(problem: Problem) -> Elements:
-    """What is kept of an element until ds is known."""
+    """The template that says what is kept of an element until ds is known."""
     backward = problem.holes.backward
     assert backward is not None
     if backward.gradients:
