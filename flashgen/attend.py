@@ -1,6 +1,7 @@
 """`attention`: a call without a spec, which it writes from what it is given."""
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from flashgen.api import Attention
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
+from flashgen.expr.language.functions import SHORTENED
 from flashgen.expr.language.nodes import Const, Node
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.language.scope import words as language_words
@@ -94,23 +96,33 @@ def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str,
     for name in values:
         if name not in words or (name in language_words() and name in HABITS):
             raise unknown(name, [*sorted(words - language_words() - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
-    return tuple([(name, _kind(name, value)) for name, value in sorted(values.items())])
+    sized = not words.isdisjoint(SHORTENED)
+    return tuple([(name, _kind(name, value, sized)) for name, value in sorted(values.items())])
 
 
 _Kind = tuple[int | float, str] | Like
 
 
-def _kind(name: str, value: Any) -> _Kind:
+def _kind(name: str, value: Any, sized: bool) -> _Kind:
     """The declaration that a keyword stands for: a default of the value's type and sign, and that type; or what the array is like.
 
-    An array without axes is the number that it holds.
+    `sized`: the default also is of the value's size, by which tanh and sigmoid take their form. An array without axes is the number that
+    it holds.
     """
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, (int, float)):  # a union takes three times as long
-        sign = int(value > 0) - int(value < 0)
-        return (sign, "int") if isinstance(value, int) else (float(sign), "float")
+        default = (int(value > 0) - int(value < 0)) * (_size(value) if sized else 1)
+        return (int(default), "int") if isinstance(value, int) else (float(default), "float")
     return liken(adopt(value, name), name)
+
+
+def _size(value: int | float) -> float:
+    """The power of 4 at most a factor of 2 away, of 1 at least for an integer, as far as float32 and 32 bits hold it."""
+    if value == 0 or not math.isfinite(value):
+        return 1.0
+    least, most = (0, 15) if isinstance(value, int) else (-63, 63)
+    return 4.0 ** min(most, max(least, round(math.log2(abs(value)) / 2)))
 
 
 @functools.lru_cache(1024)

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 import flashgen
 from flashgen import attend
+from flashgen.arch import by_name
 from flashgen.errors import CallError, SpecError
 from flashgen.expr import reference
+from flashgen.expr.prove.lower import lower
+from flashgen.expr.prove.rounding import form
 from flashgen.spec import Spec
 from tests.test_api import error, qkv
 
@@ -55,9 +58,40 @@ def test_attention_declares_what_it_is_given() -> None:
 
 def test_attention_compiles_once_for_all_lengths_and_values() -> None:
     attend._compiled.cache_clear()
-    for q_len, cap in ((5, 1.0), (9, 2.0), (33, 3.0)):
-        flashgen.attention(*qkv(q_len=q_len), score="cap * tanh(s / cap)", cap=cap)
+    for q_len, factor in ((5, 1e-3), (9, 2.0), (33, 3e6)):
+        flashgen.attention(*qkv(q_len=q_len), score="factor * s", factor=factor)
     assert attend._compiled.cache_info().misses == 1
+
+
+def test_values_that_a_form_rests_on_are_compiled_once_for_their_size() -> None:
+    attend._compiled.cache_clear()
+    for cap, misses in ((20.0, 1), (31, 2), (31.9, 2), (33.0, 3), (-33.0, 4), (-100.0, 4)):
+        flashgen.attention(*qkv(), score="cap * silu(s / cap)", cap=cap)
+        assert attend._compiled.cache_info().misses == misses
+
+
+@given(st.one_of(st.floats(width=32), st.integers(-(2**31), 2**31 - 1)))
+def test_a_default_is_near_the_value(value: float) -> None:
+    """A form that is right for the one is for the other, up to a factor of 2; no value makes a spec that is refused."""
+    default, type = attend._kind("c", value, True)
+    Spec(head_dim=16, dtype="float32", score="s * c", params={"c": default})
+    assert isinstance(value, int) == (type == "int")
+    if value and 2.0**-127 <= abs(value) < 2.0**127 and not (type == "int" and abs(value) > 2**31 - 9):
+        assert 0.5 <= value / default <= 2.01
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("value", [1e-30, 0.01, 1.0, 30.0, 50.0, 1e3, 1e30])
+@pytest.mark.parametrize("score", ["c * tanh(s / c)", "c * tanh(s)", "s * silu(c * s)"])
+def test_a_form_is_chosen_for_the_value(score: str, value: float, arch: str) -> None:
+    """A call has the form that a spec with this default has, or one as right."""
+    default, _ = attend._kind("c", value, True)
+    near, own = (Spec(head_dim=64, dtype="float16", score=score, params={"c": c}) for c in (default, value))
+    chosen, wanted = (form(lower(spec), spec, by_name(arch).tanh) for spec in (near, own))
+    assert chosen is not None
+    assert wanted is not None
+    off = {"short": wanted.error, "fast": wanted.long, "library": 0.0}[chosen.way]
+    assert off <= 2.1 * wanted.allowed or chosen.way == wanted.way
 
 
 @pytest.mark.parametrize(

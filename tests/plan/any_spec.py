@@ -88,7 +88,7 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
     dims = st.integers(1, 12).map(lambda n: step * n)
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
     score = draw(scores(2, deciding))
-    others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit"]))) if softmax != "none" else ()
+    others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit", "entropy"]))) if softmax != "none" else ()
     mask = draw(conditions(2) | DECIDED if deciding else conditions(2))
     return Spec(
         head_dim={"qk": draw(dims), "v": draw(dims)},

@@ -1,6 +1,7 @@
 """The functions of the language, a row each: nothing else lists them."""
 
 import math
+import re
 from functools import partial
 from typing import Any
 
@@ -189,6 +190,18 @@ _ROWS: tuple[Function | Defined, ...] = (
     Defined("gelu", ("a",), "0.5 * a * (1.0 + erf(0.7071067811865476 * a))"),
 )
 FUNCTIONS: dict[str, Function | Defined] = {each.name: each for each in (*_ROWS, *CHOICES)}
+
+
+def _shortens(name: str) -> bool:
+    match FUNCTIONS.get(name):
+        case Defined(text=text):
+            return any(map(_shortens, re.findall(r"[a-z]\w*", text)))
+        case Function(short=short):
+            return bool(short)
+    return False
+
+
+SHORTENED = frozenset(filter(_shortens, FUNCTIONS))  # those that may be one instruction, by how large their arguments are
 
 
 def row(op: str) -> Function | None:

@@ -117,10 +117,16 @@ def _of_softmax(rows: Rows, unknown: Array, sink: float) -> dict[str, Between]:
         known = {name: output.reference(exact) for name, output in OUTPUTS.items()}
         return {name: (x, x) for name, x in known.items()}
     least, most = (exactly(rows.score + sign * unknown, rows.seen, rows.v[:, :0], rows.sink + sign * sink) for sign in (-1, 1))
-    with np.errstate(all="ignore"):
-        p = np.exp(least.score - most.lse[:, None]), np.minimum(np.exp(most.score - least.lse[:, None]), 1.0)
+    p = _share(least.score, most.lse), np.minimum(_share(most.score, least.lse), 1.0)
     found = {name: row.between(*p) if row.between else (row.reference(least), row.reference(most)) for name, row in OUTPUTS.items()}
     return found | {"o": _of_output(rows, unknown, sink, exact)}
+
+
+@np.errstate(all="ignore")
+def _share(score: Array, lse: Array) -> Array:
+    """The weight of each key [rows, keys]: 0 in a row that sees none."""
+    lse = lse[:, None]
+    return np.where(lse == -np.inf, 0.0, np.exp(score - lse))
 
 
 def _of_output(rows: Rows, unknown: Array, sink: float, exact: Exact) -> Between:

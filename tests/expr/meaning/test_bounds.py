@@ -80,6 +80,8 @@ def test_a_row_that_sees_nothing_has_one_result():
     assert [x[0, 0, 0] for x in found["lse"]] == [-np.inf] * 2
     assert (found["o"][0][0, 0] == 0).all()
     assert (found["o"][1][0, 0] == 0).all()
+    assert [x[0, 0, 0] for x in found["entropy"]] == [0, 0]
+    assert found["entropy"][1][0, 0, 1] > np.log(12)
 
 
 def test_a_large_sink_is_known_as_float32_knows_it():
