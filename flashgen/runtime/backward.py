@@ -11,7 +11,6 @@ from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan_backward
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.geometry import shape as shape_of
 from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import cache
@@ -20,7 +19,8 @@ from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, liken
 from flashgen.runtime.choice import faults
 from flashgen.runtime.device import check, device
 from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
-from flashgen.runtime.lengths import Made, fresh
+from flashgen.runtime.lengths import fresh
+from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
 from flashgen.spec import Spec
 from flashgen.spec.words import gradient
 
@@ -40,7 +40,7 @@ class Prepared:
     ordinal: int
     names: tuple[str, ...]  # of all addresses that a launch takes, in order
     results: Mapping[str, Made]
-    scratch: Mapping[str, Made]
+    scratch: Scratch
     stand_ins: Mapping[str, str]  # of an array without elements: another, whose address a tensor map takes in its place
     launch: Launch | None  # None: there is no query
 
@@ -86,8 +86,10 @@ class GpuBackward:
     def _run(self, prepared: Prepared, q: Any, addresses: dict[str, int]) -> tuple[Any, ...]:
         family: DeviceFamily = FAMILIES[type(q)]
         made = {name: family.empty(shape, dtype, q) for name, (shape, dtype) in prepared.results.items()}
-        held = {name: family.scratch(shape, dtype, q) for name, (shape, dtype) in prepared.scratch.items()}
-        known = addresses | {name: family.pointer(x) for name, x in (made | held).items()}
+        known = addresses | {name: family.pointer(x) for name, x in made.items()}
+        if prepared.scratch.words:
+            memory = prepared.scratch.memory(family, q)
+            known |= zip(prepared.scratch.arrays, prepared.scratch.at(family.pointer(memory)), strict=True)
         stream = family.stream(prepared.ordinal)
         for name, (shape, dtype) in prepared.results.items():
             if name not in OF_ROLES or not prepared.launch:
@@ -106,7 +108,7 @@ class GpuBackward:
                 raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
         results = gradients(spec, layouts)
         if not sizes.batch * sizes.q_len:
-            return Prepared(ordinal=ordinal, names=(), results=results, scratch={}, stand_ins={}, launch=None)
+            return Prepared(ordinal=ordinal, names=(), results=results, scratch=NO_SCRATCH, stand_ins={}, launch=None)
         written = fresh(results, ordinal)
         kernel = self._compiled(self.serving(self._arch or device(ordinal).arch, {**layouts, **written}))
         check_requirements(kernel.program, params)
@@ -115,7 +117,7 @@ class GpuBackward:
             ordinal=ordinal,
             names=tuple(launched),
             results=results,
-            scratch=_scratch(kernel.program, sizes),
+            scratch=Scratch.of(kernel.program, sizes),
             stand_ins=stand_ins,
             launch=kernel.prepare(launched, params, sizes),
         )
@@ -124,7 +126,8 @@ class GpuBackward:
         self, program: Program, layouts: Mapping[str, Layout], sizes: Sizes, ordinal: int
     ) -> tuple[dict[str, Layout], dict[str, str]]:
         """The layouts of a launch by the names of its arguments; and of arrays without elements others, whose place they take."""
-        found = {self._arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(_scratch(program, sizes), ordinal)
+        found = {self._arguments.get(name, name): layout for name, layout in layouts.items()}
+        found |= fresh(Scratch.of(program, sizes).arrays, ordinal)
         found |= fresh({name: ((1,), "float32") for name in ("lse", "dlse") if name not in found}, ordinal)
         stand_ins = {} if sizes.kv_len else {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}
         return found | {name: found[other] for name, other in stand_ins.items()}, stand_ins
@@ -134,10 +137,6 @@ class GpuBackward:
             source = render(chosen)
             self.kernels[chosen.digest] = Executable(chosen, source, cache.binary(chosen, source))
         return self.kernels[chosen.digest]
-
-
-def _scratch(program: Program, sizes: Sizes) -> dict[str, Made]:
-    return {s.name: (shape_of(s, sizes), s.dtype) for s in program.scratch}
 
 
 def _clear(ordinal: int, address: int, nbytes: int, stream: int) -> None:

@@ -22,6 +22,7 @@ class Choice:
 
     def __init__(self, spec: Spec, candidate: str | None = None):
         self.spec, self.reasons = spec, dict[str, None]()
+        self._packed = spec.geometry.packed
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
         self._plans: dict[tuple[Any, ...], Program] = {}  # by what `plan` is asked for
         self._demands: dict[str, Demands] = {}  # by arch
@@ -68,7 +69,7 @@ class Choice:
         if arch.name not in self._demands:
             self._demands[arch.name] = Demands(self.spec, arch)
         asked_for = self._demands[arch.name].of(sizes)
-        return LENGTHS[-1] if asked_for.rows else length_class(of_sequence(self.spec, sizes)), asked_for
+        return LENGTHS[-1] if asked_for.rows else length_class(of_sequence(sizes, self._packed)), asked_for
 
     def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
         q, k = (rows_first(layouts[name], self.spec.layout).shape for name in "qk")

@@ -11,7 +11,6 @@ from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.geometry import shape as shape_of
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
 from flashgen.plan.shares import Demand
@@ -24,6 +23,7 @@ from flashgen.runtime.device import device
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.lengths import Axes, Pattern, Prepared, Turns, fresh
 from flashgen.runtime.overlap import Apart
+from flashgen.runtime.scratch import NO_SCRATCH, Scratch
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 from flashgen.spec.outputs import fill_empty
@@ -100,9 +100,9 @@ class Gpu:
             out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs.values()])
             addresses += map(family.pointer, out)
         if prepared.launch:
-            if prepared.scratch:
-                held = [family.scratch(shape, dtype, q) for shape, dtype in prepared.scratch.values()]
-                addresses += map(family.pointer, held)
+            if prepared.scratch.words:
+                memory = prepared.scratch.memory(family, q)
+                addresses += prepared.scratch.at(family.pointer(memory))
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
             prepared.launch(addresses, family.stream(prepared.ordinal))
@@ -136,13 +136,13 @@ class Gpu:
         arch = self._arch or target.arch
         values = check_values(plan(spec, arch.name), params)
         if not sizes.batch * sizes.q_len:
-            return Prepared(ordinal=ordinal, outputs=outputs, scratch={}, launch=None, apart=apart), None
+            return Prepared(ordinal=ordinal, outputs=outputs, scratch=NO_SCRATCH, launch=None, apart=apart), None
         if not sizes.kv_len:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
-        scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in kernel.program.scratch}
+        scratch = Scratch.of(kernel.program, sizes)
         arguments = {t.name: t.argument for t in spec.arrays}
-        launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch, ordinal)
+        launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch.arrays, ordinal)
         prepared = Prepared(
             ordinal=ordinal,
             outputs=outputs,

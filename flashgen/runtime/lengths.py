@@ -12,8 +12,7 @@ from flashgen.dtypes import by_name
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.geometry import Sizes, block_count, extent
-from flashgen.plan.geometry import shape as shape_of
-from flashgen.plan.kernel import SharePlan
+from flashgen.plan.kernel import Extent, SharePlan
 from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import section
@@ -24,6 +23,7 @@ from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
 from flashgen.runtime.device import device
 from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
 from flashgen.runtime.overlap import Apart
+from flashgen.runtime.scratch import Made, Scratch
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 from flashgen.spec.layout import AxisOrder
@@ -34,7 +34,6 @@ _SCALARS = ("q_len", "kv_len", "section", "shares")  # that follow from lengths
 _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
 
-Made = tuple[tuple[int, ...], str]  # the shape and dtype of an array to make
 Lies = tuple[tuple[int, ...], tuple[int, ...]]  # the shape and the strides of an array as kernels address it, q, k, v and o [B, S, H, D]
 
 
@@ -49,7 +48,7 @@ class Prepared:
 
     ordinal: int
     outputs: Mapping[str, Made]
-    scratch: Mapping[str, Made]  # what the kernels hand to each other
+    scratch: Scratch
     launch: Launch | None  # None: there is no query
     apart: Apart
     without_keys: bool = False
@@ -136,7 +135,6 @@ class Pattern:
         """`serves`: true of the sizes of calls that the program serves."""
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._serves = axes, serves
-        self._shares = program.shares
         self._turn = _turn(program.spec.order)  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
@@ -144,8 +142,9 @@ class Pattern:
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
         self._section = section(program, sizes)
         self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in _SCALARS]
-        blocks = [size for kernel in program.kernels for size in kernel.grid.blocks if not isinstance(size, int)]
-        self._blocks_follow_keys = any(isinstance(size, SharePlan) or "kv_len" in size for size in blocks)
+        extents = [size for shape in (*(k.grid.blocks for k in program.kernels), *(s.shape for s in program.scratch)) for size in shape]
+        self._of_keys = tuple(size for size in dict.fromkeys((*extents, program.shares)) if _follows_keys(size))
+        self._counts = self._counted(sizes)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
         for argument in arguments:
             if argument.kind in ("strides", "array", "sums"):
@@ -183,14 +182,15 @@ class Pattern:
             shapes = output_shapes(self._program.spec, sizes)
             outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
             known, changed = replace(known, outputs=outputs), self._fresh(outputs) | changed
-        if known.scratch:
-            scratch = {s.name: (shape_of(s, sizes), s.dtype) for s in self._program.scratch}
-            known, changed = replace(known, scratch=scratch), changed | self._fresh(scratch)
+        counts = self._counted(sizes)
+        if resized := q_len != of.q_len or counts != self._counts:
+            scratch = Scratch.of(self._program, sizes)
+            known, changed = replace(known, scratch=scratch), changed | self._fresh(scratch.arrays)
         if known.apart.pairs:
             layouts = [family.layout(like) for (*_, family), like in zip(self._arrays, likes, strict=True)]
             known = replace(known, apart=known.apart.moved(dict(zip(self._axes.names, layouts, strict=True))))
-        self._adapt(sizes, changed)
-        self.likes, self._sizes, self._prepared = list(likes), sizes, known
+        self._adapt(sizes, changed, resized)
+        self.likes, self._sizes, self._prepared, self._counts = list(likes), sizes, known, counts
         self._lies |= changed
         return known
 
@@ -213,7 +213,8 @@ class Pattern:
                 if len(shape) != fixed[0] or others(shape) != fixed[1] or like[2:] != fixed[2]:
                     return None
                 if like[1] == before[1] and name in ROLES:
-                    changed[name] = self._turn(shape), self._lies[name][1]
+                    if name in self._maps:  # of what is addressed by strides nothing has changed
+                        changed[name] = self._turn(shape), self._lies[name][1]
                 else:
                     layout = family.layout(like)
                     if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
@@ -224,19 +225,20 @@ class Pattern:
                     return None
         return changed
 
-    def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies]) -> None:
+    def _counted(self, sizes: Sizes) -> list[int]:
+        """The extents of scratch and launch that follow from the number of keys: a share has many keys, so most calls change none."""
+        return [extent(size, sizes) for size in self._of_keys]
+
+    def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies], resized: bool) -> None:
+        """Patches the record; `resized`: scratch and launch are not as large as before."""
         launch, grids = self._prepared.launch, None
         assert launch
-        values = {
-            "q_len": sizes.q_len,
-            "kv_len": sizes.kv_len,
-            "section": self._section(sizes.kv_len),
-            "shares": extent(self._shares, sizes),
-        }
-        if self._blocks_follow_keys or sizes.q_len != self._sizes.q_len:  # which may be refused: before anything is changed
+        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._section(sizes.kv_len)}
+        if resized:  # which may be refused: before anything is changed
+            values["shares"] = extent(self._program.shares, sizes)
             multiprocessors = device(self._prepared.ordinal).multiprocessors
             grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
-        changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars]
+        changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars if of in values]
         moved = []
         for name, lies in changed.items():
             for argument, offset in self._strides.get(name, ()):
@@ -245,6 +247,11 @@ class Pattern:
                 map.lay(*lies)
                 moved.append(at)
         launch.adapt(changes, moved, grids)
+
+
+def _follows_keys(size: Extent) -> bool:
+    """True if the number of keys decides an extent."""
+    return isinstance(size, SharePlan) or size == "kv_len" or (isinstance(size, tuple) and size[0] == "kv_len")
 
 
 @functools.lru_cache(1024)

@@ -27,9 +27,9 @@ def length_class(keys: int) -> int:
     return LENGTHS[min(bisect_left(LENGTHS, keys), len(LENGTHS) - 1)]
 
 
-def of_sequence(spec: Spec, sizes: Sizes) -> int:
+def of_sequence(sizes: Sizes, packed: bool) -> int:
     """The keys of a sequence: as many as arrays have place for, or on average where they lie one behind the other."""
-    return -(-sizes.kv_len // max(1, sizes.batch)) if spec.geometry.packed else sizes.kv_len
+    return -(-sizes.kv_len // max(1, sizes.batch)) if packed else sizes.kv_len
 
 
 def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Program:
