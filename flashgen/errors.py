@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a text: file, line and column (both from 1), and the line itself.
+    """A position in a text: file, line and column (both from 1), and the line itself.
 
     >>> print(Position("a.yaml", 3, 7, "mask: causl").excerpt())
       3 | mask: causl
@@ -20,7 +20,7 @@ class Position:
     text: str
 
     def shift(self, columns: int) -> "Position":
-        """The place `columns` to the right."""
+        """The position `columns` to the right."""
         return replace(self, column=self.column + columns)
 
     def excerpt(self, width: int = 100) -> str:

@@ -65,7 +65,7 @@ def measure(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]
         tiles={name: found.counts[kind] for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))},
         visible=found.pairs / (q_len * kv_len),
         flops=2 * heads * found.pairs * columns,
-        executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_splits,
+        executed_flops=2 * heads * computed * (tile.qk_columns + tile.v_columns) * tile.v_slices,
         bytes=(heads * q_len * spec.head_dim.qk + kv_len * columns) * program.dtype.bytes + by_row,
         loaded_bytes=heads * loaded * tile.block_n * columns * program.dtype.bytes,
         picture=Picture(np.concatenate(found.picture), found.cell),

@@ -40,7 +40,7 @@ class _Launch(ctypes.Structure):
     _fields_ = (
         *(("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint32), ("checks", ctypes.c_int)),
         *(("seed", ctypes.c_uint64), ("params", ctypes.c_void_p), ("regions", ctypes.POINTER(_Region)), ("arrays", ctypes.POINTER(_Array))),
-        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int), ("number", ctypes.c_int)),
+        *(("region_count", ctypes.c_int), ("array_count", ctypes.c_int), ("cores", ctypes.c_int), ("ordinal", ctypes.c_int)),
         *(("early", ctypes.c_int), ("cluster", ctypes.c_int)),
     )
 
@@ -84,7 +84,7 @@ class HostKernel:
         checks: bool | Literal["strict"] = True,
         regions: "Sequence[Region]" = (),
         arrays: Mapping[str, Watched] = MappingProxyType({}),
-        number: int = 1,
+        ordinal: int = 1,
         arch: Arch | None = None,
         early: bool = False,
         cluster: int = 1,
@@ -95,7 +95,7 @@ class HostKernel:
         looked for, only broken rules and deadlocks; "strict" ones also ask for a proxy fence between ordinary reads and a copy into the
         same bytes, as PTX has it, which many kernels that are taken for right leave out. `regions` name pieces of shared memory in
         reports. When `arrays` are given, accesses to global memory through instructions must stay inside them, and races on them are
-        looked for; `number` is that of the kernel among those that share them, from 1, in order. `arch` is what the text's promises to
+        looked for; `ordinal` is that of the kernel among those that share them, from 1, in order. `arch` is what the text's promises to
         its compiler are held against. A kernel that starts `early`, by programmatic dependent launch, touches no array before
         griddepcontrol.wait. `cluster` neighbours along x start together and reach each other's shared memory.
         """
@@ -112,7 +112,8 @@ class HostKernel:
         ]
         launch = _Launch(
             *(sizes, (block, 1, 1), shared_bytes, 2 if checks == "strict" else int(checks), seed, params.ctypes.data),
-            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched), cores(), number, early, cluster),
+            *((_Region * len(named))(*named), (_Array * len(watched))(*watched), len(named), len(watched)),
+            *(cores(), ordinal, early, cluster),
         )
         with ONE_AT_A_TIME:
             found = self._library.cuda_on_host_launch(self._entry, ctypes.byref(launch))

@@ -111,13 +111,13 @@ def launch(
     program: Program, source: Source, sizes: Sizes, record: Array, watched: Mapping[str, Watched], seed: int, checks: bool, blocks: int
 ) -> None:
     """Runs the kernels one after another."""
-    for number, part in enumerate(program.kernels, 1):
+    for ordinal, part in enumerate(program.kernels, 1):
         if not (size := block_count(part, sizes, blocks)):
             continue
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
         kernel.launch(
             *(size, part.grid.threads, part.smem.bytes, record, seed, checks),
-            *(part.smem.regions, watched, number, program.arch, part.grid.early),
+            *(part.smem.regions, watched, ordinal, program.arch, part.grid.early),
         )
 
 

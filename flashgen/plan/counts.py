@@ -88,13 +88,13 @@ def counts(program: Program) -> Counts:
     >>> print(counts(plan(Spec(head_dim=64, dtype="float16"), "sm_90a")).memory)
     0
     """
-    splits = program.attention.tile.v_splits  # blocks that compute the same scores, for their columns of v
+    slices = program.attention.tile.v_slices  # blocks that compute the same scores, for their columns of v
     softmax, e, lse = program.softmax, program.dtype.bytes, FLOAT * len(program.row_outputs)
     heads, rows, pairs = B * H, m * sympy.ceiling(S_q / m), W * m * n
     passes = sympy.Integer(softmax.passes)
     arrays = e * (heads * S_q * D + B * H_kv * S_kv * (D + D_v))
     output = heads * S_q * (program.out_dtype.bytes * D_v + lse)
-    flops = 2 * heads * pairs * (splits * passes * D + D_v)
+    flops = 2 * heads * pairs * (slices * passes * D + D_v)
     if softmax.materialize:
         return _of_scores(program, arrays, output, flops)
     if program.attention.tile.v_part:
@@ -104,12 +104,12 @@ def counts(program: Program) -> Counts:
         read = heads * (G * n * e * (D + D_v) + W * m * (e * D + state) + rows * state)
         written, memory = heads * (W * m + rows) * state + output, heads * rows * state
     else:
-        read, written, memory = heads * e * (splits * (S_q * D + W * n * passes * D) + W * n * D_v), output, sympy.Integer(0)
+        read, written, memory = heads * e * (slices * (S_q * D + W * n * passes * D) + W * n * D_v), output, sympy.Integer(0)
     exponents, moved = _exponentials(program)
-    followed = {"normalized": 2 * D_v + 1, "online": D_v + splits, "maximum_and_sum": 1, "maximum": 0}[softmax.steps[0]]
+    followed = {"normalized": 2 * D_v + 1, "online": D_v + slices, "maximum_and_sum": 1, "maximum": 0}[softmax.steps[0]]
     if not softmax.normalized:
         exponents = moved = followed = 0
-    exponentials, rescales = heads * splits * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed)
+    exponentials, rescales = heads * slices * (exponents * pairs + moved * W * m), heads * W * m * sympy.sympify(followed)
     return Counts(
         passes=passes,
         read=read,

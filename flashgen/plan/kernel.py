@@ -22,7 +22,7 @@ class TilePlan:
     v_stored: int
     qk_part: int = 0  # columns of q and k that one sum of a score covers; 0: all
     v_part: int = 0  # columns of v that one product takes; 0: all
-    v_splits: int = 1  # blocks that share a query tile, each with so many columns of v and o
+    v_slices: int = 1  # blocks that share a query tile, each with so many columns of v and o
     query_tiles: int = 1  # of a block that takes several while a key tile stays
 
     @property
@@ -87,7 +87,7 @@ class PipelinePlan:
     def extras(self) -> list[str]:
         """The choices that tell candidates of one tile apart, besides stages and warps."""
         extras = {
-            "o apart": self.output_place == "own",
+            "o staged": self.output_place == "own",
             "o in place of keys": self.output_place == "keys",
             "q in registers": self.query_in_registers,
             "overlapped": self.overlap,

@@ -160,7 +160,7 @@ class Program:
     @property
     def v_dim(self) -> int:
         """Columns of v and o that a block has."""
-        return self.spec.head_dim.v // self.main.tile.v_splits
+        return self.spec.head_dim.v // self.main.tile.v_slices
 
     @property
     def planes(self) -> PlanesPlan | None:

@@ -70,7 +70,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     """The legal candidates, the fastest by the cost model first. Raises PlanError, SpecError.
 
     >>> candidates(Spec(head_dim=128, dtype="bfloat16"))[0]
-    '128x128, 2 stages, 8 warps, o apart'
+    '128x128, 2 stages, 8 warps, o staged'
     """
     strategy, problem = _problem(spec, arch, 0, length, pinned(spec))
     return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
@@ -120,7 +120,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if demand.rows and groupable(spec) else "rows_of_head"
-    found = holes(expressions, spec, request.arch.tanh, strategy.apart, beyond=strategy.beyond, rows=rows)
+    found = holes(expressions, spec, request.arch.tanh, strategy.separate, beyond=strategy.beyond, rows=rows)
     problem = Problem(
         request=request,
         expressions=expressions,

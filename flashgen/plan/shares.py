@@ -137,8 +137,8 @@ def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ..
     if not dealing.shares:
         return query_tiles(spec, tile)
     rows: tuple[Extent, ...] = (("rows", tile.block_m), "kv_heads") if dealing.grouped else (("q_len", tile.block_m), "heads")
-    splits = (tile.v_splits,) if tile.v_splits > 1 else ()
-    return (*rows, "batch", *splits, dealing.shares)
+    slices = (tile.v_slices,) if tile.v_slices > 1 else ()
+    return (*rows, "batch", *slices, dealing.shares)
 
 
 def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:

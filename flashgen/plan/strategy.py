@@ -216,7 +216,7 @@ class Strategy(Drafting):
     lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
     beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more
-    apart: ClassVar[bool] = False  # what a score adds to rows and to columns is told apart: the skeleton has places for both
+    separate: ClassVar[bool] = False  # what a score adds to rows and to columns is separated: the skeleton has places for both
 
     @abstractmethod
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:

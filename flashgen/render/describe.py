@@ -44,7 +44,7 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
     alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
     return [
-        ("queries", f"of a key tile, for every query head that shares it: {_runs_of(main.ranges)}"),
+        ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}"),
         ("order", f"{'key tiles dealt by a counter' if main.dealing.counter else 'a block a key tile'}, {order}"),
         ("sums", f"dk, dv in registers; {alone}"),
     ]
@@ -83,15 +83,15 @@ def _runs(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"
-    return f"{_runs_of(program.attention.ranges)}, {order}"
+    return f"{_ranges_of(program.attention.ranges)}, {order}"
 
 
-def _runs_of(ranges: TileRanges) -> str:
+def _ranges_of(ranges: TileRanges) -> str:
     masked = [loop.masked for loop in ranges.loops]
     kinds = ", ".join("masked" if m else "unmasked" for m in masked)
     pairings = ", ".join(pairing.text for pairing in ranges.pairings)
     how = f"by extents of {pairings}" if pairings else "in closed form"
-    return f"{len(masked)} run{'s' if len(masked) > 1 else ''} of tiles {how} ({kinds})"
+    return f"{len(masked)} range{'s' if len(masked) > 1 else ''} of tiles {how} ({kinds})"
 
 
 def _order(program: Program) -> str:

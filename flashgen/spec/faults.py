@@ -49,8 +49,8 @@ def spec_error(error: ValidationError, positions: Mapping[Path, Position], keys:
 
 
 def _order(fault: SpecError) -> tuple[bool, int, int]:
-    place = fault.position
-    return fault.message.startswith("missing"), place.line if place else 0, place.column if place else 0
+    position = fault.position
+    return fault.message.startswith("missing"), position.line if position else 0, position.column if position else 0
 
 
 def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Path], Mapping[str, str]]) -> SpecError:
@@ -58,28 +58,28 @@ def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Pat
     match details["type"]:
         case "missing":
             example = keys(path[:-1])[str(path[-1])]
-            return SpecError(f"missing key {_dotted(path)!r}", _place(path[:-1], positions), f"for example {path[-1]}: {example}")
+            return SpecError(f"missing key {_dotted(path)!r}", _position(path[:-1], positions), f"for example {path[-1]}: {example}")
         case "extra_forbidden":
             return _unknown(path, positions, keys(path[:-1]))
         case "refused":
             context = details["ctx"]
             path += context["within"]
-            place = _place(path, positions)
+            position = _position(path, positions)
             if context["offset"] is not None:
-                text = place or Position(f"<{_dotted(path)}>", 1, 1, " ".join(details["input"].split()))
-                place = text.shift(context["offset"])
-            return SpecError(f"{_dotted(path)}: {context['message']}", place, context["hint"])
+                text = position or Position(f"<{_dotted(path)}>", 1, 1, " ".join(details["input"].split()))
+                position = text.shift(context["offset"])
+            return SpecError(f"{_dotted(path)}: {context['message']}", position, context["hint"])
     wanted = {"dict_type": "a mapping", "model_type": "a mapping", "tuple_type": "a list"}.get(details["type"])
     message = f"expected {wanted}, got {shown(details['input'])}" if wanted else details["msg"]
-    return SpecError(f"{_dotted(path)}: {message}", _place(path, positions))
+    return SpecError(f"{_dotted(path)}: {message}", _position(path, positions))
 
 
 def _unknown(path: Path, positions: Mapping[Path, Position], known: Iterable[str]) -> SpecError:
-    return SpecError(f"unknown key {_dotted(path)!r}", _place((*path, KEY), positions), did_you_mean(str(path[-1]), known))
+    return SpecError(f"unknown key {_dotted(path)!r}", _position((*path, KEY), positions), did_you_mean(str(path[-1]), known))
 
 
-def _place(path: Path, positions: Mapping[Path, Position]) -> Position | None:
-    """The place of a path; below an alias, that of the alias."""
+def _position(path: Path, positions: Mapping[Path, Position]) -> Position | None:
+    """The position of a path; below an alias, that of the alias."""
     while path and path not in positions:
         path = path[:-1]
     return positions.get(path)

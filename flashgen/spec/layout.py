@@ -30,7 +30,7 @@ class AxisOrder:
         return tuple(of[axis] for axis in self.axes)
 
     def axis(self, letter: str) -> int:
-        """The place of an axis."""
+        """The index of an axis."""
         return self.axes.index(letter)
 
     @property

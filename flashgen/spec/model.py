@@ -157,7 +157,7 @@ class Spec:
 
     @classmethod
     def located(cls, given: Mapping[str, Any], positions: Mapping[Path, Position]) -> "Spec":
-        """The spec that a file gives, where `positions` tells the place of each value, and of each key (path + KEY)."""
+        """The spec that a file gives, where `positions` tells the position of each value, and of each key (path + KEY)."""
         spec = cls.__new__(cls)
         spec._fill(given, positions)
         return spec
@@ -219,8 +219,8 @@ class Spec:
         for name in path.split("."):
             text = {one.name: one for one in text}.get(name) if isinstance(text, tuple) else getattr(text, name, None)
         text = text.text if isinstance(text, Let) else text
-        place = self.positions.get(tuple(path.split(".")))
-        return place.shift(0) if place else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
+        position = self.positions.get(tuple(path.split(".")))
+        return position.shift(0) if position else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
     def name_position(self, key: str, name: str) -> Position:
         """The position of the name of a param, a tensor or a let: `name_position("params", "softcap")`."""

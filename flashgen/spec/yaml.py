@@ -24,7 +24,7 @@ from ruamel.yaml.reader import ReaderError
 
 from flashgen.errors import Position, SpecError
 from flashgen.spec.model import KEY, Path, Spec
-from flashgen.spec.source import Source
+from flashgen.spec.text import Text
 from flashgen.spec.words import free_name, name_fault
 
 MAX_BYTES = 65536
@@ -54,8 +54,8 @@ def load(path: str | PathLike[str]) -> Spec:
     try:
         return _spec(data.decode(), file, {"name": free_name(FilePath(path).stem, name_fault)})
     except UnicodeDecodeError as error:
-        place = Source(file, data[: error.start].decode() + "\ufffd").at(len(data[: error.start].decode()))
-        raise SpecError(f"byte 0x{data[error.start]:02x} is not UTF-8", place, "save the file as UTF-8") from None
+        position = Text(file, data[: error.start].decode() + "\ufffd").at(len(data[: error.start].decode()))
+        raise SpecError(f"byte 0x{data[error.start]:02x} is not UTF-8", position, "save the file as UTF-8") from None
 
 
 def loads(text: str, file: str = "<spec>") -> Spec:
@@ -70,7 +70,7 @@ def loads(text: str, file: str = "<spec>") -> Spec:
 def _spec(text: str, file: str, unless_given: dict[str, Any]) -> Spec:
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise SpecError(f"{file}: larger than {MAX_BYTES} bytes", hint="a spec is a few lines; arrays are given at the call, as tensors")
-    reader = _Reader(Source(file, text.removeprefix("\ufeff")))
+    reader = _Reader(Text(file, text.removeprefix("\ufeff")))
     return Spec.located(unless_given | reader.document(), reader.positions)
 
 
@@ -91,8 +91,8 @@ def _read(path: FilePath) -> bytes:
 class _Reader:
     """Composes one document from ruamel's events, which unlike its nodes come one by one and do not recurse."""
 
-    def __init__(self, source: Source):
-        self.source = source
+    def __init__(self, text: Text):
+        self.text = text
         self.positions: dict[Path, Position] = {}
         self.yaml = YAML(typ="safe", pure=True)
         self.events = self._events()
@@ -102,12 +102,12 @@ class _Reader:
     def _events(self) -> Iterator[Event]:
         index = 0
         try:
-            for event in self.yaml.parse(self.source.text):
+            for event in self.yaml.parse(self.text.text):
                 index = event.end_mark.index
                 yield event
         except MarkedYAMLError as error:
             marks = [mark.index for mark in (error.problem_mark, error.context_mark) if mark] or [index]
-            beyond = marks[0] >= len(self.source.text.rstrip())  # what is open at the end began at the context
+            beyond = marks[0] >= len(self.text.text.rstrip())  # what is open at the end began at the context
             self._syntax(error.problem or "not YAML", marks[-1] if beyond else marks[0])
         except ReaderError as error:
             self._syntax(f"character U+{error.character:04X} is not allowed", error.position)
@@ -115,23 +115,25 @@ class _Reader:
             self._syntax(f"not YAML: {error}", index)
 
     def _syntax(self, problem: str, index: int) -> NoReturn:
-        place = self.source.at(index)
-        if "\t" in place.text[: place.column]:
-            raise SpecError("a tab where YAML wants spaces", place.shift(place.text.index("\t") + 1 - place.column), "indent with spaces")
+        position = self.text.at(index)
+        if "\t" in position.text[: position.column]:
+            raise SpecError(
+                "a tab where YAML wants spaces", position.shift(position.text.index("\t") + 1 - position.column), "indent with spaces"
+            )
         raise SpecError(
             problem[:MAX_MESSAGE],
-            place,
+            position,
             HINTS.get(problem, "keys of one mapping begin at the same column; text with special characters wants quotes"),
         )
 
     def _fail(self, message: str, event: Event, hint: str = "") -> NoReturn:
-        raise SpecError(message[:MAX_MESSAGE], self.source.at(event.start_mark.index), hint)
+        raise SpecError(message[:MAX_MESSAGE], self.text.at(event.start_mark.index), hint)
 
     def document(self) -> dict[str, Any]:
         next(self.events)
         start = next(self.events)
         if isinstance(start, StreamEndEvent):
-            raise SpecError("the file is empty", self.source.at(0), EXAMPLE)
+            raise SpecError("the file is empty", self.text.at(0), EXAMPLE)
         assert isinstance(start, DocumentStartEvent)
         if start.version or start.tags:
             self._fail("a YAML directive", start, "remove the line that starts with %; specs are YAML 1.2")
@@ -149,7 +151,7 @@ class _Reader:
     def _value(self, event: Event, path: Path) -> Any:
         before = self.values
         self.values += 1
-        self.positions[path] = self.source.at(event.start_mark.index)
+        self.positions[path] = self.text.at(event.start_mark.index)
         if len(path) > MAX_DEPTH:
             self._fail(f"nested deeper than {MAX_DEPTH}", event, "the deepest key of a spec is tensors: {name: {shape: [hq]}}")
         if isinstance(event, AliasEvent):
@@ -162,7 +164,7 @@ class _Reader:
                 value = self._scalar(event)
                 if isinstance(value, str):
                     start = event.start_mark.index + (len(event.anchor) + 1 if event.anchor else 0)
-                    self.positions[path] = self.source.value(start, event.end_mark.index, value)
+                    self.positions[path] = self.text.value(start, event.end_mark.index, value)
             case SequenceStartEvent():
                 value = self._list(path)
             case _:
@@ -198,7 +200,7 @@ class _Reader:
             key_path = (*path, key, KEY)
             if key_path in self.positions:
                 self._fail(f"duplicate key {key!r}", event, f"it is on line {self.positions[key_path].line} already: remove one")
-            self.positions[key_path] = self.source.at(event.start_mark.index)
+            self.positions[key_path] = self.text.at(event.start_mark.index)
             value = self._value(next(self.events), (*path, key))
             if value is None:
                 self.positions[(*path, key)] = self.positions[key_path]  # ruamel places an empty value on the next line

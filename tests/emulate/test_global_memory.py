@@ -58,9 +58,9 @@ PIECES = kernel_text(
 )
 
 
-def pieces(watched, number=1, threads=32, **values):
+def pieces(watched, ordinal=1, threads=32, **values):
     call = {"stride": 32, "first": 0, "fill": 1} | values
-    HostKernel(PIECES).launch(3, threads, 0, record(PIECES_PARAMS, x=watched.array, **call), arrays={"x": watched}, number=number)
+    HostKernel(PIECES).launch(3, threads, 0, record(PIECES_PARAMS, x=watched.array, **call), arrays={"x": watched}, ordinal=ordinal)
 
 
 def test_blocks_write_apart_from_each_other():
@@ -100,7 +100,7 @@ def test_a_sum_is_a_read_and_a_write():
     kernel = HostKernel(kernel_text("float* x;", "  p.x[threadIdx.x] += 1.0f;"))
     kernel.launch(1, 32, 0, record("float* x;", x=x.array), arrays={"x": x})
     with pytest.raises(EmulationFault, match=r"race: block . (reads|writes) `x`.*, written by block ., nothing orders the two"):
-        kernel.launch(2, 32, 0, record("float* x;", x=x.array), arrays={"x": x}, number=2)
+        kernel.launch(2, 32, 0, record("float* x;", x=x.array), arrays={"x": x}, ordinal=2)
 
 
 FOURS = """  const u32 i = threadIdx.x * 4;
@@ -146,7 +146,7 @@ def test_each_word_has_its_own_time():
     HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=0), arrays={"x": x})
     assert (x.array[:3] == [1, 2, 1]).all()
     with pytest.raises(EmulationFault, match=r"race: block 0 (reads|writes) `x`\+0x4, (written|read) by another warp or unit of it"):
-        HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=1), arrays={"x": x}, number=2)
+        HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=1), arrays={"x": x}, ordinal=2)
 
 
 OVERLAP_PARAMS = "const float* in; float* out; int shift;"

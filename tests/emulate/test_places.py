@@ -9,7 +9,7 @@ from flashgen.spec import Spec
 from tests.plan.agreement import arrays, judge_of
 
 SHAPES = [(230, 333), (300, 130), (129, 0)]  # queries, keys; causal, so that with more queries some see none
-PLACES = {"own": "o apart", "keys": "o in place of keys", "queries": "8 warps", "ahead": "2 q tiles"}
+PLACES = {"own": "o staged", "keys": "o in place of keys", "queries": "8 warps", "ahead": "2 q tiles"}
 
 
 @pytest.mark.parametrize(("place", "head_dim"), [("own", 64), ("keys", 64), ("keys", 256), ("queries", 256), ("ahead", 64)])

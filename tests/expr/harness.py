@@ -135,7 +135,7 @@ def text(holes):
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
             f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "
-            f"at[0].{r.name} = {r.halves(r.name)[0]}, at[1].{r.name} = {r.halves(r.name)[1]};"
+            f"at[0].{r.name} = {r.both(r.name)[0]}, at[1].{r.name} = {r.both(r.name)[1]};"
             for r in holes.reads
         ),
         "score": " ".join(holes.score.body.lines if holes.score.body else ["return s;"]),

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan aa29cca3 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan a4c89cd6 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -8,7 +8,7 @@
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      64 queries x 64 keys    4 warps compute 16 query rows each and share the loads
-//   queries   of a key tile, for every query head that shares it: 3 runs of tiles in closed form (masked, unmasked, masked)
+//   queries   of a key tile, for every query head that shares it: 3 ranges of tiles in closed form (masked, unmasked, masked)
 //   order     a block a key tile, head by head
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
 //   shared    Q 16384 | do 16384 | K 16384 | V 16384 | p 8192 | ds 8192 | 1 stage    81920 of 166912 bytes

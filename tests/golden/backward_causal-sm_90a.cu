@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 136cbf01 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan c2114e6d | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -8,7 +8,7 @@
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      80 queries x 128 keys    2 warpgroups compute 64 keys each, 1 loads
-//   queries   of a key tile, for every query head that shares it: 3 runs of tiles in closed form (masked, unmasked, masked)
+//   queries   of a key tile, for every query head that shares it: 3 ranges of tiles in closed form (masked, unmasked, masked)
 //   order     key tiles dealt by a counter, the first key tiles first, in sections of heads that share the L2
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
 //   shared    K 32768 | V 32768 | Q 2 x 20480 | do 2 x 20480 | ds 2 x 20480 | lse 2 x 320 | delta 2 x 320 | tile 8 | step 2 x 4 | 2 stages    189824 of 232448

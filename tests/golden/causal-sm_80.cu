@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 089bf23c | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan ec88f4bc | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -6,7 +6,7 @@
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      128 queries x 64 keys    4 warps compute 32 query rows each and share the loads
-//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   keys      of a query tile: 2 ranges of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, a block a query tile
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
 //   shared    Q 32768 | K 16384 | V 16384 | O 32768 | 1 stage    65536 of 166912 bytes
@@ -268,7 +268,7 @@ struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
-  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
+  static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
   // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
@@ -320,7 +320,7 @@ struct Attend {                          // one block: a query tile against all 
   const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
   const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
   const u16* const keys = sequence.rows(p.k, p.k_strides, work.kv_head);
-  const u16* const values = sequence.rows(p.v, p.v_strides, work.kv_head) + work.v_split * V_DIM * p.v_strides.column;
+  const u16* const values = sequence.rows(p.v, p.v_strides, work.kv_head) + work.v_slice * V_DIM * p.v_strides.column;
   float o[ROW_TILES][V_COLUMNS / 2] = {};
   Rows rows[ROW_TILES];
   int next;                              // the key tile to load next, -1: none
@@ -456,7 +456,7 @@ struct Attend {                          // one block: a query tile against all 
 
   // o as it is in the registers.
   __device__ __forceinline__ void store() {
-    u16* const to = sequence.rows(p.o, p.o_strides, work.head) + work.v_split * V_DIM * p.o_strides.column;
+    u16* const to = sequence.rows(p.o, p.o_strides, work.head) + work.v_slice * V_DIM * p.o_strides.column;
     struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };
     __syncthreads();                                  // nobody reads what lies there any more: o takes its place, each warp its own rows
     const u32 staged = shared + O + place<V_COLUMNS>(warp_row + lane / 4, 0) + lane % 4 * 4;
@@ -498,7 +498,7 @@ struct Attend {                          // one block: a query tile against all 
         const End end = finalize(rows[m], r, variant);
         inverse[r] = end.inverse;
         const int row = q_idx + 16 * m + 8 * r;
-        if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) {
+        if (work.v_slice == 0 && lane % 4 == 0 && row < sequence.q_len()) {
           p.lse[sequence.row(work.head, row)] = end.lse;
         }
       }

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan a68d5f63 | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan ccb7f8ba | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -6,7 +6,7 @@
 //   score     s
 //   mask      (kv_idx <= q_idx + kv_len - q_len) & (ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len])
 //   tile      128 queries x 128 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
-//   keys      of a query tile: 3 runs of tiles by extents of ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len] (masked, unmasked, masked), taken downwards
+//   keys      of a query tile: 3 ranges of tiles by extents of ids[b, kv_idx] == ids[b, kv_len + q_idx - q_len] (masked, unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
 //   shared    Q 32768 | K 2 x 32768 | V 2 x 32768 | O 32768 | tile 3 x 128 | 2 stages    197088 of 232448 bytes
@@ -359,7 +359,7 @@ struct Work {                            // a query tile and its key tiles
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
   int above, below;                      // of a warpgroup: key tiles of the query tile that it does not take
-  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
+  static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
   // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
@@ -419,7 +419,7 @@ struct Work {                            // a query tile and its key tiles
 };
 
 // Query tiles of some heads, each as often as blocks share it.
-__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SLICES; }
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
@@ -514,7 +514,7 @@ struct Copies {                          // that one thread starts, for a query 
       ptx::tma_load(shared + K + stage * K_BYTES + column_at<BLOCK_N>(c), p.k, full, c, tile * BLOCK_N, work.kv_head, work.batch);
   }
   __device__ __forceinline__ void values(int tile, int stage) const {
-    const u32 full = shared + V_FULL + BARRIER_BYTES * stage, first = work.v_split * V_COLUMNS;
+    const u32 full = shared + V_FULL + BARRIER_BYTES * stage, first = work.v_slice * V_COLUMNS;
     ptx::mbarrier_expect(full, V_BYTES);
     for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
       ptx::tma_load(shared + V + stage * V_BYTES + column_at<BLOCK_N>(c), p.v, full, first + c, tile * BLOCK_N, work.kv_head, work.batch);
@@ -648,7 +648,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const End end = finalize(rows, r, variant);
       inverse[r] = end.inverse;
       const int row = first_row(work) + 8 * r;
-      if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) {
+      if (work.v_slice == 0 && lane % 4 == 0 && row < sequence.q_len()) {
         p.lse[sequence.row(work.head, row)] = end.lse;
       }
     }
@@ -668,7 +668,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
-        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<BLOCK_M>(c), work.v_split * V_COLUMNS + c,
+        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<BLOCK_M>(c), work.v_slice * V_COLUMNS + c,
                           work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS, work.head, work.batch);
       ptx::tma_store_commit();
     }

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 5541cd45 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 6029cb81 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -8,7 +8,7 @@
 //   planes    2 float16 planes, scaled by powers of two: a query row, a tile of keys or values; low x high + high x low + high x high, small ones before or
 //             apart; o error about 4e-07
 //   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, 1 loads
-//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   keys      of a query tile: 2 ranges of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled at every key tile, divided once at the end; no key: o = 0, lse = -inf
 //   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | k scales 2 x 16 | v scales 2 x 16 | tile 128 | 2 stages    229648 of 232448 bytes
@@ -385,7 +385,7 @@ struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
-  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
+  static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
   // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
@@ -427,7 +427,7 @@ struct Work {                            // a query tile and its key tiles
 };
 
 // Query tiles of some heads, each as often as blocks share it.
-__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SLICES; }
 
 // The number of a query tile among all, where its flags lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
@@ -636,13 +636,13 @@ template <int N> __device__ __forceinline__ void add_tile(float* o, const float 
 __device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant,
                                            const Work& work, int q_idx) {
   const Sequence sequence{p, work.batch};
-  const int first = work.v_split * V_COLUMNS;   // of the columns of o
+  const int first = work.v_slice * V_COLUMNS;   // of the columns of o
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = q_idx + 8 * r;
     const End end = finalize(rows, r, variant);
     if (row >= sequence.q_len()) continue;
-    if (work.v_split == 0 && threadIdx.x % 4 == 0) p.lse[sequence.row(work.head, row)] = end.lse;
+    if (work.v_slice == 0 && threadIdx.x % 4 == 0) p.lse[sequence.row(work.head, row)] = end.lse;
     float* const to = sequence.rows(p.o, p.o_strides, work.head) + row * p.o_strides.row + (first + first_column()) * p.o_strides.column;
     #pragma unroll
     for (int i = 2 * r; i < V_COLUMNS / 2; i += 4)

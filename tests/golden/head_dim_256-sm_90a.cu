@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 6b9ca43f | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 7dbbf906 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -6,7 +6,7 @@
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
 //   tile      128 queries x 80 keys    2 warpgroups compute 64 query rows each, in turns, 1 loads
-//   keys      of a query tile: 2 runs of tiles in closed form (unmasked, masked), taken downwards
+//   keys      of a query tile: 2 ranges of tiles in closed form (unmasked, masked), taken downwards
 //   order     longest query tiles first, in sections of heads that share the L2, dealt by a counter
 //   softmax   one pass, log2 units; o and l rescaled where a maximum grew by more than 8, divided once at the end; no key: o = 0, lse = -inf
 //   shared    Q 65536 | K 2 x 40960 | V 2 x 40960 | tile 128 | 2 stages    229600 of 232448 bytes
@@ -297,7 +297,7 @@ struct Work {                            // a query tile and its key tiles
   static constexpr int RUNS = 2;
   int block, batch, head, kv_head;
   int begin[RUNS], end[RUNS];            // of each run
-  static constexpr int V_SPLITS = 1, v_split = 0;   // a block has all columns of v and o
+  static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
   // The t-th query tile of some heads: section by section of heads, which share the L2, in each the last query tiles of all heads first.
@@ -339,7 +339,7 @@ struct Work {                            // a query tile and its key tiles
 };
 
 // Query tiles of some heads, each as often as blocks share it.
-__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SPLITS; }
+__device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SLICES; }
 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
@@ -427,7 +427,7 @@ struct Copies {                          // that one thread starts, for a query 
       ptx::tma_load(shared + K + stage * K_BYTES + column_at<BLOCK_N>(c), p.k, full, c, tile * BLOCK_N, work.kv_head, work.batch);
   }
   __device__ __forceinline__ void values(int tile, int stage) const {
-    const u32 full = shared + V_FULL + BARRIER_BYTES * stage, first = work.v_split * V_COLUMNS;
+    const u32 full = shared + V_FULL + BARRIER_BYTES * stage, first = work.v_slice * V_COLUMNS;
     ptx::mbarrier_expect(full, V_BYTES);
     for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
       ptx::tma_load(shared + V + stage * V_BYTES + column_at<BLOCK_N>(c), p.v, full, first + c, tile * BLOCK_N, work.kv_head, work.batch);
@@ -551,7 +551,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       const End end = finalize(rows, r, variant);
       inverse[r] = end.inverse;
       const int row = first_row(work) + 8 * r;
-      if (work.v_split == 0 && lane % 4 == 0 && row < sequence.q_len()) {
+      if (work.v_slice == 0 && lane % 4 == 0 && row < sequence.q_len()) {
         p.lse[sequence.row(work.head, row)] = end.lse;
       }
     }
@@ -571,7 +571,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     meet();
     if (leader) {
       for (int c = 0; c < V_STORED; c += SWIZZLE_COLUMNS)
-        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<WARPGROUP_ROWS>(c), work.v_split * V_COLUMNS + c,
+        ptx::tma_store_as(ptx::passing(), p.o, place + column_at<WARPGROUP_ROWS>(c), work.v_slice * V_COLUMNS + c,
                           work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS, work.head, work.batch);
       ptx::tma_store_commit();
       release(warpgroup ? K_EMPTY : V_EMPTY, stage(step));

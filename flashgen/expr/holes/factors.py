@@ -29,7 +29,7 @@ OF_KERNEL = {each.decided: each.name for each in ROWS} | {
 }  # operations of the language by what binds them
 
 
-def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Requirement]:
+def finite(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Requirement]:
     """The conditions under which float32 holds bound factors: finite, and not 0, where what is multiplied is.
 
     Raises SpecError for a factor of constants that breaks it. A factor of what only the kernel knows has none.
@@ -38,7 +38,7 @@ def held(factors: Iterable[Node], scale: Node, spec: "Spec") -> Iterator[Require
     >>> from flashgen.spec import Spec
     >>> spec = Spec(head_dim=16, dtype="float16", score="tanh(s / cap)", params={"cap": 50.0})
     >>> factor = Call("/", (SCALE, Argument("p.arg_cap", "float")), "float")
-    >>> [rule.text for rule in held([factor], Const(0.25, "float"), spec)]
+    >>> [rule.text for rule in finite([factor], Const(0.25, "float"), spec)]
     ['0 < abs(0.25 / cap) <= 3.4028235e+38']
     """
     params = {p.name for p in spec.params}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
 from flashgen.expr.holes.bind import KV_BEGIN, SCALE, Binder, S
-from flashgen.expr.holes.factors import held
+from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import Read, read
-from flashgen.expr.holes.score import ONE, Score, told_apart
+from flashgen.expr.holes.score import ONE, Score, separated
 from flashgen.expr.holes.statistics import OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
@@ -123,15 +123,16 @@ def holes(
     expressions: Expressions,
     spec: "Spec",
     tanh: float = 2.0**-11,
-    apart: bool = False,
+    separate: bool = False,
     backward: bool = False,
     beyond: bool = False,
     rows: str = "rows_of_head",
 ) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
-    `apart`: what a score adds to rows and to columns is told apart (see `flashgen.expr.holes.apart`). `backward`: of a kernel of gradients,
-    which reads nothing ahead. `beyond`: copies bring keys beyond a sequence's end. `rows`: or `rows_of_group`, where a row has its head.
+    `separate`: what a score adds to rows and to columns is separated (`flashgen.expr.holes.separated`). `backward`: of a kernel of
+    gradients, which reads nothing ahead. `beyond`: copies bring keys beyond a sequence's end. `rows`: or `rows_of_group`, where a row
+    has its head.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -145,12 +146,12 @@ def holes(
     binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=rows == "rows_of_group")
     hoist = Hoist(Integers(of_kernel, divisors(expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
-    parts = told_apart(passed(expressions.score, "score", kernel), spec, binder.signs, apart)
+    parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
     score = _score(hoist, parts, factor, show(expressions.score), chosen)
     outputs = output_holes(spec, _sink(expressions, kernel))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
-    own = (*_of_factor(parts, large), *held((factor, *hoist.factors), expressions.scale, spec))
+    own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     of_gradients = backward_holes(spec, parts.rest, kernel) if backward else None

@@ -38,7 +38,7 @@ PASSES = (
     Pass("divide", lambda node, kernel: divide_rows(node, kernel.binder.signs, kernel.hoist.integers)),  # divisions to the rows
     Pass("gather", lambda node, kernel: kernel.hoist.tidy(node, varies), ("mask",)),  # sums, with what varies on one side
 )
-# What is left is told apart (score.py), hoisted to where it varies (hoist.py), widened there (widths.py), and printed (cuda.py).
+# What is left is separated (score.py), hoisted to where it varies (hoist.py), widened there (widths.py), and printed (cuda.py).
 
 
 def passed(node: Node, kind: Kind, kernel: Kernel) -> Node:

@@ -36,7 +36,7 @@ class Read:
         """Two elements of a row of two."""
         return f"{self.tensor}.template {'flags' if self.flags else 'two'}<PAIRED>(row[{r}].{self.address}, column, end)"
 
-    def halves(self, name: str) -> tuple[str, str]:
+    def both(self, name: str) -> tuple[str, str]:
         """Its left and its right element."""
         return (name, name) if self.flags else (f"{name}.left", f"{name}.right")
 

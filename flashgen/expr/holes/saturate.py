@@ -39,8 +39,8 @@ class _Saturation:
     def __call__(self, node: Node) -> Node:
         match rebuild(node, self):
             case Call(op, (left, bound)) if op in COMPARISONS and left == KV and not reads_key(bound):
-                held = self.integers.small(call("-", bound, KV))
-                return Call(op, (KV, bound if held else self.stop(bound, KEYS, FROM_A_KEY)), "bool")
+                bounded = self.integers.small(call("-", bound, KV))
+                return Call(op, (KV, bound if bounded else self.stop(bound, KEYS, FROM_A_KEY)), "bool")
             case Call("//", (x, n)) if reads_key(x) and not isinstance(n, Const) and self.integers.within(x, (-MAX_LENGTH, MAX_LENGTH - 1)):
                 return Call("//", (x, call("min", n, Const(MAX_LENGTH, "int"))), "int")  # -1 or 0 from there on
             case Load(tensor, indices, type):
@@ -62,8 +62,8 @@ class _Saturation:
             rest = assemble(Sum(zero("int"), total.terms))
             if total.terms and not isinstance(total.const, Const) and self.integers.small(rest):
                 low, high = self.integers.extent(rest)
-                held = max(INT[0], allowed[0] - low), min(INT[1], allowed[1] - high)
-                whole = call("+", rest, self.stop(total.const, (wanted[0] - high, wanted[1] - low), held))
+                within = max(INT[0], allowed[0] - low), min(INT[1], allowed[1] - high)
+                whole = call("+", rest, self.stop(total.const, (wanted[0] - high, wanted[1] - low), within))
                 if self.integers.within(whole, allowed):
                     return whole
         return self.clamped(x, wanted, allowed)

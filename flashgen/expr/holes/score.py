@@ -1,10 +1,10 @@
-"""A bound score told apart: a positive uniform factor, what a row and a column have of it, and what is left for an element."""
+"""A bound score separated: a positive uniform factor, what a row and a column have of it, and what is left for an element."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashgen.expr.holes.apart import take_apart
 from flashgen.expr.holes.bind import SCALE, level, varies
+from flashgen.expr.holes.separated import separate
 from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
@@ -33,19 +33,19 @@ class Score:
         return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
 
 
-def told_apart(bound: Node, spec: "Spec", signs: Signs, apart: bool) -> Score:
-    """The parts of a bound score; `apart`: what a row and a column have of it is taken from the elements."""
+def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> Score:
+    """The parts of a bound score; `separate_rows`: what a row and a column have of it is taken from the elements."""
     total = collect(bound, varies)
     if not spec.softmax.normalized:
         return Score(factor=ONE, rest=assemble(total))
-    if not apart:
+    if not separate_rows:
         factor, rest, proof = _split(total, signs)
         return Score(factor=factor, rest=assemble(rest), proof=proof)
-    parts = take_apart(total, signs)
+    parts = separate(total, signs)
     factor, rest, proof = _split(parts.rest, signs)
     row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
     if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
-        return told_apart(bound, spec, signs, apart=False)
+        return separated(bound, spec, signs, separate_rows=False)
     return Score(factor=factor, rest=assemble(rest), row_bias=row_bias, column_slope=parts.column_slope, proof=proof)
 
 

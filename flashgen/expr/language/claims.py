@@ -1,4 +1,4 @@
-"""Claims that an expression rests on beyond its grammar: made where it is read, at a place in the text, and proved later."""
+"""Claims that an expression rests on beyond its grammar: made where it is read, at a position in the text, and proved later."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Claim:
     node: Node
     subject: str  # "the right side of //"; of a condition, all that it says
     source: str
-    refuse: Callable[[str, str], SpecError]  # the error at the place, of a message and a hint
+    refuse: Callable[[str, str], SpecError]  # the error at the position, of a message and a hint
 
 
 @dataclass(frozen=True)

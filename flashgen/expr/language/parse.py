@@ -142,9 +142,9 @@ class Parser(Located):
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
         if len(indices) != len(shape):
             raise self.error(index, f"{name} takes {len(shape)} indices, got {len(indices)}", f"it is declared with {len(shape)} axes")
-        return Load(name, tuple(self.place(i, name, extent) for i, extent in zip(indices, shape, strict=True)), type)
+        return Load(name, tuple(self.index(i, name, extent) for i, extent in zip(indices, shape, strict=True)), type)
 
-    def place(self, tree: ast.expr, name: str, extent: str | int) -> Node:
+    def index(self, tree: ast.expr, name: str, extent: str | int) -> Node:
         """An index of a tensor along an axis."""
         node = self.typed(tree, "int", f"an index of {name}")
         match fold(node), extent:

@@ -72,8 +72,8 @@ def _check_names(spec: "Spec") -> None:
     taken = words()
     for key, kind, name in _declared(spec):
         if name in taken and not (kind == "let" and name in OF_SCALE):
-            place = spec.name_position(key, name)
-            raise SpecError(f"{key}.{name}: {name!r} is a word of the expression language", place, f"for example my_{name}")
+            position = spec.name_position(key, name)
+            raise SpecError(f"{key}.{name}: {name!r} is a word of the expression language", position, f"for example my_{name}")
 
 
 def _check_read(spec: "Spec", expressions: Iterable[Node], let: set[str]) -> None:

@@ -54,7 +54,7 @@ class Solver:
         try:
             if isinstance(node, Call) and node.op in COMPARISONS:
                 return self.compare(node.op if want else OPPOSITE[node.op], *node.args)
-            bit = self.number(node)
+            bit = self.affine(node)
             return self.at_most_zero(1 - bit if want else bit)
         except NoRuleError as error:
             if (flag := self.flagged(node)) is not None:
@@ -73,14 +73,14 @@ class Solver:
             test, *picked = pick.args
             yes, no = (self.compare(op, *(_replace(arg, pick, value) for arg in whole.args)) for value in picked)
             return self.choice(test, yes, no)
-        d = self.number(x) - self.number(y)
+        d = self.affine(x) - self.affine(y)
         if op in ("==", "!=") and _read(d, *self.side.indices):
             return [self.pair("==" if op == "==" else "!=", d)]
         limits = {"<=": [d], "<": [d + 1], ">=": [-d], ">": [1 - d], "==": [d, -d], "!=": [d + 1, 1 - d]}[op]
         found = [self.at_most_zero(limit) for limit in limits]
         return self.combiner.some(found) if op == "!=" else self.combiner.every(found)
 
-    def number(self, node: Node) -> Int:
+    def affine(self, node: Node) -> Int:
         if node.type == "float":
             raise NoRuleError("it is of floats")
         match node:
@@ -89,13 +89,13 @@ class Solver:
             case Name(name):
                 return named(name if name in INDEX_NAMES else param(name))
             case Load(tensor, indices):
-                read = self.bounded(of(Atom("read", tuple(map(self.number, indices)), param(tensor))))
+                read = self.bounded(of(Atom("read", tuple(map(self.affine, indices)), param(tensor))))
                 if not read.names.isdisjoint(self.side.indices):
                     return read
                 self.reads.setdefault(read, f"read_{len(self.reads)}_{tensor}")
                 return self.facts.let(self.reads[read], read)
             case Call(op, args):
-                return self.bounded(self.operation(op, [self.number(arg) for arg in args]))
+                return self.bounded(self.operation(op, [self.affine(arg) for arg in args]))
 
     def operation(self, op: str, args: list[Int]) -> Int:
         if op not in self.operations:

@@ -47,16 +47,16 @@ def _schedule_text(softmax: SoftmaxPlan) -> str:
     return f"{{passes: {softmax.passes}, normalize: {softmax.normalize}}}"
 
 
-def v_splits(spec: Spec) -> int:
+def v_slices(spec: Spec) -> int:
     """Blocks that share v's columns."""
     return -(-spec.head_dim.v // MAX_HEAD_DIM)
 
 
-def split_reasons(tile: TilePlan) -> Iterator[tuple[str, str]]:
+def slice_reasons(tile: TilePlan) -> Iterator[tuple[str, str]]:
     """The reason why several blocks share a query tile, if they do."""
-    if tile.v_splits > 1:
+    if tile.v_slices > 1:
         columns = f"each with {tile.v_columns} columns of v: no thread holds o of more than {MAX_HEAD_DIM}"
-        yield "v_splits", f"{tile.v_splits} blocks share a query tile, {columns}. Each computes the scores"
+        yield "v_slices", f"{tile.v_slices} blocks share a query tile, {columns}. Each computes the scores"
 
 
 def up(x: int, to: int) -> int:

@@ -14,7 +14,7 @@ from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
-from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
+from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments
 from flashgen.plan.kernels.combine import combine
@@ -53,10 +53,10 @@ class MmaSync(Strategy):
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims and schedules that no kernel has."""
         limits.check(problem, limits.MAX_SPLIT)
-        v, splits = problem.spec.head_dim.v, v_splits(problem.spec)
-        if v % (8 * splits):
+        v, slices = problem.spec.head_dim.v, v_slices(problem.spec)
+        if v % (8 * slices):
             raise PlanError(
-                f"head_dim v is {v}: {splits} blocks share its columns on {problem.arch.name}, so it takes multiples of {8 * splits}"
+                f"head_dim v is {v}: {slices} blocks share its columns on {problem.arch.name}, so it takes multiples of {8 * slices}"
             )
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
@@ -122,7 +122,7 @@ class MmaSync(Strategy):
             return _few_rows_cost(problem, draft, step)
         clocks = max(step.values()) + known["step"] + known["barrier"] * (2 if pipe.stages == 1 else 1) / blocks**2
         total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
-        return {**step, "step": clocks, "total": total * tile.v_splits * up(problem.seen.length, m) / problem.seen.length / m}
+        return {**step, "step": clocks, "total": total * tile.v_slices * up(problem.seen.length, m) / problem.seen.length / m}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
@@ -131,7 +131,7 @@ class MmaSync(Strategy):
         return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
-        yield from limits.split_reasons(draft.tile)
+        yield from limits.slice_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
         yield from native_reasons(problem, draft)
 
@@ -144,7 +144,7 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     step = {**step, "memory": tile_bytes / min(known["stream"], max(1, under_way) / known["stream_latency"])}
     exposed = step["one warp"] / 2 + known["lone_read"] * known["stream_latency"] / max(1, draft.pipeline.stages - 1)
     clocks = max(step.values()) + exposed
-    total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_splits / tile.block_m
+    total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     return {**step, "exposed": exposed, "step": clocks, "total": total}
 
 
@@ -154,10 +154,10 @@ def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
-    splits = v_splits(problem.spec)
+    slices = v_slices(problem.spec)
     step = problem.spec.element.k_step
-    qk, v = up(problem.spec.head_dim.qk, step), up(problem.spec.head_dim.v // splits, step)
-    tile = TilePlan(block_m=block_m, block_n=block_n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v, v_splits=splits)
+    qk, v = up(problem.spec.head_dim.qk, step), up(problem.spec.head_dim.v // slices, step)
+    tile = TilePlan(block_m=block_m, block_n=block_n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v, v_slices=slices)
     pipeline = PipelinePlan(stages=stages, query_in_registers=kept, copy_bytes=problem.copy_bytes)
     size = problem.spec.element.bytes
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size

@@ -9,7 +9,7 @@ from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
-from flashgen.plan.engines.limits import SHARED_BYTES, up, v_splits
+from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
 from flashgen.plan.kernel import ROW_BYTES, WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments
 from flashgen.plan.kernels.combine import combine
@@ -42,7 +42,7 @@ class Wgmma(Strategy):
     skeleton = "forward_sm90"
     costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
-    apart = True
+    separate = True
     beyond = True
 
     def serves(self, request: Request) -> str | None:
@@ -125,7 +125,7 @@ class Wgmma(Strategy):
         tiles = (seen.key_tiles(rows, n) + seen.key_tiles(m, n)) / 2  # whoever skips one still takes its turn, hence half of the gain
         tiles += seen.paired  # which begin anywhere in a key tile
         around = (known["query_tile"] * m / 128 + _output_clocks(known, pipe)) * up(seen.length, m)
-        total = (tiles * clocks * up(seen.length, rows) + around) * tile.v_splits / seen.length / m
+        total = (tiles * clocks * up(seen.length, rows) + around) * tile.v_slices / seen.length / m
         return {**step, "exposed": exposed, "step": clocks, "total": total}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
@@ -136,7 +136,7 @@ class Wgmma(Strategy):
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         tile, seen = draft.tile, problem.seen
-        yield from limits.split_reasons(tile)
+        yield from limits.slice_reasons(tile)
         yield from shares.reasons(draft.dealing)
         if draft.dealing.halves:
             yield "halves", "blocks near one half of the L2 take one half of the heads, so that fewer bytes cross between the halves"
@@ -166,8 +166,8 @@ def _draft(
     problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
 ) -> Draft:
     qk, v, element = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
-    splits, row = v_splits(problem.spec), ROW_BYTES // element.bytes
-    columns = up(v, element.k_step) if splits == 1 else up(-(-v // splits), row)  # whole rows: another block stores the next
+    slices, row = v_slices(problem.spec), ROW_BYTES // element.bytes
+    columns = up(v, element.k_step) if slices == 1 else up(-(-v // slices), row)  # whole rows: another block stores the next
     tile = TilePlan(
         block_m=block_m,
         block_n=block_n,
@@ -175,7 +175,7 @@ def _draft(
         v_columns=columns,
         qk_stored=up(qk, row),
         v_stored=up(columns, row),
-        v_splits=splits,
+        v_slices=slices,
     )
     groups = max(1, block_m // WARPGROUP_ROWS)
     load, compute = REGISTERS[min(groups, 3)]

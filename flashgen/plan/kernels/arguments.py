@@ -18,7 +18,7 @@ LENGTHS = {
 def query_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
     """The pieces of work of an attention kernel."""
     tiles: tuple[Extent, ...] = (("places", tile.block_m), "heads") if spec.geometry.packed else (("q_len", tile.block_m), "heads", "batch")
-    return (*tiles, *((tile.v_splits,) if tile.v_splits > 1 else ()))
+    return (*tiles, *((tile.v_slices,) if tile.v_slices > 1 else ()))
 
 
 def row_arguments(spec: Spec) -> Iterator[Argument]:

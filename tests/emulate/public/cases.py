@@ -47,7 +47,7 @@ def run(case: dict[str, Any], fault: int, seed: int) -> None:
         kernel(family, "ahead").launch(1, case["threads"], SHARED, values, seed, arrays=arrays)
     kernel(family, entry).launch(
         *(case["blocks"], case["threads"], SHARED, values, seed, "strict" if case["strict"] else True, REGIONS, arrays),
-        number=1 + case["ahead"],
+        ordinal=1 + case["ahead"],
         early=case["ahead"],
         cluster=case["cluster"],
     )

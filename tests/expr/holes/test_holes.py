@@ -17,9 +17,9 @@ from tests.plan.any_spec import read
 BATCH = 100  # of expressions compiled together
 
 
-def emitted(apart=False, **given):
+def emitted(separate=False, **given):
     spec = Spec(head_dim=64, dtype="bfloat16", **given)
-    return holes(lower(spec), spec, apart=apart)
+    return holes(lower(spec), spec, separate=separate)
 
 
 def lines(members):
@@ -66,8 +66,8 @@ def test_alibi_is_two_multiply_adds():
     assert (found.score.column_slope, found.score.row_bias) == (None, None)
 
 
-def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
-    found = emitted(apart=True, **ALIBI)
+def test_alibi_separated_is_where_products_begin_and_a_bias_of_rows():
+    found = emitted(separate=True, **ALIBI)
     assert lines(found.uniform)[:2] == [
         "float factor = p.softmax_scale * 1.442695f;",
         "float slope = p.arg_slopes(head) / p.softmax_scale;",
@@ -91,11 +91,11 @@ def test_alibi_apart_is_where_products_begin_and_a_bias_of_rows():
     ("s - slopes[h] * abs(kv_idx - q_idx) + rows[q_idx]", None, None),
     ("s", None, None),
 ])  # fmt: skip
-def test_what_is_apart(score, column_slope, row_bias):
+def test_what_is_separated(score, column_slope, row_bias):
     of = {"slopes": "hq", "rows": "q_len", "keys": "kv_len"}
     tensors = {name: {"shape": [extent], "dtype": "float32"} for name, extent in of.items()}
     params = read({"c": 0.5, "temperature": 2.0}, score)
-    found = emitted(apart=True, score=score, tensors=read(tensors, score), params=params)
+    found = emitted(separate=True, score=score, tensors=read(tensors, score), params=params)
     assert (found.score.column_slope, found.score.row_bias) == (column_slope, row_bias)
 
 
@@ -182,7 +182,7 @@ def test_what_occurs_twice_is_computed_once():
 
 
 def test_weights_are_whole():
-    found = emitted(apart=True, softmax="none", **ALIBI)
+    found = emitted(separate=True, softmax="none", **ALIBI)
     assert (found.score.column_slope, found.score.row_bias, found.score.body.lines) == (
         None,
         None,
@@ -248,8 +248,8 @@ def check(library, number, lowered, values, raw):
     return finite.mean()
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["whole", "apart"])
-def test_emitted_text_computes_the_expressions(apart, tmp_path):
+@pytest.mark.parametrize("separate", [False, True], ids=["whole", "separated"])
+def test_emitted_text_computes_the_expressions(separate, tmp_path):
     rng = np.random.default_rng(3)
     raw = rng.standard_normal((harness.EXTENTS["b"], harness.EXTENTS["hq"], harness.ROWS, harness.KEYS), np.float32) * 6
     raw[:, :, 1, :3] = np.inf, -np.inf, np.nan
@@ -258,6 +258,6 @@ def test_emitted_text_computes_the_expressions(apart, tmp_path):
     for first in range(0, len(pairs), BATCH):
         specs = [spec_of(*pair) for pair in pairs[first : first + BATCH]]
         lowered = [lower(spec) for spec in specs]
-        library = harness.build(tmp_path / f"{first}", [holes(*case, apart=apart) for case in zip(lowered, specs, strict=True)])
+        library = harness.build(tmp_path / f"{first}", [holes(*case, separate=separate) for case in zip(lowered, specs, strict=True)])
         compared += [check(library, number, expressions, values, raw) for number, expressions in enumerate(lowered)]
     assert np.mean(compared) > 0.5

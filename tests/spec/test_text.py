@@ -4,7 +4,7 @@ import pytest
 
 from flashgen.errors import Position
 from flashgen.spec import loads
-from flashgen.spec.source import Source
+from flashgen.spec.text import Text
 
 HEAD = "dtype: float16\nhead_dim: 64\n"
 
@@ -35,7 +35,7 @@ def test_characters_are_found(text: str) -> None:
     assert spec.mask == "causal & XX"
     for word in ("causal", "&", "XX"):
         place = spec.position("mask").shift(spec.mask.index(word))
-        expected = Source("a.yaml", whole).at(whole.index(word, whole.index("causal")))
+        expected = Text("a.yaml", whole).at(whole.index(word, whole.index("causal")))
         assert (place.line, place.column, place.text) == (expected.line, expected.column, expected.text)
 
 
@@ -46,11 +46,11 @@ def test_beyond_an_escape_the_escape_is_the_place() -> None:
 
 
 def test_lines_end_as_editors_count_them() -> None:
-    source = Source("a", "1\r\n2\r3\n\n\x0b\u20285")
-    assert [(source.at(i).line, source.at(i).column) for i in range(10)] == [
+    text = Text("a", "1\r\n2\r3\n\n\x0b\u20285")
+    assert [(text.at(i).line, text.at(i).column) for i in range(10)] == [
         (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1), (5, 2),
     ]  # fmt: skip
-    assert source.at(3) == Position("a", 2, 1, "2")
+    assert text.at(3) == Position("a", 2, 1, "2")
 
 
 def test_values_of_other_keys_begin_at_their_quote() -> None:

@@ -1,4 +1,4 @@
-"""A text and the places in it."""
+"""A text and the positions in it."""
 
 import re
 from bisect import bisect_right
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from flashgen.errors import Position
 
 
-class Source:
+class Text:
     """The text of a file.
 
-    >>> Source("a.yaml", "dtype: float16\\nmask: causal\\n").at(21)
+    >>> Text("a.yaml", "dtype: float16\\nmask: causal\\n").at(21)
     Position(file='a.yaml', line=2, column=7, text='mask: causal')
     """
 
@@ -28,25 +28,25 @@ class Source:
     def value(self, start: int, end: int, value: str) -> Position:
         """The position of a scalar; `shift` finds the characters of its value, white space counted as one blank."""
         start += _blanks(self.text[start:end])
-        return Value(**vars(self.at(start)), source=self, span=(start, end), value=" ".join(value.split()))
+        return Value(**vars(self.at(start)), within=self, span=(start, end), value=" ".join(value.split()))
 
 
 @dataclass(frozen=True)
 class Value(Position):
     """A scalar's position: that of its quote or block indicator, until shifted into the value."""
 
-    source: Source = field(repr=False, compare=False)
+    within: Text = field(repr=False, compare=False)
     span: tuple[int, int] = field(repr=False, compare=False)
     value: str = field(repr=False, compare=False)
     offset: int = field(default=0, repr=False, compare=False)
 
     def shift(self, columns: int) -> Position:
         offset = self.offset + columns
-        return replace(self, **vars(self.source.at(self._index(offset))), offset=offset)
+        return replace(self, **vars(self.within.at(self._index(offset))), offset=offset)
 
     def _index(self, offset: int) -> int:
-        """The index of a character in the source; beyond an escape sequence, that of the sequence."""
-        text, (at, end) = self.source.text, self.span
+        """The index of a character in the file; beyond an escape sequence, that of the sequence."""
+        text, (at, end) = self.within.text, self.span
         if text[at] in "|>":
             at = text.index("\n", at)
         elif text[at] in "'\"":
