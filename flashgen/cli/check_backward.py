@@ -32,7 +32,7 @@ TIMES = 3  # what standard attention errs
 
 
 def runner(spec: Spec, arch: str | None, emulated: bool) -> Run:
-    """What runs a backward: emitted text under the emulator, the kernels of a GPU, or a plan in the interpreter. Raises PlanError."""
+    """The runner of a backward: emitted text under the emulator, the kernels of a GPU, or a plan in the interpreter. Raises PlanError."""
     target = by_name(arch or (DEFAULT if emulated else "host"))
     if not emulated and not device.missing() and (attention := Attention(spec, arch)).arch.name != "host":
         return _on_gpu(attention)

@@ -27,7 +27,7 @@ class Shipped:
 
     @property
     def purpose(self) -> str:
-        """What it is for, one sentence."""
+        """The sentence that says what it is for."""
         return self.text.partition("\n")[0].removeprefix("# ")
 
     @property

@@ -133,7 +133,7 @@ class HostKernel:
             raise report.fault(finding_of(found.contents, seed), self._path, self.name, self.text)
 
     def _suspects(self, seed: int) -> Iterator[report.Finding]:
-        """What the last launch did from two places that must be one line of the text."""
+        """The actions of the last launch that came from two places, and must be one line of the text."""
         for i in count():
             if not (found := self._library.cuda_on_host_suspect(ctypes.c_size_t(i))):
                 return

@@ -92,7 +92,7 @@ class _Run:
             self._step(known, rows, (k, v), (part, keys), masked)
 
     def _rows(self, known: Mapping[str, Any]) -> dict[str, Array]:
-        """What a head has of each row: q, do; lse in log2 units; delta. The gradient of a sink is added."""
+        """The rows of a head: q, do; lse in log2 units; delta. The gradient of a sink is added."""
         at = known["b"], known["h"]
         q, do, o = (self.arrays[name][at].astype(np.float32) for name in ("q", "do", "o"))
         if self.lse is None:

@@ -22,7 +22,7 @@ _INDICES = ("b", "h", "q_idx", "kv_idx")
 
 @dataclass(frozen=True)
 class Traced:
-    """What a function computes, in the language.
+    """A function, as expressions of the language.
 
     `mask` and `score`: expressions; what a score function hides by -inf is part of the mask. `values`: numbers and arrays that they
     captured, by the names that the expressions give them: keywords of a call.
@@ -52,7 +52,7 @@ class Traced:
 
 
 def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None) -> Traced:
-    """What a mask function of (b, h, q_idx, kv_idx), a score function of (s, b, h, q_idx, kv_idx), or both compute, as expressions.
+    """Traces a mask function of (b, h, q_idx, kv_idx), a score function of (s, b, h, q_idx, kv_idx), or both into expressions.
 
     >>> def soft(s, b, h, q_idx, kv_idx):
     ...     return 20.0 * np.tanh(s / 20.0) + (kv_idx - q_idx) * slopes[h]
@@ -72,7 +72,7 @@ def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | No
 
 
 def _run(function: Callable[..., Any], captured: Captured, arguments: tuple[str, ...]) -> ast.expr:
-    """What a function gives for these arguments."""
+    """Calls a function with symbols, and gives the tree of its result."""
     if (count := len(inspect.signature(function).parameters)) != len(arguments):
         kind = "score" if "s" in arguments else "mask"
         raise SpecError(f"the {kind} function {_name(function)} takes {count} arguments", hint=f"expected ({', '.join(arguments)})")

@@ -15,7 +15,7 @@ from flashgen.trace.symbol import Array, Symbol
 
 @dataclass
 class Captured:
-    """What traced functions read besides their arguments: numbers and arrays, by the name that the expression gives them."""
+    """The values that traced functions read besides their arguments: numbers and arrays, by the name that the expression gives them."""
 
     words: frozenset[str]  # which no captured value may be called by
     values: dict[str, Any] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Captured:
     made: dict[tuple[str, int], tuple[Any, Any]] = field(default_factory=dict)  # an object, which keeps its id, and what stands for it
 
     def stand_in(self, name: str, value: Any) -> Any:
-        """What stands for a captured value: a symbol for a number or an array, a traced form of a function, else the value itself."""
+        """The stand-in for a captured value: a symbol for a number or an array, a traced form of a function, else the value itself."""
         key = _key(name, value)
         if key not in self.made:
             self.made[key] = value, self._stand_in(name, value)

@@ -1,4 +1,4 @@
-"""What NumPy and PyTorch call the functions of the language: by their name there, the expression of the arguments' trees."""
+"""The functions of NumPy and PyTorch that the language has: by their name there, the expression of the arguments' trees."""
 
 import ast
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def _as_float(x: ast.expr, *_: ast.expr) -> ast.expr:
 
 
 def _differ(a: ast.expr, b: ast.expr) -> ast.expr:
-    """Of two conditions exactly one."""
+    """True where exactly one of two conditions is."""
     return ast.BinOp(
         ast.BinOp(a, ast.BitAnd(), ast.UnaryOp(ast.Invert(), b)), ast.BitOr(), ast.BinOp(ast.UnaryOp(ast.Invert(), a), ast.BitAnd(), b)
     )

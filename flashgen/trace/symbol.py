@@ -1,4 +1,4 @@
-"""What a traced function computes with: each operation on a Symbol is a piece of an expression's syntax tree."""
+"""Symbols, which a traced function computes with: each operation on one is a piece of an expression's syntax tree."""
 
 import ast
 import linecache

@@ -279,23 +279,6 @@ def test_a_module_is_loaded_once_a_device(planned: Program, monkeypatch: pytest.
     assert loaded == [0, 1]
 
 
-def test_counters_are_those_of_a_stream_and_per_thread_those_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = iter(range(1, 9))
-    monkeypatch.setattr(dealing, "zeros", lambda _: next(made))
-    monkeypatch.setattr(dealing, "_COUNTERS", {})
-    monkeypatch.setattr(dealing, "_OF_THREAD", dealing._OfThread())
-    target, per_thread, found = Device(0, "H", by_name("sm_90a"), 132, None, 77), int(driver.CU_STREAM_PER_THREAD), []
-
-    def ask() -> None:
-        found.append([dealing.counter(target, stream) for stream in (5, per_thread, 5, per_thread)])
-
-    ask()
-    other = threading.Thread(target=ask)
-    other.start()
-    other.join()
-    assert found == [[1, 2, 1, 2], [1, 3, 1, 3]]
-
-
 def test_a_launch_asks_anew_for_the_counter_of_a_per_thread_stream(planned: Program, launched: list[dict[str, Any]]) -> None:
     launch = prepare(planned)
     launch(ARRAYS, 2)
