@@ -116,7 +116,7 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
     found = {p.name: p.default for p in spec.params}
     for p in spec.params:
         if p.type == "int" and random.randint(2):
-            changed = found | {p.name: int(random.choice(INTEGERS))}
+            changed = found | {p.name: int(np.clip(random.choice(INTEGERS), *p.interval))}
             if all(meaning(rule.node, changed) for rule in lower(spec).requires):
                 found = changed
     return {p.name: int(found[p.name]) for p in spec.params if p.type == "int"}

@@ -35,7 +35,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
         expressions=expressions,
         holes=holes(expressions, spec, request.arch.tanh, backward=True),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
-        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN), LENGTHS[-1]),
+        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN, params=spec.params), LENGTHS[-1]),
     )
     found = tried(problem, strategy)
     (best, cost), *others = found.legal

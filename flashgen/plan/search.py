@@ -59,7 +59,7 @@ def plan(
     (best, cost), others = legal[0], legal[1:]
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
-    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry)
+    ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry, spec.params)
     reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(ranges))
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
@@ -117,7 +117,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     request = Request(spec, by_name(arch) if isinstance(arch, str) else arch, copy_bytes, demand=demand)
     strategy = serving(STRATEGIES, request)
     expressions = lower(spec)
-    ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if demand.rows and groupable(spec) else "rows_of_head"
     found = holes(expressions, spec, request.arch.tanh, strategy.separate, beyond=strategy.beyond, rows=rows)

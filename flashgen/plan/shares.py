@@ -58,7 +58,7 @@ def refusal(spec: Spec) -> str | None:
 def groupable(spec: Spec) -> bool:
     """True if the query heads of a key/value head see the same keys, so that a tile may hold the rows of all of them."""
     mask = lower(spec).mask
-    return "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0]).pairings
+    return "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0], params=spec.params).pairings
 
 
 def pinned(spec: Spec) -> Demand:

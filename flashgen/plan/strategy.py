@@ -154,7 +154,7 @@ class Draft:
         """The kernel of a draft of a backward that fits."""
         assert isinstance(self.smem, SmemPlan), self.smem
         tile, mask = self.tile, problem.expressions.mask
-        ranges = row_ranges(mask, tile.block_m, tile.block_n, problem.spec.tensors)
+        ranges = row_ranges(mask, tile.block_m, tile.block_n, problem.spec.tensors, problem.spec.params)
         return Backward(
             "backward",
             grid,

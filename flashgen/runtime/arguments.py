@@ -175,12 +175,22 @@ def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
 def check_values(program: Program, given: Mapping[str, int | float]) -> dict[str, int | float]:
     """All params of a call, defaults filled in. Raises CallError for a value that the plan does not allow."""
     values = {p.name: given.get(p.name, p.default) for p in program.spec.params}
+    check_bounds(program.spec, values)
     softmax_scale(program, values)
     check_requirements(program, values)
     for name in program.attention.ranges.requires:
         if values[name] < 1:
             raise CallError(f"{name} is {values[name]}, but something is divided by it: it takes at least 1")
     return values
+
+
+def check_bounds(spec: Spec, values: Mapping[str, int | float]) -> None:
+    """Raises CallError for a value outside of the bounds that the spec gives its param."""
+    for p in spec.params:
+        value, low, high = values[p.name], p.min, p.max
+        if not (low is None or value >= low) or not (high is None or value <= high):
+            least, most = (f"{word} {bound}" if bound is not None else "" for word, bound in (("at least", low), ("at most", high)))
+            raise CallError(f"{p.name} is {value}: the spec allows {' and '.join(filter(None, (least, most)))}")
 
 
 def check_requirements(program: Program, values: Mapping[str, int | float]) -> None:

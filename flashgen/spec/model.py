@@ -33,6 +33,8 @@ class Param:
     name: str
     default: int | float
     grad: bool = False  # the backward gives its gradient
+    min: int | float | None = None  # at any call; None: any number of its type
+    max: int | float | None = None
     type: Literal["int", "float"] = dataclasses.field(init=False)  # a field, because 1 == 1.0
 
     def __post_init__(self) -> None:
@@ -42,6 +44,12 @@ class Param:
     def argument(self) -> str:
         """Its name in a launch and in emitted text."""
         return argument(self.name)
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The integers that a call may give."""
+        low, high = (-(2**31) if self.min is None else self.min), (2**31 - 1 if self.max is None else self.max)
+        return int(low), int(high)
 
 
 @dataclass(frozen=True)
@@ -253,8 +261,7 @@ def _plain(value: Any) -> Any:
         case HeadDim():
             return _pinned(value)
         case (Param(), *_):
-            defaults = {p.name: p.default if p.type == "int" else float(float32_text(p.default)) for p in value}
-            return {p.name: {"default": defaults[p.name], "grad": True} if p.grad else defaults[p.name] for p in value}
+            return {p.name: _of_param(p) for p in value}
         case (Tensor(), *_):
             return {t.name: {"shape": list(t.shape), "dtype": t.dtype} | ({"grad": True} if t.grad else {}) for t in value}
         case (Let(), *_):
@@ -262,6 +269,13 @@ def _plain(value: Any) -> Any:
         case ():
             return {}
     return value
+
+
+def _of_param(param: Param) -> Any:
+    """Its default, or with what else is said of it a mapping."""
+    numbers = {key: getattr(param, key) for key in ("default", "min", "max") if getattr(param, key) is not None}
+    keys = {key: x if isinstance(x, int) else float(float32_text(x)) for key, x in numbers.items()} | ({"grad": True} if param.grad else {})
+    return keys if len(keys) > 1 else keys["default"]
 
 
 def _python(value: Any) -> Any:

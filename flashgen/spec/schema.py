@@ -4,132 +4,41 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, WrapValidator, field_validator
 
-from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
+from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
 from flashgen.spec.geometry import CACHES, PACKED
+from flashgen.spec.keys import (
+    Auto,
+    BlockKeys,
+    Closed,
+    Expression,
+    Flag,
+    HeadDimKeys,
+    LetName,
+    ParamKeys,
+    Positive,
+    ScheduleKeys,
+    SoftmaxKeys,
+    TensorKeys,
+    ValueName,
+    element_of,
+    one_of,
+    to_block,
+    to_head_dim,
+    to_let,
+    to_param,
+    to_params,
+    to_schedule,
+    to_softmax,
+    to_tensors,
+)
 from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
-from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Path, Schedule, Softmax, Tensor
+from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Let, Param, Path, Tensor
 from flashgen.spec.outputs import OUTPUTS
-
-
-def _one_of(*words: str | int) -> BeforeValidator:
-    return BeforeValidator(forms.choice(*words), json_schema_input_type=Literal.__getitem__(words))
-
-
-def _element_of(*words: str) -> BeforeValidator:
-    return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
-
-
-Integer = Annotated[int, BeforeValidator(forms.integer)]
-Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
-Number = Annotated[int | float, BeforeValidator(forms.number)]
-Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
-Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
-Expression = Annotated[str, BeforeValidator(forms.expression)]
-ValueName = Annotated[str, BeforeValidator(forms.value_name)]
-LetName = Annotated[str, BeforeValidator(forms.let_name)]
-Flag = Annotated[bool, BeforeValidator(forms.flag)]
-
-
-class Closed(BaseModel):
-    """A mapping that has these keys and no others."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class HeadDimKeys(Closed):
-    qk: Integer = Field(description="columns of q and k", examples=[192])
-    v: Integer = Field(description="columns of v and o", examples=[128])
-
-
-class BlockKeys(Closed):
-    m: Auto = Field(None, description="query rows of a tile")
-    n: Auto = Field(None, description="keys of a tile")
-
-
-class TensorKeys(Closed):
-    shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
-        description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
-    )
-    dtype: Annotated[str, _element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
-    grad: Flag = Field(False, description="the backward gives its gradient; of float32, and where backward is true")
-
-
-class ParamKeys(Closed):
-    default: Number = Field(description="its value where a call gives none; an integer makes it an integer", examples=[50.0])
-    grad: Flag = Field(False, description="the backward gives its gradient; of a float, and where backward is true")
-
-
-class LazyKeys(Closed):
-    lazy: Number = Field(description="log2 units that the maximum of a row grows before o and l are rescaled", ge=0)
-
-
-class ScheduleKeys(Closed):
-    passes: Annotated[int | None, _one_of(1, 2, 3)] = Field(None, description="passes over the keys")
-    normalize: Annotated[str | None, _one_of("end", "each_step")] = Field(None, description="when o is divided by the sum of exponentials")
-    rescale: Annotated[str | float | None, BeforeValidator(forms.rescale, json_schema_input_type=Literal["always", "lazy"] | LazyKeys)] = (
-        Field(None, description="when o and l follow a new maximum of the row")
-    )
-    outer: Annotated[str | None, _one_of("q", "kv")] = Field(None, description="the outer loop: over query tiles or over key tiles")
-
-
-class SoftmaxKeys(Closed):
-    sink: Expression = Field(description="a logit: exp(sink) is one more term in the sum of a row, with no value", examples=["sinks[h]"])
-
-
-def _head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
-    return HeadDim(**dict(keys(forms.head_dim(given))))
-
-
-def _block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
-    return Block(**dict(keys(forms.block(given))))
-
-
-def _schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
-    if isinstance(given, str) and given in SCHEDULES:
-        return SCHEDULES[given]
-    pinned = dict(keys(forms.schedule(given)))
-    if isinstance(pinned["rescale"], float):
-        pinned |= {"rescale": "lazy", "threshold": pinned["rescale"]}
-    return Schedule(**pinned)
-
-
-def _softmax(given: object, keys: ValidatorFunctionWrapHandler) -> Softmax:
-    if isinstance(given, str) and given in SOFTMAXES:
-        return SOFTMAXES[given]
-    return Softmax(**dict(keys(forms.softmax(given))))
-
-
-def _param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
-    read: ParamKeys = keys(given if isinstance(given, dict) else {"default": forms.number(given)})
-    return read
-
-
-def _params(given: dict[str, ParamKeys]) -> tuple[Param, ...]:
-    return tuple(Param(name=name, default=keys.default, grad=keys.grad) for name, keys in given.items())
-
-
-def _tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name=name, shape=keys.shape, dtype=keys.dtype, grad=keys.grad) for name, keys in given.items())
-
-
-def _let(given: dict[str, str]) -> tuple[Let, ...]:
-    return tuple(Let(name=name, text=text) for name, text in given.items())
 
 
 class SpecKeys(Closed):
@@ -138,19 +47,19 @@ class SpecKeys(Closed):
     name: Annotated[str, BeforeValidator(forms.name)] = Field(
         "attention", description="names the files and the kernel; of a spec in a file, by default that of the file"
     )
-    dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] = Field(description="of q, k and v; sums are float32", examples=["bfloat16"])
-    out_dtype: Annotated[str, _element_of(*ATTENTION_DTYPES)] | None = Field(None, description="of o; without it, that of q, k and v")
-    precision: Annotated[str, _one_of("ieee", "tf32")] = Field(
+    dtype: Annotated[str, element_of(*ATTENTION_DTYPES)] = Field(description="of q, k and v; sums are float32", examples=["bfloat16"])
+    out_dtype: Annotated[str, element_of(*ATTENTION_DTYPES)] | None = Field(None, description="of o; without it, that of q, k and v")
+    precision: Annotated[str, one_of("ieee", "tf32")] = Field(
         "ieee", description="of float32 products: ieee, as sums of float32 numbers err, or tf32, 11 bits and less than half the time"
     )
-    head_dim: Annotated[HeadDimKeys, WrapValidator(_head_dim, json_schema_input_type=int | HeadDimKeys)] = Field(
+    head_dim: Annotated[HeadDimKeys, WrapValidator(to_head_dim, json_schema_input_type=int | HeadDimKeys)] = Field(
         description="columns of a head: one number, or {qk: 192, v: 128}", examples=[128]
     )
     group: Positive | None = Field(None, description="query heads per key/value head; without it, as the arrays have it")
     layout: Annotated[str, BeforeValidator(forms.layout, json_schema_input_type=Literal.__getitem__(tuple(LAYOUTS)))] = Field(
         DEFAULT, description="axes of q, k, v and o, outermost first"
     )
-    cache: Annotated[str, _one_of(*CACHES)] | None = Field(
+    cache: Annotated[str, one_of(*CACHES)] | None = Field(
         None, description="contiguous: k and v have place for more keys than sequences have, and a call gives kv_lens, int32 [B]"
     )
     scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
@@ -158,31 +67,35 @@ class SpecKeys(Closed):
     )
     score: Expression = Field("s", description="expression of s, the scaled q.k", examples=["softcap * tanh(s / softcap)"])
     mask: Annotated[str, BeforeValidator(forms.mask)] = Field("full", description="true where a query sees a key", examples=["causal"])
-    softmax: Annotated[SoftmaxKeys, WrapValidator(_softmax, json_schema_input_type=Literal.__getitem__(tuple(SOFTMAXES)) | SoftmaxKeys)] = (
-        Field("softmax", validate_default=True, description="how scores become weights: softmax, off_by_one, none, or {sink: a logit}")
-    )
+    softmax: Annotated[
+        SoftmaxKeys, WrapValidator(to_softmax, json_schema_input_type=Literal.__getitem__(tuple(SOFTMAXES)) | SoftmaxKeys)
+    ] = Field("softmax", validate_default=True, description="how scores become weights: softmax, off_by_one, none, or {sink: a logit}")
     backward: Flag = Field(False, description="the kernel has gradients: attn.backward gives them, and lse is among the outputs")
     deterministic: Flag = Field(False, description="gradients are the same bits in every run; where backward is true")
     params: Annotated[
-        dict[ValueName, Annotated[ParamKeys, WrapValidator(_param, json_schema_input_type=int | float | ParamKeys)]],
-        AfterValidator(_params),
-    ] = Field({}, validate_default=True, description="run-time scalars, each with its default, or with {default: 50.0, grad: true}")
-    tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(_tensors)] = Field(
+        dict[ValueName, Annotated[ParamKeys, WrapValidator(to_param, json_schema_input_type=int | float | ParamKeys)]],
+        AfterValidator(to_params),
+    ] = Field(
+        {},
+        validate_default=True,
+        description="run-time scalars, each with its default, or with {default: 128, min: 0, max: 65536, grad: false}",
+    )
+    tensors: Annotated[dict[ValueName, TensorKeys], AfterValidator(to_tensors)] = Field(
         {}, validate_default=True, description="run-time arrays of the expressions"
     )
-    let: Annotated[dict[LetName, Expression], AfterValidator(_let)] = Field(
+    let: Annotated[dict[LetName, Expression], AfterValidator(to_let)] = Field(
         {}, validate_default=True, description="named subexpressions, each of those above it", examples=["{d: q_idx - kv_idx}"]
     )
     outputs: Annotated[
         tuple[str, ...], BeforeValidator(forms.outputs, json_schema_input_type=list[Literal.__getitem__(tuple(OUTPUTS))])
     ] = Field(("o",), validate_default=True, description="; ".join(f"{name}: {row.text}" for name, row in OUTPUTS.items()))
-    block: Annotated[BlockKeys, WrapValidator(_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
+    block: Annotated[BlockKeys, WrapValidator(to_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
         "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
     )
     stages: Auto = Field(None, description="key and value tiles in flight: auto or a number")
     warps: Auto = Field(None, description="warps that compute: auto or a number")
     schedule: Annotated[
-        ScheduleKeys, WrapValidator(_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
+        ScheduleKeys, WrapValidator(to_schedule, json_schema_input_type=Literal.__getitem__(tuple(SCHEDULES)) | ScheduleKeys)
     ] = Field("auto", validate_default=True, description="how softmax is rescaled: auto, a name, or what to pin of it")
     split: Annotated[int | str, BeforeValidator(forms.split, json_schema_input_type=Literal["invariant", "auto"] | int)] = Field(
         "invariant",

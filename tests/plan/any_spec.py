@@ -12,6 +12,7 @@ from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
 
 PARAMS = {"n": 3, "m": -2, "c": 2.5, "e": -0.25}
+BOUNDED = {"n": {"default": 3, "min": 0, "max": 7}, "m": {"default": -2, "max": 5}, "c": {"default": 2.5, "min": 0.5}}
 TENSORS = {
     "slopes": {"shape": ["hq"], "dtype": "float32"},
     "lens": {"shape": ["b"], "dtype": "int32"},
@@ -99,7 +100,7 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         score=f"sigmoid({score})" if softmax == "none" else score,
         mask=mask,
         softmax=softmax,
-        params=read(PARAMS, score, mask, softmax),
+        params=read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), score, mask, softmax),
         tensors=read(TENSORS, score, mask, softmax),
         outputs=["o", *sorted(others)],
     )

@@ -11,10 +11,10 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.prove.affine import param
-from flashgen.expr.prove.integers import Integers, of_language
+from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
 from flashgen.expr.prove.names import BATCH, EXTENTS, FIRST, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, TOTAL, WHOLE
-from flashgen.expr.prove.signs import NOTHING, Signs
+from flashgen.expr.prove.signs import NOTHING, Signs, positive
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
@@ -61,12 +61,14 @@ class Binder:
             self.extents.update(OWN)
         self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}, **({"h": HEAD_OF_ROW} if heads_by_row else {})}
         positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
-        positives |= {param(p.name): frozenset([p.name]) for p in spec.params if p.default > 0}
-        self.integers = Integers(of_language)
+        positives |= {param(name): proof for name, proof in positive(spec.params).items()}
+        self.known = intervals(spec.params)
+        self.integers = Integers(of_language, self.known)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
         self.names = Names()
-        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column")))
+        least = [param(p.name) for p in spec.params if p.min is not None and p.min >= 0]
+        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", *least)))
 
     def __call__(self, node: Node, decided: bool = False) -> Node:
         """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit.
@@ -129,8 +131,25 @@ class Binder:
             case Name(name) if (name, extent) in INSIDE:
                 return index
         size = Const(extent, "int") if isinstance(extent, int) else self.extents[extent]
-        below = index if isinstance(extent, int) and _at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
+        below = (
+            index if isinstance(extent, int) and self._at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
+        )
         return below if self._nonnegative(index) else call("max", below, Const(0, "int"))
+
+    def _at_most(self, node: Node, limit: int) -> bool:
+        """True if an integer is provably at most `limit`."""
+        match node:
+            case Const(value):
+                return value <= limit
+            case Name(name) if name in self.known:
+                return self.known[name][1] <= limit
+            case Call("min", args):
+                return any(self._at_most(x, limit) for x in args)
+            case Call("max", args) | Call("where", (_, *args)):
+                return all(self._at_most(x, limit) for x in args)
+            case Call("%" | "remainder" | "wrapped", (_, n)):
+                return self._at_most(n, limit + 1)
+        return False
 
     def _nonnegative(self, node: Node) -> bool:
         return self.signs.nonnegative(node) == NOTHING
@@ -142,17 +161,3 @@ def _in_floats(x: Node) -> Node:
         case Call("*" | "neg" | "abs" | "min" | "max" as op, args):
             return call(op, *map(_in_floats, args))
     return as_float(x)
-
-
-def _at_most(node: Node, limit: int) -> bool:
-    """True if an integer is provably at most `limit`."""
-    match node:
-        case Const(value):
-            return value <= limit
-        case Call("min", args):
-            return any(_at_most(x, limit) for x in args)
-        case Call("max", args) | Call("where", (_, *args)):
-            return all(_at_most(x, limit) for x in args)
-        case Call("%" | "remainder" | "wrapped", (_, n)):
-            return _at_most(n, limit + 1)
-    return False

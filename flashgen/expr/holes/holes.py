@@ -20,9 +20,9 @@ from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.nodes import Call, Const, Name, Node, names
 from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.text import show
-from flashgen.expr.prove.integers import Integers, divisors, of_kernel
+from flashgen.expr.prove.integers import Integers, intervals, of_kernel
 from flashgen.expr.prove.rounding import Form, form
-from flashgen.expr.prove.signs import Signs
+from flashgen.expr.prove.signs import Signs, positive
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -142,9 +142,9 @@ def holes(
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
     chosen = form(expressions, spec, tanh)
-    scale, large = _positive_scale(expressions.scale, Signs({p.name: frozenset([p.name]) for p in spec.params if p.default > 0}))
+    scale, large = _positive_scale(expressions.scale, Signs(positive(spec.params)))
     binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=rows == "rows_of_group")
-    hoist = Hoist(Integers(of_kernel, divisors(expressions.score, expressions.mask)))
+    hoist = Hoist(Integers(of_kernel, intervals(spec.params, expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
     parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE

@@ -32,8 +32,8 @@ class Pass:
 
 
 PASSES = (
-    Pass("solve", lambda node, _: visible(node), ("mask",)),  # conditions for kv_idx, and the end of the keys
-    Pass("saturate", lambda node, _: saturated(node)),  # bounds and indices, where 32 bits might not hold them
+    Pass("solve", lambda node, kernel: visible(node, kernel.binder.known), ("mask",)),  # conditions for kv_idx, and the end of the keys
+    Pass("saturate", lambda node, kernel: saturated(node, kernel.binder.known)),  # bounds and indices, where 32 bits might not hold them
     Pass("bind", lambda node, kernel: kernel.binder(node)),  # names and operations of the language to those of the kernel
     Pass("divide", lambda node, kernel: divide_rows(node, kernel.binder.signs, kernel.hoist.integers)),  # divisions to the rows
     Pass("gather", lambda node, kernel: kernel.hoist.tidy(node, varies), ("mask",)),  # sums, with what varies on one side

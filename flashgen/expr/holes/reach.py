@@ -20,8 +20,8 @@ from flashgen.expr.language.fold import TRUE, call
 from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, Node, names, rebuild
 from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, param, substitute
-from flashgen.expr.prove.integers import Integers, divisors, of_kernel
-from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts
+from flashgen.expr.prove.integers import Integers, intervals, of_kernel
+from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts, Known
 from flashgen.expr.tiles.conditions import parts, reads_key, solve
 from flashgen.expr.tiles.cuda import Printer, number
 from flashgen.expr.tiles.solve import NoRuleError, Solver
@@ -41,7 +41,7 @@ class Reach:
     flags: tuple[tuple[str, Node], ...]  # 0 or 1: conditions of the call, the sequence and the heads that no form says
     steps: tuple[tuple[str, Int], ...]
     condition: Node  # of the key, of the sequence and the heads
-    positive: tuple[str, ...]  # params that divide
+    known: Known  # of params
     spec: "Spec"
 
     @property
@@ -72,7 +72,7 @@ class Reach:
     @cached_property
     def text(self) -> "ReachText":
         """The reach as text for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
-        facts = _facts(self.positive)
+        facts = _facts(self.known)
         printer = Printer(facts, self.spec.tensors, self.spec.geometry)
         lines = []
         for name, flag in self.flags:
@@ -85,7 +85,7 @@ class Reach:
         return ReachText(tuple(lines), spans, self._cuda(self.condition) if self.conditional else "")
 
     def _cuda(self, condition: Node) -> str:
-        return cuda(_wide(_OfKey(self.spec)(condition), Integers(of_kernel, self.positive)))
+        return cuda(_wide(_OfKey(self.spec)(condition), Integers(of_kernel, self.known)))
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def reach(mask: Node, spec: "Spec", beyond: bool = False) -> Reach | None:
     >>> [str(span.end) for span in found.spans], reach(lower(Spec(head_dim=64, dtype="bfloat16", mask="causal")).mask, spec)
     (['min(kv_len, p.arg_n)'], None)
     """
-    positive = divisors(mask)
+    known = intervals(spec.params, mask)
     flags: dict[Node, str] = {}
-    solver = _WholeCall(Combiner(_facts(positive)), flags)
+    solver = _WholeCall(Combiner(_facts(known)), flags)
     found = solver.combiner.condense(solver.strips(mask), MAX_STRIPS)
     condition: Node = TRUE
-    for part in parts("&", solve(mask)):
+    for part in parts("&", solve(mask, known)):
         # What is approximate may be decided otherwise where the mask is tested.
-        if reads_key(part) and "q_idx" not in names(part) and not (approximate(part) or _solved(part, positive)):
+        if reads_key(part) and "q_idx" not in names(part) and not (approximate(part) or _solved(part, known)):
             condition = call("&", condition, part)
     facts = solver.facts
     spans = tuple(Span(*(substitute(end, EVERY_QUERY) for end in (strip.may.begin, strip.may.end))) for strip in found) or (NONE,)
@@ -130,13 +130,13 @@ def reach(mask: Node, spec: "Spec", beyond: bool = False) -> Reach | None:
         live |= value.names if name in live else frozenset()
     read = tuple((name, flag) for flag, name in flags.items() if name in live)
     return Reach(
-        spans=spans, flags=read, steps=tuple(step for step in steps if step[0] in live), condition=condition, positive=positive, spec=spec
+        spans=spans, flags=read, steps=tuple(step for step in steps if step[0] in live), condition=condition, known=known, spec=spec
     )
 
 
-def _facts(positive: tuple[str, ...]) -> Facts:
+def _facts(known: Known) -> Facts:
     """The facts of one query tile that holds every query."""
-    return Facts(MAX_LENGTH, 1, map(param, positive))
+    return Facts(MAX_LENGTH, 1, known)
 
 
 def _from(facts: Facts, begin: Int) -> Int:
@@ -152,9 +152,9 @@ def _inside(facts: Facts, bound: Int) -> Int:
     return facts.largest(ZERO, facts.smallest(bound, KV_LEN))
 
 
-def _solved(part: Node, positive: tuple[str, ...]) -> bool:
+def _solved(part: Node, known: Known) -> bool:
     """True if one span says it: of several, those that are joined may take in a key between them."""
-    solver = _WholeCall(Combiner(_facts(positive)))
+    solver = _WholeCall(Combiner(_facts(known)))
     strips = solver.strips(part)
     return len(strips) <= 1 and all(strip.may == strip.must for strip in strips) and not solver.combiner.reasons
 

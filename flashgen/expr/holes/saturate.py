@@ -12,7 +12,7 @@ from flashgen.expr.language.nodes import Call, Const, Load, Node, names, rebuild
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.prove.affine import INT32, MAX_LENGTH
 from flashgen.expr.prove.integers import INT, Integers, of_language
-from flashgen.expr.prove.intervals import Interval
+from flashgen.expr.prove.intervals import ANY, Interval, Known
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.tiles.conditions import KV, reads_key
 
@@ -20,8 +20,9 @@ KEYS = (-1, MAX_LENGTH)  # no key, and beyond all
 FROM_A_KEY = (INT[0] + MAX_LENGTH, INT[1])  # where a bound fits 32 bits also when counted from a key on
 
 
-def saturated(node: Node) -> Node:
-    """An equal node for all queries and keys, with bounds and indices that 32 bits hold where the written ones might not.
+def saturated(node: Node, known: Known = ANY) -> Node:
+    """An equal node for all queries and keys, with bounds and indices that 32 bits hold where the written ones might not. `known`: the
+    intervals of params.
 
     >>> from flashgen.expr.language.nodes import Name
     >>> from flashgen.expr.language.text import show
@@ -29,12 +30,12 @@ def saturated(node: Node) -> Node:
     >>> show(saturated(call("<", KV, reach)))
     'kv_idx < q_idx + min(max(n, -1073741824), 1073741824)'
     """
-    return _Saturation()(node)
+    return _Saturation(known)(node)
 
 
 class _Saturation:
-    def __init__(self) -> None:
-        self.integers = Integers(of_language)
+    def __init__(self, known: Known) -> None:
+        self.integers = Integers(of_language, known)
 
     def __call__(self, node: Node) -> Node:
         match rebuild(node, self):

@@ -40,11 +40,11 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
     tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
     let = {one.name: (one.text, spec.position(f"let.{one.name}")) for one in spec.let}
-    scope = Scope(params, tensors, let=let)
+    scope = Scope(params, tensors, bounds={p.name: p.interval for p in spec.params if p.type == "int"}, let=let)
     parts = {
         "score": Parser(replace(scope, names={**INDICES, "s": "float"}), spec.score, spec.position("score")),
         "mask": Parser(scope, spec.mask, spec.position("mask")),
-        "scale": Parser(Scope(params, names={"d": "int"}, masks=False, let=let), spec.scale or "1/sqrt(d)", spec.position("scale")),
+        "scale": Parser(replace(scope, tensors={}, names={"d": "int"}, masks=False), spec.scale or "1/sqrt(d)", spec.position("scale")),
     }
     if spec.softmax.sink is not None:
         uniform: dict[str, Type] = dict.fromkeys(UNIFORM_NAMES, "int")

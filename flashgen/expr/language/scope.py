@@ -101,6 +101,7 @@ class Scope:
     tensors: Mapping[str, tuple[Type, tuple[str | int, ...]]] = field(default_factory=dict)
     names: Mapping[str, Type] = field(default_factory=lambda: INDICES)
     masks: bool = True
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of integer params
     let: Mapping[str, tuple[str, Position]] = field(default_factory=dict)  # named subexpressions, each of those before it
 
     @property

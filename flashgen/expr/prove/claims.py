@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator
 
 from flashgen.errors import Position
 from flashgen.expr.language.claims import Claim, Requirement
-from flashgen.expr.language.fold import FALSE, TRUE, fold
+from flashgen.expr.language.fold import fold
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import MAX_EXACT, Scope
 from flashgen.expr.language.text import show
+from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.expr.prove.signs import NOTHING, Signs
 
@@ -31,7 +32,7 @@ def parse(text: str, scope: Scope, position: Position) -> Node:
 
 def prove(claims: Iterable[Claim], scope: Scope) -> tuple[Requirement, ...]:
     """The requirements of the params that claims rest on. Raises SpecError for a claim that does not hold."""
-    integers = Integers(of_language)
+    integers = Integers(of_language, {param(name): interval for name, interval in scope.bounds.items()})
     found = (requirement for claim in claims for requirement in _requirements(claim, scope, integers))
     return tuple(dict.fromkeys(found))
 
@@ -44,11 +45,12 @@ def _requirements(claim: Claim, scope: Scope, integers: Integers) -> Iterator[Re
                 raise claim.refuse("an integer that may pass 64 bits: params and int32 tensors hold any 32-bit numbers", hint)
         case "holds":
             if _only_params(claim.node, scope):
-                yield from _required(claim, claim.node, claim.subject)
+                assert isinstance(claim.node, Call), claim.node
+                yield from _required(claim, claim.node, claim.subject, integers)
         case "positive":
             message = f"{claim.subject} must be positive"
             for node in _positive(claim, scope):
-                yield from _required(claim, Call(">", (node, ZERO), "bool"), message)
+                yield from _required(claim, Call(">", (node, ZERO), "bool"), message, integers)
 
 
 def _positive(claim: Claim, scope: Scope) -> tuple[Node, ...]:
@@ -57,18 +59,22 @@ def _positive(claim: Claim, scope: Scope) -> tuple[Node, ...]:
         return (claim.node,)
     lengths = dict.fromkeys(("q_len", "kv_len"), NOTHING)
     params = {name: frozenset([name]) for name in scope.params}
-    proof = Signs(lengths | params, frozenset(INDEX_NAMES)).positive(claim.node)
+    bounded = {name: NOTHING for name, (low, _) in scope.bounds.items() if low > 0}
+    proof = Signs(lengths | params | bounded, frozenset(INDEX_NAMES)).positive(claim.node)
     if proof is None:
         raise claim.refuse(f"{claim.subject} must be positive, and this may not be", f"write max(1, {show(claim.node)})")
     return tuple(Name(name, "int") for name in sorted(proof))
 
 
-def _required(claim: Claim, condition: Node, message: str) -> Iterator[Requirement]:
-    condition = fold(condition)
-    if condition == FALSE:
+def _required(claim: Claim, condition: Call, message: str, integers: Integers) -> Iterator[Requirement]:
+    """What is left to require of a condition x > y or x >= y of integers."""
+    low, high = integers.extent(Call("-", condition.args, "int"))
+    least = 1 if condition.op == ">" else 0
+    if high < least:
         raise claim.refuse(message, f"got {claim.source}")
-    if condition != TRUE:
-        yield Requirement(show(condition), condition, message)
+    if low < least:
+        required = fold(condition)
+        yield Requirement(show(required), required, message)
 
 
 def _only_params(node: Node, scope: Scope) -> bool:

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from itertools import product
+from typing import TYPE_CHECKING
 
 from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
-from flashgen.expr.prove.intervals import Facts, Interval
+from flashgen.expr.prove.intervals import ANY, Facts, Interval, Known
 from flashgen.expr.prove.names import LANGUAGE
+
+if TYPE_CHECKING:
+    from flashgen.spec import Param
 
 MAX_TEXT = 300  # characters of a form; a longer one is known by its interval alone
 MAX_BLOCK_N = 1024  # columns of a key tile
@@ -30,8 +34,16 @@ def divisors(*nodes: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.name for n in found if isinstance(n, Name) and n.name not in INDEX_NAMES))
 
 
+def intervals(params: "Iterable[Param]", *nodes: Node) -> dict[str, Interval]:
+    """The intervals of integer params, by their names in forms; those that something in `nodes` is divided by are at least 1."""
+    dividing, known = divisors(*nodes), {p.name: p.interval for p in params if p.type == "int"}
+    positive = {name: (max(1, low), max(1, high)) for name in dividing for low, high in (known.get(name, INT),)}
+    return {param(name): interval for name, interval in (known | positive).items()}
+
+
 class Integers:
-    """Intervals of integer nodes, of the queries and keys that exist; params and what tensors hold are any 32-bit numbers.
+    """Intervals of integer nodes, of the queries and keys that exist; what tensors hold, and params of no known interval, are any 32-bit
+    numbers.
 
     >>> q, k, n = (Name(x, "int") for x in ("q_idx", "kv_idx", "n"))
     >>> ints = Integers(of_language)
@@ -39,10 +51,10 @@ class Integers:
     ((-1073741823, 1073741823), False)
     """
 
-    def __init__(self, names: Callable[[str], str], positive: Iterable[str] = ()):
-        """`positive`: params that are."""
+    def __init__(self, names: Callable[[str], str], known: Known = ANY):
+        """`known`: what `intervals` gives."""
         self.names = names
-        self.facts = Facts(1, 1, map(param, positive))
+        self.facts = Facts(1, 1, known)
         last = MAX_LENGTH - 1
         self.facts.known |= {"q_idx": (0, last), "kv_idx": (0, last), "kv_begin": (0, last), "column": (0, MAX_BLOCK_N - 1)}
         self.facts.known |= dict.fromkeys(("rows after", "keys after"), (0, last))

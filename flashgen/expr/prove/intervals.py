@@ -1,13 +1,16 @@
 """Facts about the names of a query tile, and what follows: intervals, and inequalities proved from them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from types import MappingProxyType
 
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Atom, Int, alone, largest, named, of, parts, smallest, untangled
 
 Interval = tuple[int, int]
+Known = Mapping[str, Interval]  # of params, by their names in forms
+ANY: Known = MappingProxyType({})
 
 ZERO, Q_BEGIN, Q_LAST, Q_LEN, KV_LEN = Int(0), named("q_begin"), named("q_last"), named("q_len"), named("kv_len")
 K_BEGIN, K_LAST = named("k_begin"), named("k_last")
@@ -43,18 +46,18 @@ ROWS = Side(
 
 
 class Facts:
-    """An interval for every name: lengths up to MAX_LENGTH, `positive` ones at least 1, every other one any 32-bit number.
+    """An interval for every name: lengths up to MAX_LENGTH, those of params as `known` says, every other one any 32-bit number.
 
     >>> Facts(128, 64).nonnegative(KV_LEN - (Q_LAST + KV_LEN - Q_LEN + 1))
     True
     """
 
-    def __init__(self, block_m: int, block_n: int, positive: Iterable[str] = (), side: Side = KEYS):
+    def __init__(self, block_m: int, block_n: int, known: Known = ANY, side: Side = KEYS):
         self.side = side
         after = f"{side.offset} after"
         lengths = (str(side.first), str(side.last), "q_len", "kv_len", after)
         self.known: dict[str, Interval] = dict.fromkeys(lengths, (0, MAX_LENGTH)) | dict.fromkeys(("b", "h", "hk"), (0, INT32))
-        self.known |= dict.fromkeys((*positive, "p.batch", "p.heads", "p.group"), (1, INT32))
+        self.known |= {**known, **dict.fromkeys(("p.batch", "p.heads", "p.group"), (1, INT32))}
         self.known |= {"BLOCK_M": (block_m, block_m), "BLOCK_N": (block_n, block_n)}
         self.known[side.offset] = (0, (block_m if side is KEYS else block_n) - 1)
         # The three numbers of the tile move together; told apart, q_len - q_last would have no sign. Each is tried.

@@ -11,6 +11,7 @@ from flashgen.expr.language.reads import indices
 from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.prove.claims import prove
+from flashgen.expr.prove.decided import decided
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -38,4 +39,5 @@ def lower(spec: "Spec") -> Expressions:
     sink = None if parsed.sink is None else fold(parsed.sink)
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
         raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
-    return Expressions(score=fold(parsed.score), mask=fold(parsed.mask), scale=parsed.scale, requires=tuple(requires), sink=sink)
+    score, mask = (decided(fold(node), spec.params) for node in (parsed.score, parsed.mask))
+    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink)

@@ -1,12 +1,16 @@
 """Proves what is positive, and names the params that this rests on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flashgen.expr.language.function import Sign
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Const, Name, Node
 from flashgen.expr.language.operators import UNKNOWN
+
+if TYPE_CHECKING:
+    from flashgen.spec import Param
 
 NOTHING: frozenset[str] = frozenset()
 _KERNEL: dict[str, tuple[Sign, Sign]] = {"quotient": ("never", "first"), "remainder": ("never", "always"), "wrapped": ("never", "always")}
@@ -65,6 +69,11 @@ class Signs:
                 a, b = numbers
                 return _any(_all(self.positive(a), self.nonnegative(b)), _all(self.nonnegative(a), self.positive(b)))
         return None
+
+
+def positive(params: "Iterable[Param]") -> dict[str, frozenset[str]]:
+    """The params that are positive, by name, each with what this rests on: nothing where its bounds say so, itself where its default is."""
+    return {p.name: NOTHING if p.min is not None and p.min > 0 else frozenset([p.name]) for p in params if p.default > 0}
 
 
 def _sign(op: str) -> tuple[Sign, Sign]:

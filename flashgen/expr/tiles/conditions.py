@@ -3,6 +3,7 @@
 from flashgen.expr.language.fold import FALSE, TRUE, call
 from flashgen.expr.language.nodes import Call, Const, Name, Node, names
 from flashgen.expr.prove.integers import Integers, of_language
+from flashgen.expr.prove.intervals import ANY, Known
 from flashgen.expr.prove.linear import collect, normal
 
 KV, KV_LEN = Name("kv_idx", "int"), Name("kv_len", "int")
@@ -16,38 +17,38 @@ def reads_key(node: Node) -> bool:
     return "kv_idx" in names(node)
 
 
-def visible(mask: Node) -> Node:
-    """The mask and kv_idx < kv_len as a conjunction: bounds on kv_idx first, then what is none.
+def visible(mask: Node, known: Known = ANY) -> Node:
+    """The mask and kv_idx < kv_len as a conjunction: bounds on kv_idx first, then what is none. `known`: the intervals of params.
 
     >>> from flashgen.expr.language.text import show
     >>> n, q = Name("n", "int"), Name("q_idx", "int")
     >>> show(visible(Call("|", (Call("<", (KV, n), "bool"), Call("<=", (KV, q), "bool")), "bool")))
     'kv_idx < min(max(n, q_idx + 1), kv_len)'
     """
-    return _join("&", [*parts("&", solve(mask)), call("<", KV, KV_LEN)])
+    return _join("&", [*parts("&", solve(mask, known)), call("<", KV, KV_LEN)])
 
 
-def solve(node: Node) -> Node:
+def solve(node: Node, known: Known = ANY) -> Node:
     """An equal condition for 0 <= kv_idx < kv_len, with comparisons of integers solved for kv_idx where that can be done."""
     match node:
         case Call("~", (inner,)):
-            return _negate(inner)
+            return _negate(inner, known)
         case Call("&" | "|" as op, (a, b)):
-            return _join(op, [*parts(op, solve(a)), *parts(op, solve(b))])
+            return _join(op, [*parts(op, solve(a, known)), *parts(op, solve(b, known))])
         case Call("<" | "<=" | ">" | ">=" | "==" | "!=", (a, _)) if a.type == "int" and reads_key(node):
             solved = _compare(node)
-            return solved if Integers(of_language).hold(solved) else node
+            return solved if Integers(of_language, known).hold(solved) else node
     return node
 
 
-def _negate(node: Node) -> Node:
+def _negate(node: Node, known: Known) -> Node:
     match node:
         case Call("~", (inner,)):
-            return solve(inner)
+            return solve(inner, known)
         case Call("&" | "|" as op, (a, b)):
-            return solve(Call("|" if op == "&" else "&", (call("~", a), call("~", b)), "bool"))
+            return solve(Call("|" if op == "&" else "&", (call("~", a), call("~", b)), "bool"), known)
         case Call(op, (a, b)) if op in _NEGATED and a.type == "int":
-            return solve(call(_NEGATED[op], a, b))
+            return solve(call(_NEGATED[op], a, b), known)
     return call("~", node)
 
 

@@ -5,7 +5,7 @@ No table and no pass over memory: a few integers, computed for each tile, bound 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.nodes import INDEX_NAMES, Node
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param, parts, select, smallest
-from flashgen.expr.prove.integers import divisors
-from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, K_BEGIN, KEYS, KV_LEN, Q_BEGIN, Q_LEN, ROWS, ZERO, Facts, Side
+from flashgen.expr.prove.integers import divisors, intervals
+from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, K_BEGIN, KEYS, KV_LEN, Q_BEGIN, Q_LEN, ROWS, ZERO, Facts, Known, Side
 from flashgen.expr.tiles.cuda import Printer, RangeText, number
 from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.extents import text as pairing_text
@@ -24,7 +24,7 @@ from flashgen.expr.tiles.spans import MAX_STRIPS, Combiner, Span, Strip
 from flashgen.spec.geometry import DENSE, Geometry
 
 if TYPE_CHECKING:
-    from flashgen.spec import Tensor
+    from flashgen.spec import Param, Tensor
 
 LASTS = {"q_last": smallest(Q_BEGIN + BLOCK_M, Q_LEN) - 1, "k_last": smallest(K_BEGIN + BLOCK_N, KV_LEN) - 1}
 EMPTY, PARTIAL, FULL = range(3)
@@ -54,6 +54,7 @@ class TileRanges:
     tensors: "tuple[Tensor, ...]"
     pairings: tuple[Pairing, ...] = ()  # what kernels before the attention find out
     geometry: Geometry = DENSE  # whose own lengths are in scope of the text by name
+    known: Known = field(default_factory=dict)  # the intervals of params
 
     @property
     def uniform(self) -> bool:
@@ -97,9 +98,9 @@ class TileRanges:
     def cuda(self) -> RangeText:
         """The ranges as text; in scope: p, batch, head, kv_head, BLOCK_N, floor_div, floor_mod, min, max; q_begin, rows and pairings, or of
         query tiles for a key tile k_begin and BLOCK_M."""
-        facts = Facts(self.block_m, self.block_n, map(param, self.requires), self.side)
+        facts = Facts(self.block_m, self.block_n, self.known, self.side)
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
-        of_pairings = Facts(self.block_m, self.block_n, map(param, self.requires))
+        of_pairings = Facts(self.block_m, self.block_n, self.known)
         of_pairings.known |= facts.known
         of_pairings.untangled[0]["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
@@ -160,8 +161,10 @@ class RowRanges(TileRanges):
 Found = TypeVar("Found", bound=TileRanges)
 
 
-def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), geometry: Geometry = DENSE) -> KeyRanges:
-    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` are those that the mask may read.
+def analyse(
+    mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), geometry: Geometry = DENSE, params: "Sequence[Param]" = ()
+) -> KeyRanges:
+    """The key tiles, of block_n keys, that a tile of block_m query rows loads; `tensors` and `params` are those that the mask may read.
 
     >>> from flashgen.expr.language.nodes import Call, Name
     >>> causal = Call("<=", (Name("kv_idx", "int"), Name("q_idx", "int")), "bool")
@@ -172,10 +175,10 @@ def analyse(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" 
     const int last = (keys_end + BLOCK_N - 1) / BLOCK_N;
     const int tail = full_end / BLOCK_N;
     """
-    return _ranges(KeyRanges, mask, block_m, block_n, tensors, geometry)
+    return _ranges(KeyRanges, mask, block_m, block_n, tensors, geometry, params)
 
 
-def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = ()) -> RowRanges:
+def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), params: "Sequence[Param]" = ()) -> RowRanges:
     """The query tiles, of block_m rows, that meet a tile of block_n keys; arguments as of `analyse`.
 
     >>> from flashgen.expr.language.nodes import Call, Name
@@ -184,12 +187,14 @@ def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor
     >>> found.lines[2], found.loops
     ('const int first = k_begin / BLOCK_M;', (('first', 'body', True), ('body', 'tail', False), ('tail', 'last', True)))
     """
-    return _ranges(RowRanges, mask, block_m, block_n, tensors)
+    return _ranges(RowRanges, mask, block_m, block_n, tensors, DENSE, params)
 
 
-def _ranges(kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]", geometry: Geometry = DENSE) -> Found:
-    requires, side = divisors(mask), kind.side
-    facts = Facts(block_m, block_n, map(param, requires), side)
+def _ranges(
+    kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]", geometry: Geometry, params: "Sequence[Param]"
+) -> Found:
+    known, side = intervals(params, mask), kind.side
+    facts = Facts(block_m, block_n, known, side)
     combiner = Combiner(facts)
     solver = Solver(combiner, paired=not geometry.own)
     strips = solver.strips(mask)
@@ -207,10 +212,11 @@ def _ranges(kind: type[Found], mask: Node, block_m: int, block_n: int, tensors: 
         steps=kept,
         loops=loops,
         reasons=tuple(combiner.reasons),
-        requires=requires,
+        requires=tuple(name for name in divisors(mask) if name not in {p.name for p in params if p.interval[0] > 0}),
         tensors=tuple(tensors),
         pairings=pairings,
         geometry=geometry,
+        known=known,
     )
 
 

@@ -91,7 +91,7 @@ class BackwardMmaSync(BackwardStrategy):
 def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
     """The kernels before one more, which sums dq in the order of the keys: a block a query tile, with the tile and the places of theirs."""
     tile = draft.tile
-    ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors)
+    ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors, params=problem.spec.params)
     dealing = DealingPlan(longest_first=not problem.seen.uniform)
     kernel = replace(draft, dealing=dealing).attention(
         "backward_queries", Grid(draft.workers.threads, query_tiles(problem.spec, tile)), ranges

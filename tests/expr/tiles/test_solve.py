@@ -7,7 +7,7 @@ from hypothesis import example, given
 from flashgen.errors import SpecError
 from flashgen.expr.language.nodes import INDEX_NAMES
 from flashgen.expr.prove.affine import param
-from flashgen.expr.prove.integers import divisors
+from flashgen.expr.prove.integers import intervals
 from flashgen.expr.prove.intervals import KEYS, ROWS, Facts
 from flashgen.expr.tiles.cuda import number
 from flashgen.expr.tiles.solve import Solver
@@ -20,7 +20,7 @@ SIDES = {"keys": KEYS, "rows": ROWS}
 def solved(text, block_m, block_n, side):
     """The strips of a mask, and the steps that name what they read; None where kernels find extents first."""
     mask = mask_of(text)
-    facts = Facts(block_m, block_n, map(param, divisors(mask)), side)
+    facts = Facts(block_m, block_n, intervals((), mask), side)
     solver = Solver(Combiner(facts))
     strips = solver.combiner.condense(solver.strips(mask), MAX_STRIPS)
     return None if solver.pairings else (strips, tuple(facts.meanings.items()))
@@ -61,7 +61,7 @@ def test_strips_are_sound(name, text, q_len, kv_len, block_m, block_n, given_val
 @pytest.mark.parametrize("text", EXACT)
 def test_rows_of_usual_masks_are_ranges(text):
     """Nothing is lost on the way."""
-    facts = Facts(64, 64, map(param, divisors(mask_of(text))), ROWS)
+    facts = Facts(64, 64, intervals((), mask_of(text)), ROWS)
     solver = Solver(Combiner(facts))
     solver.strips(mask_of(text))
     assert not solver.combiner.reasons

@@ -1,0 +1,127 @@
+"""The mappings inside a spec, as pydantic models, and the plain values that they become."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler
+
+from flashgen.dtypes import TENSOR_DTYPES
+from flashgen.spec import forms
+from flashgen.spec.faults import refusal
+from flashgen.spec.model import SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Schedule, Softmax, Tensor
+
+
+def one_of(*words: str | int) -> BeforeValidator:
+    return BeforeValidator(forms.choice(*words), json_schema_input_type=Literal.__getitem__(words))
+
+
+def element_of(*words: str) -> BeforeValidator:
+    return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
+
+
+Integer = Annotated[int, BeforeValidator(forms.integer)]
+Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
+Number = Annotated[int | float, BeforeValidator(forms.number)]
+Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
+Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
+Expression = Annotated[str, BeforeValidator(forms.expression)]
+ValueName = Annotated[str, BeforeValidator(forms.value_name)]
+LetName = Annotated[str, BeforeValidator(forms.let_name)]
+Flag = Annotated[bool, BeforeValidator(forms.flag)]
+
+
+class Closed(BaseModel):
+    """A mapping that has these keys and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class HeadDimKeys(Closed):
+    qk: Integer = Field(description="columns of q and k", examples=[192])
+    v: Integer = Field(description="columns of v and o", examples=[128])
+
+
+class BlockKeys(Closed):
+    m: Auto = Field(None, description="query rows of a tile")
+    n: Auto = Field(None, description="keys of a tile")
+
+
+class TensorKeys(Closed):
+    shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
+        description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
+    )
+    dtype: Annotated[str, element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
+    grad: Flag = Field(False, description="the backward gives its gradient; of float32, and where backward is true")
+
+
+class ParamKeys(Closed):
+    default: Number = Field(description="its value where a call gives none; an integer makes it an integer", examples=[50.0])
+    min: Number | None = Field(None, description="the least value that a call may give")
+    max: Number | None = Field(None, description="the greatest value that a call may give")
+    grad: Flag = Field(False, description="the backward gives its gradient; of a float, and where backward is true")
+
+
+class LazyKeys(Closed):
+    lazy: Number = Field(description="log2 units that the maximum of a row grows before o and l are rescaled", ge=0)
+
+
+class ScheduleKeys(Closed):
+    passes: Annotated[int | None, one_of(1, 2, 3)] = Field(None, description="passes over the keys")
+    normalize: Annotated[str | None, one_of("end", "each_step")] = Field(None, description="when o is divided by the sum of exponentials")
+    rescale: Annotated[str | float | None, BeforeValidator(forms.rescale, json_schema_input_type=Literal["always", "lazy"] | LazyKeys)] = (
+        Field(None, description="when o and l follow a new maximum of the row")
+    )
+    outer: Annotated[str | None, one_of("q", "kv")] = Field(None, description="the outer loop: over query tiles or over key tiles")
+
+
+class SoftmaxKeys(Closed):
+    sink: Expression = Field(description="a logit: exp(sink) is one more term in the sum of a row, with no value", examples=["sinks[h]"])
+
+
+def to_head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
+    return HeadDim(**dict(keys(forms.head_dim(given))))
+
+
+def to_block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
+    return Block(**dict(keys(forms.block(given))))
+
+
+def to_schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
+    if isinstance(given, str) and given in SCHEDULES:
+        return SCHEDULES[given]
+    pinned = dict(keys(forms.schedule(given)))
+    if isinstance(pinned["rescale"], float):
+        pinned |= {"rescale": "lazy", "threshold": pinned["rescale"]}
+    return Schedule(**pinned)
+
+
+def to_softmax(given: object, keys: ValidatorFunctionWrapHandler) -> Softmax:
+    if isinstance(given, str) and given in SOFTMAXES:
+        return SOFTMAXES[given]
+    return Softmax(**dict(keys(forms.softmax(given))))
+
+
+def to_param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
+    read: ParamKeys = keys(given if isinstance(given, dict) else {"default": forms.number(given)})
+    kind = type(read.default)
+    for key in ("min", "max"):
+        if (bound := getattr(read, key)) is not None:
+            if kind is int and isinstance(bound, float):
+                raise refusal(f"{bound} bounds an integer", f"write {math.floor(bound)}, or a default with a point", within=(key,))
+            setattr(read, key, kind(bound))
+    if (read.min is not None and read.default < read.min) or (read.max is not None and read.default > read.max):
+        bounds = " and ".join(f"{key} is {getattr(read, key)}" for key in ("min", "max") if getattr(read, key) is not None)
+        raise refusal(f"its default is {read.default}, and {bounds}", "a default is within the bounds", within=("default",))
+    return read
+
+
+def to_params(given: dict[str, ParamKeys]) -> tuple[Param, ...]:
+    return tuple(Param(name=name, **dict(keys)) for name, keys in given.items())
+
+
+def to_tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name=name, shape=keys.shape, dtype=keys.dtype, grad=keys.grad) for name, keys in given.items())
+
+
+def to_let(given: dict[str, str]) -> tuple[Let, ...]:
+    return tuple(Let(name=name, text=text) for name, text in given.items())
