@@ -3,8 +3,8 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from flashgen.expr.language.functions import SHORTENED
 from flashgen.expr.language.nodes import Const, Node
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.language.scope import words as language_words
+from flashgen.runtime import autograd
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, PACKED, unknown
@@ -44,18 +45,43 @@ def attention(
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
     float32, natural log. `values`: what the expressions name, numbers and arrays. mask and score may be functions, as `trace` takes them.
-    Raises SpecError, CallError, PlanError, BackendError.
+    Tensors of PyTorch that require gradients get them. Raises SpecError, CallError, PlanError, BackendError.
     """
-    qkv = liken(adopt(q, "q"), "q"), liken(adopt(k, "k"), "k"), liken(adopt(v, "v"), "v")
     if callable(mask) or callable(score):
         mask, score, values = _traced(mask, score, values)
     if not (isinstance(mask, str) and isinstance(score, str)):
         raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
     if scale is not None and not isinstance(scale, str):
         scale = _as_param(scale, values, mask, score)
-    kinds = _kinds(values, _words(mask, score, scale)) if values else ()
-    attn = _for(qkv, mask, score, scale, layout, ("o", "lse") if lse else ("o",), kinds)
-    return attn(q, k, v, out=out, **values)
+    form = Form(mask, score, scale, layout, ("o", "lse") if lse else ("o",))
+    if not autograd.wanted(q, k, v, *values.values()):
+        return attention_of(form, (q, k, v), values)(q, k, v, out=out, **values)
+    with autograd.paused():
+        attn = attention_of(form._replace(sought=tuple(name for name, x in values.items() if autograd.requires(x))), (q, k, v), values)
+    results = attn(q, k, v, out=out, **values)
+    return results if lse else results[0]
+
+
+class Form(NamedTuple):
+    """The part of a call without a spec that is no array and no number: expressions, layout and outputs."""
+
+    mask: str
+    score: str
+    scale: str | None
+    layout: str
+    outputs: tuple[str, ...]
+    sought: tuple[str, ...] | None = None  # values that have gradients beside q, k and v; None: nothing has
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words that the expressions name."""
+        return _words(self.mask, self.score, self.scale)
+
+
+def attention_of(form: Form, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Attention:
+    """The attention of a call. Raises CallError."""
+    likes = tuple([liken(adopt(x, name), name) for name, x in zip("qkv", qkv, strict=True)])
+    return _for(form, likes, _kinds(values, form.words) if values else ())
 
 
 def _traced(mask: Any, score: Any, values: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -91,16 +117,22 @@ def _words(*texts: str | None) -> frozenset[str]:
     return frozenset(word for text in texts if text for word in re.findall(r"[A-Za-z_]\w*", text))
 
 
+def check_words(words: frozenset[str], names: Collection[str]) -> None:
+    """Raises CallError for a keyword that no expression names, where these are their words."""
+    for name in names:
+        if name not in words or (name in language_words() and name in HABITS):
+            raise unknown(name, [*sorted(words - language_words() - set(names)), "mask", "score", "scale", "layout", "lse", "out"])
+
+
 def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str, "_Kind"], ...]:
     """The declaration of each keyword, by name. Raises CallError for one that no expression names."""
-    for name in values:
-        if name not in words or (name in language_words() and name in HABITS):
-            raise unknown(name, [*sorted(words - language_words() - values.keys()), "mask", "score", "scale", "layout", "lse", "out"])
+    check_words(words, values)
     sized = not words.isdisjoint(SHORTENED)
     return tuple([(name, _kind(name, value, sized)) for name, value in sorted(values.items())])
 
 
-_Kind = tuple[int | float, str] | Like
+Number = tuple[int | float, str]  # a default, and its type
+_Kind = Number | Like
 
 
 def _kind(name: str, value: Any, sized: bool) -> _Kind:
@@ -112,9 +144,14 @@ def _kind(name: str, value: Any, sized: bool) -> _Kind:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, (int, float)):  # a union takes three times as long
-        default = (int(value > 0) - int(value < 0)) * (_size(value) if sized else 1)
-        return (int(default), "int") if isinstance(value, int) else (float(default), "float")
+        return number(value, sized)
     return liken(adopt(value, name), name)
+
+
+def number(value: int | float, sized: bool = False) -> Number:
+    """The declaration of a number, as `_kind` has it."""
+    default = (int(value > 0) - int(value < 0)) * (_size(value) if sized else 1)
+    return (int(default), "int") if isinstance(value, int) else (float(default), "float")
 
 
 def _size(value: int | float) -> float:
@@ -126,21 +163,38 @@ def _size(value: int | float) -> float:
 
 
 @functools.lru_cache(1024)
-def _for(
-    qkv: tuple[Like, ...],
-    mask: str,
-    score: str,
-    scale: str | None,
-    layout: str,
-    outputs: tuple[str, ...],
-    kinds: tuple[tuple[str, _Kind], ...],
-) -> Attention:
+def _for(form: Form, qkv: tuple[Like, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
+    declared = {name: kind.layout if isinstance(kind, Like) else kind for name, kind in kinds}
+    return compiled(spec_of(form, {like.name: like.layout for like in qkv}, declared))
+
+
+def spec_of(form: Form, layouts: Mapping[str, Layout], values: Mapping[str, Number | Layout]) -> Spec:
+    """The spec of a call without one. `layouts`: of q, k and v; `values`: what each keyword is. Sizes may be symbols of a compiler.
+
+    Raises CallError, SpecError.
+    """
+    dims, axes = _sizes(form.layout, layouts)
+    read = {name: kind for name, kind in values.items() if isinstance(kind, Layout)}
+    dtypes = {name: _dtype(name, array) for name, array in read.items()}
+    shapes: dict[str, tuple[str | int, ...]] = {name: ("kv_len",) * len(array.shape) for name, array in read.items()}
+
+    def spec(shapes: Mapping[str, tuple[str | int, ...]]) -> Spec:
+        declared = tuple([(name, (shapes[name], dtypes[name]) if isinstance(kind, Layout) else kind) for name, kind in values.items()])
+        return _spec(form, layouts["q"].dtype, dims, declared)
+
+    if not read:
+        return spec({})
+    reads = indices(spec(shapes))
+    return spec({name: _shape(array, axes, reads[name]) for name, array in read.items()})
+
+
+def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int], dict[str, int]]:
+    """The head dims of q and k, and of v; and the extents of axes by their words. Raises CallError."""
     if layout not in LAYOUTS:
         raise CallError(f"layout is {layout!r}: {did_you_mean(str(layout).lower(), LAYOUTS)} {LETTERS}")
     if axis_order(layout).packed:
         raise CallError(f"layout is {layout}: {PACKED}")
-    layouts = {like.name: like.layout for like in qkv}
     dtype = layouts["q"].dtype
     for name, found in layouts.items():
         if len(found.shape) != 4:
@@ -153,19 +207,7 @@ def _for(
         )
     b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
     _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
-    axes = {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    read = {name: kind.layout for name, kind in kinds if isinstance(kind, Like)}
-    dtypes = {name: _dtype(name, array) for name, array in read.items()}
-    shapes: dict[str, tuple[str | int, ...]] = {name: ("kv_len",) * len(array.shape) for name, array in read.items()}
-
-    def given(shapes: Mapping[str, tuple[str | int, ...]]) -> tuple[Any, ...]:
-        declared = tuple((name, (shapes[name], dtypes[name]) if name in read else kind) for name, kind in kinds)
-        return dtype, (qk, v_columns), mask, score, scale, layout, outputs, declared
-
-    if read:
-        reads = indices(_spec(*given(shapes)))
-        shapes = {name: _shape(array, axes, reads[name]) for name, array in read.items()}
-    return _compiled(*given(shapes))
+    return (int(qk), int(v_columns)), {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}
 
 
 def _dtype(name: str, layout: Layout) -> str:
@@ -179,43 +221,36 @@ def _dtype(name: str, layout: Layout) -> str:
 
 def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...]) -> tuple[str | int, ...]:
     """The shape that a spec declares for such an array; an axis that an index runs over has the word of its extent."""
-    words = {n: word for word, n in reversed(list(axes.items()))}
 
     def axis(n: int, found: tuple[Node, ...]) -> str | int:
         exact = [RUNS_OVER[index] for index in over(found)]
         if exact:
             return next((word for word in exact if axes[word] == n), exact[0])
-        return n if all(isinstance(index, Const) for index in found) else words.get(n, n)
+        return int(n) if all(isinstance(index, Const) for index in found) else next((word for word, m in axes.items() if m == n), int(n))
 
     return tuple(axis(n, found) for n, found in zip(layout.shape, read, strict=True))
 
 
 @functools.lru_cache(256)
-def _compiled(*given: Any) -> Attention:
-    return Attention(_spec(*given))
+def compiled(spec: Spec) -> Attention:
+    """The attention of a spec, made once."""
+    return Attention(spec)
 
 
 @functools.lru_cache(256)
-def _spec(
-    dtype: str,
-    dims: tuple[int, int],
-    mask: str,
-    score: str,
-    scale: str | None,
-    layout: str,
-    outputs: tuple[str, ...],
-    declared: tuple[tuple[str, Any], ...],
-) -> Spec:
-    params = {name: kind[0] for name, kind in declared if not isinstance(kind[0], tuple)}
-    tensors = {name: {"shape": list(kind[0]), "dtype": kind[1]} for name, kind in declared if isinstance(kind[0], tuple)}
+def _spec(form: Form, dtype: str, dims: tuple[int, int], declared: tuple[tuple[str, Any], ...]) -> Spec:
+    sought = form.sought or ()
+    numbers = {name: kind for name, kind in declared if not isinstance(kind[0], tuple)}
+    arrays = {name: kind for name, kind in declared if isinstance(kind[0], tuple)}
     return Spec(
         dtype=dtype,
         head_dim={"qk": dims[0], "v": dims[1]},
-        mask=mask,
-        score=score,
-        scale=scale,
-        layout=layout,
-        outputs=list(outputs),
-        params=params,
-        tensors=tensors,
+        mask=form.mask,
+        score=form.score,
+        scale=form.scale,
+        layout=form.layout,
+        outputs=list(form.outputs),
+        backward=form.sought is not None or None,
+        params={name: {"default": default, "grad": name in sought} for name, (default, _) in numbers.items()},
+        tensors={name: {"shape": list(shape), "dtype": dtype, "grad": name in sought} for name, (shape, dtype) in arrays.items()},
     )

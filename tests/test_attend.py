@@ -57,17 +57,17 @@ def test_attention_declares_what_it_is_given() -> None:
 
 
 def test_attention_compiles_once_for_all_lengths_and_values() -> None:
-    attend._compiled.cache_clear()
+    attend.compiled.cache_clear()
     for q_len, factor in ((5, 1e-3), (9, 2.0), (33, 3e6)):
         flashgen.attention(*qkv(q_len=q_len), score="factor * s", factor=factor)
-    assert attend._compiled.cache_info().misses == 1
+    assert attend.compiled.cache_info().misses == 1
 
 
 def test_values_that_a_form_rests_on_are_compiled_once_for_their_size() -> None:
-    attend._compiled.cache_clear()
+    attend.compiled.cache_clear()
     for cap, misses in ((20.0, 1), (31, 2), (31.9, 2), (33.0, 3), (-33.0, 4), (-100.0, 4)):
         flashgen.attention(*qkv(), score="cap * silu(s / cap)", cap=cap)
-        assert attend._compiled.cache_info().misses == misses
+        assert attend.compiled.cache_info().misses == misses
 
 
 @given(st.one_of(st.floats(width=32), st.integers(-(2**31), 2**31 - 1)))
@@ -120,12 +120,12 @@ def test_what_attention_refuses(change: dict[str, Any], message: str) -> None:
 
 
 def test_arrays_without_axes_are_numbers() -> None:
-    attend._compiled.cache_clear()
+    attend.compiled.cache_clear()
     q, k, v = qkv()
     expected = flashgen.attention(q, k, v, "window(left, 0)", score="cap * tanh(s / cap)", cap=3.0, left=4)
     got = flashgen.attention(q, k, v, "window(left, 0)", score="cap * tanh(s / cap)", cap=np.array(3.0, np.float32), left=np.array(4))
     np.testing.assert_array_equal(got, expected)
-    assert attend._compiled.cache_info().misses == 1
+    assert attend.compiled.cache_info().misses == 1
     spec = {
         "head_dim": 16,
         "dtype": "float32",
@@ -146,11 +146,11 @@ def test_scales(scale: Any) -> None:
 
 
 def test_scales_of_a_sign_are_compiled_once() -> None:
-    attend._compiled.cache_clear()
+    attend.compiled.cache_clear()
     attend._for.cache_clear()
     for scale in (0.1, np.float32(0.2), 3.5):
         flashgen.attention(*qkv(), scale=scale)
-    assert attend._compiled.cache_info().misses == 1
+    assert attend.compiled.cache_info().misses == 1
     q, k, v = qkv()
     both = flashgen.attention(q, k, v, score="given_scale * s", scale=0.5, given_scale=2.0)
     assert error(both, flashgen.attention(q, k, v, scale=1.0)) < 1e-5
@@ -183,11 +183,11 @@ def test_documents_of_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 
 def test_equal_extents_are_told_apart_by_what_indexes_them() -> None:
     """2 sequences of 2 keys: the next call has more of one, and nothing is compiled again."""
-    attend._compiled.cache_clear()
+    attend.compiled.cache_clear()
     attend._for.cache_clear()
     for b, kv_len in ((2, 2), (2, 5), (3, 3)):
         flashgen.attention(*qkv(b, 4, kv_len), "ids[b, kv_idx] < 3", ids=np.zeros((b, kv_len), np.int32))
-    assert attend._compiled.cache_info().misses == 1
+    assert attend.compiled.cache_info().misses == 1
 
 
 def test_a_constant_beyond_an_axis_is_refused() -> None:

@@ -12,7 +12,17 @@ from flashgen.spec import Spec
 def wanted(*values: Any) -> bool:
     """True if PyTorch shall differentiate a call with these values."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    return torch is not None and torch.is_grad_enabled() and any(map(requires, values))
+
+
+def requires(value: Any) -> bool:
+    """True for a tensor of PyTorch that requires a gradient."""
+    return isinstance(value, sys.modules["torch"].Tensor) and value.requires_grad
+
+
+def paused() -> Any:
+    """The context in which PyTorch differentiates nothing."""
+    return sys.modules["torch"].no_grad()
 
 
 def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
@@ -50,7 +60,8 @@ def _node() -> Callable[..., Any]:
             left = iter(tensors)
             values = {name: next(left) if x is None else x for name, x in zip(ctx.names, ctx.others, strict=True)}
             do = torch.zeros_like(o) if given["o"] is None else given["o"]
-            dq, dk, dv, *rest = ctx.attn.backward(do, q, k, v, o, lse, given.get("lse"), **values)
+            dlse = None if given.get("lse") is None else given["lse"].contiguous()  # of a sum it is one number, expanded
+            dq, dk, dv, *rest = ctx.attn.backward(do, q, k, v, o, lse, dlse, **values)
             of = {one.name: x for one, x in zip(spec.with_grad, rest, strict=True)}
             needed = dict(zip(ctx.names, ctx.needs_input_grad[5:], strict=True))
             return (None, None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in ctx.names))

@@ -27,6 +27,18 @@ def indices(spec: "Spec") -> Mapping[str, tuple[tuple[Node, ...], ...]]:
     return {t.name: tuple(zip(*(load.indices for load in loads if load.tensor == t.name), strict=True)) for t in spec.tensors}
 
 
+def names_index(spec: "Spec", index: str) -> bool:
+    """True if an expression of the spec depends on an index of the call.
+
+    >>> from flashgen.spec import Spec
+    >>> names_index(Spec(dtype="float16", head_dim=64, mask="kv_idx < 5 * (b + 1)"), "b")
+    True
+    """
+    parsed = read(spec)
+    nodes = [n for node in (parsed.score, parsed.mask, parsed.scale, parsed.sink) if node for n in walk(node)]
+    return any(isinstance(node, Name) and node.name == index for node in nodes)
+
+
 def over(axis: tuple[Node, ...]) -> tuple[str, ...]:
     """Those of RUNS_OVER that index an axis exactly: it has their extent, or 1, for all alike. Others are clamped to the axis."""
     return tuple(sorted({index.name for index in axis if isinstance(index, Name) and index.name in RUNS_OVER}))

@@ -1,0 +1,104 @@
+"""What an operator computes, as a text: a spec, or the expressions of a call without one, and the names of its values."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from flashgen.api import Attention
+from flashgen.attend import Form, attention_of, check_words, compiled, number, spec_of
+from flashgen.errors import CallError
+from flashgen.runtime.arrays import Layout, name_of
+from flashgen.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """What an operator computes, and the names of its values: of arrays and of numbers, each in order."""
+
+    what: Form | Spec
+    arrays: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+    def named(self, arrays: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
+        """The values of a call by name."""
+        return dict(zip((*self.arrays, *self.numbers), (*arrays, *numbers), strict=True))
+
+    def attention(self, qkv: tuple[Any, Any, Any], named: Mapping[str, Any]) -> Attention:
+        """The attention that a call on these tensors runs."""
+        return compiled(self.what) if isinstance(self.what, Spec) else attention_of(self.what, qkv, named)
+
+    def spec(self, qkv: Mapping[str, torch.Tensor], named: Mapping[str, Any]) -> Spec:
+        """The spec of a call on tensors that may have no memory, and whose sizes may be symbols."""
+        return self.what if isinstance(self.what, Spec) else spec_of(self.what, layouts(qkv), {name: _kind(x) for name, x in named.items()})
+
+
+def _kind(value: Any) -> Any:
+    """What a value is, for a spec; of a number that only the run knows, a default of its type."""
+    match value:
+        case torch.Tensor() if value.dim():
+            return layouts({"": value})[""]
+        case torch.Tensor():
+            return number(1.0 if value.is_floating_point() else 1)
+        case torch.SymInt():
+            return number(1)
+        case torch.SymFloat():
+            return number(1.0)
+    return number(value)
+
+
+def layouts(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, Layout]:
+    """The layouts of tensors that may have no memory; of those that are there."""
+    found = {name: x for name, x in tensors.items() if x is not None}
+    return {
+        name: Layout(tuple(x.shape), tuple(x.stride()), name_of(x.dtype), None if x.is_cpu else x.get_device(), 0)
+        for name, x in found.items()
+    }
+
+
+@functools.lru_cache(1024)
+def text_of(text: str) -> Text:
+    """What a text says."""
+    keys = json.loads(text)
+    what = Form(**{key: _hashable(x) for key, x in keys["form"].items()}) if "form" in keys else Spec(**keys["spec"])
+    return Text(what=what, arrays=tuple(keys["arrays"]), numbers=tuple(keys["numbers"]))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = tuple[tuple[str, ...], tuple[str, ...]]  # of arrays and of numbers
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def text_of_form(
+    mask: str, score: str, scale: str | None, layout: str, outputs: tuple[str, ...], sought: tuple[str, ...] | None, names: Names
+) -> str:
+    """The text for a call without a spec. Raises CallError for a name that no expression has."""
+    form = Form(mask, score, scale, layout, outputs, sought)
+    check_words(form.words, [name for some in names for name in some])
+    return _text({"form": form._asdict()}, names)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def text_of_spec(spec: str, names: Names) -> str:
+    """The text for a spec, given as JSON."""
+    return _text({"spec": json.loads(spec)}, names)
+
+
+def _text(what: dict[str, Any], names: Names) -> str:
+    return json.dumps(what | dict(zip(("arrays", "numbers"), names, strict=True)))
+
+
+def sorted_out(values: Mapping[str, Any]) -> tuple[Names, tuple[list[Any], list[Any]]]:
+    """The names of values, and the values: tensors and numbers apart. Raises CallError for what is neither."""
+    for name, x in values.items():
+        if isinstance(x, bool) or not isinstance(x, torch.Tensor | int | float):
+            raise CallError(f"{name} is a {type(x).__name__}: expected a tensor or a number")
+    arrays = {name: x for name, x in values.items() if isinstance(x, torch.Tensor)}
+    numbers = {name: x for name, x in values.items() if name not in arrays}
+    return (tuple(arrays), tuple(numbers)), (list(arrays.values()), list(numbers.values()))

@@ -1,0 +1,129 @@
+"""`flashgen.torch` under PyTorch's compilers: torch.compile, export, opcheck, where PyTorch is installed."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashgen.torch import Attention, attention  # noqa: E402
+from flashgen.torch.text import text_of_form  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+CAPPED = {"score": "c * tanh(s / c) + slopes[h] * (kv_idx - q_idx)"}
+
+
+def tensors(q_len=20, kv_len=24, heads=(4, 2), batch=2):
+    random = torch.Generator().manual_seed(q_len)
+    shapes = ((batch, q_len, heads[0], 16), *((batch, kv_len, heads[1], 16),) * 2)
+    return [torch.randn(shape, generator=random).to(DEVICE, DTYPE) for shape in shapes]
+
+
+def capped(q, k, v, slopes, c):
+    return attention(q, k, v, "causal", slopes=slopes, c=c, **CAPPED)
+
+
+def seen(_b, _h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def compiled(function, **options):
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_compiled_call_and_its_gradients_are_the_eager_ones(dynamic):
+    slopes, found = torch.rand(4, device=DEVICE), []
+    for function in (capped, compiled(capped, dynamic=dynamic)):
+        leaves = [x.clone().requires_grad_() for x in (*tensors(), slopes)]
+        o = function(*leaves, 20.0)
+        o.float().square().sum().backward()
+        found.append([o.detach(), *(x.grad for x in leaves)])
+    for eager, other in zip(*found, strict=True):
+        assert torch.equal(eager, other)
+
+
+def test_a_compiled_call_serves_other_numbers_and_lengths():
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    function, slopes = torch.compile(capped, fullgraph=True, backend=backend), torch.rand(4, device=DEVICE)
+    for c in (2.5, 3.5, 4.5, 5.5):
+        for n in (20, 24, 31):
+            given = tensors(n, n)
+            assert torch.equal(function(*given, slopes, c), capped(*given, slopes, c))
+    assert len(graphs) <= 3  # as it is, for other lengths, for other numbers
+
+
+def test_integers_of_a_mask():
+    window = lambda q, k, v, reach: attention(q, k, v, "causal & window(reach, 0)", reach=reach)  # noqa: E731
+    function, given = compiled(window), tensors()
+    for reach in (3, 4, 5):
+        assert torch.equal(function(*given, reach), window(*given, reach))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_serves_other_sizes(strict):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return attention(q, k, v, "causal", lse=True)
+
+    sizes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(Model(), tuple(tensors()), strict=strict, dynamic_shapes=(sizes, sizes, sizes)).module()
+    for given in (tensors(), tensors(7, 9, batch=3)):
+        for found, want in zip(program(*given), attention(*given, "causal", lse=True), strict=True):
+            assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_the_operator_is_what_the_dispatcher_expects(gradients):
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(gradients) for x in tensors())
+    sought = ("slopes",) if gradients else None
+    text = text_of_form("causal", CAPPED["score"], None, "bshd", ("o",), sought, (("slopes",), ("c",)))
+    slopes = torch.rand(4, device=DEVICE).requires_grad_(gradients)
+    torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], [2.0], text))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q, k, v: attention(q, k[:, :, :1], v), "v has shape"),
+        (lambda q, k, v: attention(q, k, v, "causl"), "did you mean 'causal'"),
+        (lambda q, k, v: attention(q, k, v, reach=3), "unknown argument 'reach'"),
+        (lambda q, k, v: attention(q, k, v, seen), "flashgen.trace"),
+    ],
+)
+def test_mistakes_are_told_while_tracing(call, message):
+    with pytest.raises(Exception, match=message):
+        compiled(call)(*tensors())
+
+
+LEARNED = {
+    "dtype": str(DTYPE).removeprefix("torch."),
+    "head_dim": 16,
+    **CAPPED,
+    "params": {"c": {"default": 5.0, "grad": True}},
+    "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32", "grad": True}},
+    "backward": True,
+}
+
+
+def test_a_module_learns_what_its_spec_gives_gradients_of():
+    module, found = Attention(LEARNED, slopes=torch.zeros(4), c=3.0).to(DEVICE), []
+    assert dict(module.named_parameters()).keys() == {"slopes", "c"}
+    for function in (module, compiled(module)):
+        module.zero_grad()
+        o, lse = function(*tensors())
+        (o.float().square().sum() + lse.sum()).backward()
+        found.append([o.detach(), module.slopes.grad, module.c.grad])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert found[0][1].abs().max() > 0
+
+
+def test_values_of_a_module_are_those_of_its_spec():
+    with pytest.raises(ValueError, match="bias is given, and attention has no such value: it has c, slopes"):
+        Attention(LEARNED, bias=torch.zeros(4))

@@ -1,0 +1,19 @@
+"""What the README says of frameworks runs, where PyTorch is installed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_calls_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # tests/torch/test_compile.py compiles
+    scope = {}
+    for block in re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        exec(block, scope)
+    assert scope["o"].shape == scope["module"](*(x.to(torch.bfloat16) for x in scope["q"].unsqueeze(0).expand(3, -1, -1, -1, -1))).shape
