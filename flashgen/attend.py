@@ -53,7 +53,7 @@ def attention(
         raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
     if scale is not None and not isinstance(scale, str):
         scale = _as_param(scale, values, mask, score)
-    form = Form(mask, score, scale, layout, ("o", "lse") if lse else ("o",))
+    form = Form(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
     if not autograd.wanted(q, k, v, *values.values()):
         return attention_of(form, (q, k, v), values)(q, k, v, out=out, **values)
     with autograd.paused():

@@ -79,7 +79,7 @@ def text_of_form(
     mask: str, score: str, scale: str | None, layout: str, outputs: tuple[str, ...], sought: tuple[str, ...] | None, names: Names
 ) -> str:
     """The text for a call without a spec. Raises CallError for a name that no expression has."""
-    form = Form(mask, score, scale, layout, outputs, sought)
+    form = Form(mask=mask, score=score, scale=scale, layout=layout, outputs=outputs, sought=sought)
     check_words(form.words, [name for some in names for name in some])
     return _text({"form": form._asdict()}, names)
 
