@@ -92,6 +92,21 @@ def test_as_each_sequence_alone(kernel, lengths, bad):
             judge(alone(spec), found, q[None, rows], k[None, keys], v[None, keys], **of_one(values, b, rows, keys))
 
 
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_how_large_a_neighbour_is_changes_no_bit(arch):
+    """Rows of the next sequence lie in the last query tile: large scores of theirs are theirs."""
+    spec = Spec(head_dim=16, dtype="bfloat16", layout="thd", scale=1, block={"m": 64, "n": 64}, outputs=["o", "lse"])
+    q, k, v = arrays(spec, 1, 1, 1, 16, 300)
+    lengths = {"cu_seqlens_q": ends([5, 11]), "cu_seqlens_k": ends([250, 50])}
+    attention, found = flashgen.compile(spec, arch, "emulate"), []
+    for times in (1, 1e6):
+        q[5:] = (times * q[5:].astype(np.float32)).astype(q.dtype)
+        found.append([x.copy() for x in attention(q, k, v, **lengths)])
+    (o, lse), (beside, lse_beside) = found
+    assert o[:5].tobytes() == beside[:5].tobytes()
+    assert lse[:, :5].tobytes() == lse_beside[:, :5].tobytes()
+
+
 WILD = st.sampled_from([-(2**31), -1, 0, 1, 40, 100, 101, 2**31 - 1])
 
 

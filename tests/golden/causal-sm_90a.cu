@@ -252,16 +252,19 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
   }
   if (MASKED) return;
   if (__any_sync(~0u, raised)) {         // seldom
-    bool large = false;
+    bool large[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       base[r] = raise(r, top[r], rows, rescale[r], variant);
       reference[r] = base[r] * variant.to_log2();
-      large |= fabsf(base[r]) * variant.to_log2() >= LARGE;
+      large[r] = fabsf(base[r]) * variant.to_log2() >= LARGE;
     }
-    if (__any_sync(~0u, large)) {
-      subtract(s, 0, base[0]), subtract(s, 1, base[1]);
-      reference[0] = reference[1] = 0.0f;
+    if (__any_sync(~0u, large[0] || large[1])) {
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {      // a row rounds as it would alone, whatever those beside it hold
+        subtract(s, r, large[r] ? base[r] : 0.0f);
+        if (large[r]) reference[r] = 0.0f;
+      }
     }
   }
   #pragma unroll
