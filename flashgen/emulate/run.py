@@ -117,7 +117,7 @@ def launch(
         kernel = compiled(source.text, part.entry, f"{source.name}.cu")
         kernel.launch(
             *(size, part.grid.threads, part.smem.bytes, record, seed, checks),
-            *(part.smem.regions, watched, ordinal, program.arch, part.grid.early),
+            *(part.smem.regions, watched, ordinal, program.arch, part.grid.early, part.grid.cluster),
         )
 
 

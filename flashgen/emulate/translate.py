@@ -20,7 +20,7 @@ const Entry entries[] = {{ {entries}, {{}} }};
 }}
 """
 REGISTERS = {".pred": "bool", ".b32": "std::uint32_t", ".u32": "std::uint32_t", ".b64": "std::uint64_t", ".f32": "float"}
-ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\((.*)\) )?(\w+)\(')
+ENTRY = re.compile(r'extern "C" __global__ void (?:__cluster_dims__\(\d+, 1, 1\) )?(?:__launch_bounds__\((.*)\) )?(\w+)\(')
 PARAMETER = re.compile(r"const __grid_constant__ (\w+) (\w+)")  # nobody copies it
 SHARED_ARRAY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?[\w ]+ (\w+)\[\];")
 
@@ -104,7 +104,7 @@ def arguments(text: str, operands: Sequence[Operand]) -> Iterator[str]:
         if operand.startswith("["):  # an address, perhaps with coordinates
             yield from arguments(operand[1:-1], operands)
         elif operand.startswith("{"):
-            yield registers([operands[int(o.strip()[1:])] for o in cut(operand[1:-1], ",")])
+            yield registers([_of_braces(o.strip(), operands) for o in cut(operand[1:-1], ",")])
         elif operand.startswith("%%"):  # a special register
             yield f"::cuda_on_host::ptx::{operand[2:]}()"
         elif operand.startswith("%"):
@@ -113,6 +113,11 @@ def arguments(text: str, operands: Sequence[Operand]) -> Iterator[str]:
             yield f"::cuda_on_host::result{expression}" if element else expression
         elif operand not in ("", "_"):
             yield operand
+
+
+def _of_braces(one: str, operands: Sequence[Operand]) -> Operand:
+    """An operand by number, or a constant."""
+    return operands[int(one[1:])] if one.startswith("%") else Operand("n", one)
 
 
 def registers(operands: list[Operand]) -> str:

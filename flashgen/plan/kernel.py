@@ -190,6 +190,7 @@ class Grid:
     threads: int
     blocks: tuple[Extent, ...]  # their product
     early: bool = False  # it may start before the kernel ahead of it ends, and waits itself (programmatic dependent launch)
+    cluster: int = 1  # blocks, neighbours, that start together and reach each other's shared memory
     resident: int = 0  # blocks of a multiprocessor that take all the work among them, `blocks` being its pieces; 0: a block a piece
 
 

@@ -220,4 +220,6 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
     for name in _UNLESS_SHARED:
         if not dealing.get(name, True):
             del dealing[name]
+    if kernel.grid.cluster == 1:  # likewise
+        del plain["grid"]["cluster"]
     return plain

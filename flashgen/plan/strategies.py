@@ -3,6 +3,7 @@
 from flashgen.plan.algorithms.backward_host import BackwardHost
 from flashgen.plan.algorithms.backward_mma_sync import BackwardMmaSync
 from flashgen.plan.algorithms.backward_wgmma import BackwardWgmma
+from flashgen.plan.algorithms.backward_wgmma_pair import BackwardWgmmaPair
 from flashgen.plan.algorithms.keys_outer import KeysOuter
 from flashgen.plan.algorithms.passes import Passes
 from flashgen.plan.algorithms.standard import Standard
@@ -14,4 +15,4 @@ from flashgen.plan.operands.planes_wgmma import PlanesWgmma
 from flashgen.plan.strategy import BackwardStrategy, Strategy
 
 STRATEGIES: list[Strategy] = [Host(), Wgmma(), MmaSync(), PlanesWgmma(), PlanesMmaSync(), Passes(), KeysOuter(), Standard()]
-BACKWARD_STRATEGIES: list[BackwardStrategy] = [BackwardHost(), BackwardWgmma(), BackwardMmaSync()]
+BACKWARD_STRATEGIES: list[BackwardStrategy] = [BackwardHost(), BackwardWgmma(), BackwardWgmmaPair(), BackwardMmaSync()]

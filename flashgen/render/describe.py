@@ -45,9 +45,15 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
     return [
         ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}"),
-        ("order", f"{'key tiles dealt by a counter' if main.dealing.counter else 'a block a key tile'}, {order}"),
-        ("sums", f"dk, dv in registers; {alone}"),
+        ("order", f"{_taken(main)}, {order}"),
+        ("sums", f"{'dk and dv in registers of a block each' if main.grid.cluster > 1 else 'dk, dv in registers'}; {alone}"),
     ]
+
+
+def _taken(main: Backward) -> str:
+    if main.dealing.counter:
+        return "key tiles dealt by a counter"
+    return "a cluster a key tile" if main.grid.cluster > 1 else "a block a key tile"
 
 
 def _arrays(program: Program) -> str:
@@ -75,7 +81,8 @@ def _workers(program: Program) -> str:
         turns = ", in turns" if workers.turns else ""
         others = "1 loads and splits values, 1 splits keys" if program.main.pipeline.in_place else "1 loads"
         rows = "keys" if isinstance(program.main, Backward) else "query rows"
-        return f"{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
+        blocks = f"in each of {program.main.grid.cluster} blocks of a cluster " if program.main.grid.cluster > 1 else ""
+        return f"{blocks}{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
 
 

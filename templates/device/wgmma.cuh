@@ -10,6 +10,12 @@ __device__ __forceinline__ float here(float x) { asm volatile("" : "+f"(x)); ret
 // x, known from here on: the compiler computes with what is known before while products are in flight, and ptxas gives up on those.
 __device__ __forceinline__ int held(int x) { asm volatile("" : "+r"(x)); return x; }
 
+// Registers that products in flight read, in use up to here: the compiler gives those of what nobody reads afterwards to others.
+template <int N> __device__ __forceinline__ void read_until_here(u32 (&x)[N]) {
+  #pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(x[i]));
+}
+
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
 
 template <int REGISTERS> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }

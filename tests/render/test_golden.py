@@ -26,6 +26,7 @@ WHOLE = (
     "head_dim_256-sm_90a",
     "backward_causal-sm_80",
     "backward_causal-sm_90a",
+    "backward_head_dim_256-sm_90a",
 )
 LADDER = {f"rung_{rung.name}-{rung.arch(None)}": rung for rung in RUNGS if rung.schedule}
 LIKE = {  # a spec for an arch, with a length where the plan is not that of long sequences, and the text that is nearest

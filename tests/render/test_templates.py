@@ -31,6 +31,7 @@ _BACKWARDS = {
         ("float16", 128, 0, "softmax"),
         ("bfloat16", 96, 0, "softmax"),
         ("bfloat16", 72, 2, "softmax"),
+        ("bfloat16", 256, 0, "softmax"),
         ("bfloat16", 256, 8, "none"),
     )
 }
@@ -43,7 +44,7 @@ def emitted() -> dict[tuple[str, str], str]:
     texts = {(name, arch): render(plan(spec, arch)).text for name, spec in specs.items() for arch in ARCHES}
     rungs = {(rung.name, rung.arch(None)): rung.spec(64, "float16") for rung in RUNGS if rung.schedule}
     texts |= {
-        (f"backward {dtype} {columns}", arch): render(plan_backward(spec, arch, copy_bytes)).text
+        (f"backward {dtype} {columns} {copy_bytes}", arch): render(plan_backward(spec, arch, copy_bytes)).text
         for (dtype, columns, copy_bytes), spec in _BACKWARDS.items()
         for arch in ARCHES
     }

@@ -14,6 +14,7 @@
 #define __forceinline__ INLINED
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)                            // translate.py reads them
+#define __cluster_dims__(...)                             // a launch says them
 
 namespace cuda_on_host {
 

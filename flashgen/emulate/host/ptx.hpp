@@ -36,6 +36,7 @@ template <class T, class... More> INLINED References<T, 1 + sizeof...(More)> ref
 template <class T, class... More> INLINED Values<T, 1 + sizeof...(More)> values(T first, More... more) { return {{first, T(more)...}}; }
 
 INLINED void setp_ne_b32(bool& p, int a, int b) { p = a != b; }
+INLINED void mov_b64(std::uint64_t& to, Values<std::uint32_t, 2> halves) { to = std::uint64_t{halves.v[1]} << 32 | halves.v[0]; }   // the low one first
 
 // --- mbarriers and named barriers
 void mbarrier_init_shared_cta_b64(std::uint32_t barrier, int count);
@@ -43,6 +44,9 @@ void mbarrier_inval_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity);
+INLINED void mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(bool& done, std::uint32_t barrier, int parity) {
+  mbarrier_try_wait_parity_shared_cta_b64(done, barrier, parity);
+}
 void fence_mbarrier_init_release_cluster();
 void griddepcontrol_wait();
 inline void griddepcontrol_launch_dependents() {}      // kernels run one after another here

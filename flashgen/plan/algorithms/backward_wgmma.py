@@ -58,7 +58,7 @@ class BackwardWgmma(BackwardStrategy):
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Registers."""
-        tile, kept = draft.tile, _elements(problem)
+        tile, kept = draft.tile, elements(problem)
         most = MOST_QUERIES[kept][max(tile.qk_columns, tile.v_columns) > NARROW]
         if tile.block_m > most:
             return f"with {kept} kept of each element, {most} queries are what registers hold"
@@ -86,13 +86,13 @@ class BackwardWgmma(BackwardStrategy):
         """Blocks that take key tiles among them, between the two small kernels."""
         tile = draft.tile
         grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"), resident=1)
-        kernel = replace(draft.backward(grid, problem), elements=_elements(problem))
+        kernel = replace(draft.backward(grid, problem), elements=elements(problem))
         before = delta(tile)
-        arguments = (*_arrays(problem.spec, tile), *before.arguments, *_others(problem.spec))
+        arguments = (*arrays(problem.spec, tile), *counter(), *before.arguments, *others(problem.spec))
         return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
 
 
-def _elements(problem: Problem) -> Elements:
+def elements(problem: Problem) -> Elements:
     """The template that says what is kept of an element until ds is known."""
     backward = problem.holes.backward
     assert backward is not None
@@ -135,7 +135,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     )
 
 
-def _arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
+def arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
     """Tensor maps of the products' arrays, and what the small kernels read and write by strides."""
     element, columns = spec.element.cuda, ROW_BYTES // spec.element.bytes
     maps = (("q", "q", tile.block_m), ("k", "k", KEYS), ("v", "v", KEYS), ("dout_map", "do", tile.block_m))
@@ -149,11 +149,16 @@ def _arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
     yield Argument("dq", f"{element}*", "pointer", "dq")
     for name, of in (("o", "o"), ("dout", "do"), ("dq", "dq")):
         yield Argument(f"{name}_strides", "Strides", "strides", of)
+
+
+def counter() -> Iterator[Argument]:
+    """The member of Params by which key tiles are dealt."""
     dealt = "key tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
     yield Argument("counter", "int*", "pointer", "counter", comment=dealt)
 
 
-def _others(spec: Spec) -> Iterator[Argument]:
+def others(spec: Spec) -> Iterator[Argument]:
+    """The gradients of tensors and params, and what every kernel has."""
     yield from gradient_arguments(spec)
     for argument in further_arguments(spec):
         yield replace(argument, comment="key/value heads whose queries stay in the L2 together") if argument.name == "section" else argument

@@ -1,0 +1,113 @@
+"""Planning the backward for wgmma where registers of one block do not hold dk and dv: two blocks of a cluster share a key tile.
+
+One has s, p and dv, the other dp, ds and dk, and each half of the columns of dq. p and ds cross the cluster a step ahead of their products.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, others
+from flashgen.plan.engines import limits
+from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.kernels.delta import delta
+from flashgen.plan.kernels.finish_queries import finish_queries
+from flashgen.plan.program import Parts
+from flashgen.plan.smem import lay_out
+from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
+
+BLOCKS = 2  # of a cluster
+QUERIES = range(32, 97, 16)  # of tiles
+PLACES, STEPS, BUFFERS = 4, 4, 2  # for tiles of q and do; steps that the loading warp is ahead; of ds
+FRAGMENTS = 224  # registers a thread that a gradient, s, dq and two operands can have before the compiler spills
+COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
+DQ_COLUMNS = 128  # that a block multiplies
+STEP = 1000  # clocks of a step that products do not fill
+
+
+class BackwardWgmmaPair(BackwardStrategy):
+    """16-bit operands in arrays that tensor maps take, head dims from 128 to 256."""
+
+    skeleton = "backward_sm90_pair"
+
+    def serves(self, request: Request) -> str | None:
+        dims = request.spec.head_dim
+        if max(dims.qk, dims.v) <= MOST:
+            return f"head dims are {dims.qk} and {dims.v}: one block holds the gradients of {MOST} columns"
+        if request.spec.deterministic:
+            return "it sums dq in any order"
+        if request.spec.with_grad:
+            return f"the gradient of {request.spec.with_grad[0].name} needs scores in the block that has ds, and those are in the other one"
+        return limits.unserved(request, engine="wgmma", operand="native") or (
+            None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
+        )
+
+    def check(self, problem: Problem) -> None:
+        limits.check(problem)
+
+    def drafts(self, problem: Problem) -> Iterator[Draft]:
+        """Query tiles."""
+        yield from (_draft(problem, queries) for queries in QUERIES)
+
+    def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Registers; the place of the columns of k that the block of dk multiplies."""
+        tile = draft.tile
+        rest, place = KEYS * max(tile.qk_stored - DQ_COLUMNS, ROW_BYTES // 2), tile.block_m * max(tile.qk_stored, tile.v_stored)
+        if rest > place:
+            return f"{rest} elements of k take the place of a query tile, which has {place}"
+        needed = max(tile.qk_columns, tile.v_columns) // 2 + 3 * tile.block_m // 2
+        if needed > FRAGMENTS:
+            return f"a gradient, s, dq and two operands take {needed} registers a thread, {FRAGMENTS} can be held"
+        return None
+
+    def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Roofline of a query tile and a key tile in either block, and what surrounds it."""
+        tile, arch = draft.tile, problem.arch
+        m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
+        step = {
+            "tensor cores": 2 * m * n * (columns + DQ_COLUMNS) / arch.mma_flops,
+            "shared memory": 2 * (2 * m * columns + n * max(tile.qk_columns, tile.v_columns) + 4 * m * n + n * DQ_COLUMNS) / SHARED_BYTES,
+            "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
+            "sums": 4 * m * DQ_COLUMNS / SUM_BYTES,
+        }
+        clocks = max(step.values()) + STEP
+        return {**step, "step": clocks, "total": BLOCKS * problem.seen.key_tiles(m, n) * clocks / m}
+
+    def parts(self, problem: Problem, draft: Draft) -> Parts:
+        """A cluster a key tile, between the two small kernels."""
+        tile = draft.tile
+        grid = Grid(draft.workers.threads, (BLOCKS, ("kv_len", tile.block_n), "kv_heads", "batch"), cluster=BLOCKS)
+        kernel = replace(draft.backward(grid, problem), elements=elements(problem))
+        before = delta(tile)
+        arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
+
+
+def _draft(problem: Problem, queries: int) -> Draft:
+    qk, v, element = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
+    row = ROW_BYTES // element.bytes
+    tile = TilePlan(
+        block_m=queries,
+        block_n=KEYS,
+        qk_columns=up(qk, element.k_step),
+        v_columns=up(v, element.k_step),
+        qk_stored=up(qk, row),
+        v_stored=up(v, row),
+    )
+    widest = max(tile.qk_stored, tile.v_stored) * element.bytes
+    pieces = (
+        ("K or V", "KEPT", KEYS * widest, 1, 1024),
+        ("Q or do", "RING", queries * widest, PLACES, 1024),
+        ("ds", "DS", queries * KEYS * element.bytes, BUFFERS, 1024),
+        ("lse or delta", "ROWS", 4 * queries, STEPS, 16),
+        ("step", "STEP", 4, STEPS, 8),
+    )
+    counts = (("kept full", "KEPT_FULL", 1), ("ring full", "RING_FULL", PLACES), ("ring empty", "RING_EMPTY", PLACES))
+    crossing = (("ds full", "DS_FULL", BUFFERS), ("ds empty", "DS_EMPTY", BUFFERS), ("weights full", "WEIGHTS_FULL", 2 * BUFFERS))
+    return Draft(
+        tile=tile,
+        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
+        pipeline=PipelinePlan(stages=PLACES),
+        smem=lay_out(pieces, (*counts, *crossing), problem.arch.shared_bytes),
+        dealing=DealingPlan(longest_first=not problem.seen.uniform),
+    )
