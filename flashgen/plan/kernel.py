@@ -120,6 +120,12 @@ class DealingPlan:
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     shares: SharePlan | None = None  # a block takes a share of the key tiles of a query tile, and `combine` brings shares together
     grouped: bool = False  # rows of a query tile are those of all heads of a group, one token after the other: row = token * group + head
+    listed: bool = False  # the key tiles of a query tile are those of a list, which a kernel before the attention makes
+
+    @property
+    def keys(self) -> str:
+        """The template of what says which key tiles a query tile takes: a list, or runs."""
+        return "list" if self.listed else "runs"
 
     @property
     def key_tiles(self) -> str:

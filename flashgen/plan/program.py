@@ -210,14 +210,14 @@ class Program:
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
 
 
-_UNLESS_SHARED = ("shares", "grouped")  # members of DealingPlan that most programs do not have, and that do not tell those apart
+_UNUSUAL = ("shares", "grouped", "listed")  # members of DealingPlan that most programs do not have, and that do not tell those apart
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name != "ranges"}
     plain: dict[str, Any] = {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}
     dealing = plain.get("dealing", {})
-    for name in _UNLESS_SHARED:
+    for name in _UNUSUAL:
         if not dealing.get(name, True):
             del dealing[name]
     if kernel.grid.cluster == 1:  # likewise
