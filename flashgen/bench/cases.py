@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from flashgen.bench.lists import every_block
 from flashgen.dtypes import by_name
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
-from flashgen.spec.model import Tensor
+from flashgen.spec.tensors import Tensor
 
 TOKENS, HIDDEN = 16384, 2048  # of the FlashAttention-3 paper's grid: in all, and of all heads together
 HEAD_DIMS, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
@@ -101,7 +102,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
 
 def variant_of(spec: Spec) -> str:
     """The name under which peers know the spec, or nothing."""
-    if spec.layout != DEFAULT or spec.scale or spec.out_dtype or spec.group not in (None, 1):
+    if spec.layout != DEFAULT or spec.scale or spec.out_dtype or spec.blocks or spec.group not in (None, 1):
         return ""
     plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
 
@@ -124,6 +125,8 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     ends = {"kv_lens": xp.full(case.batch, case.seqlen, "int32")}
     ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), case.seqlen * xp.arange(case.batch + 1, dtype="int32"))
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
+    if case.spec.blocks:
+        arrays[case.spec.blocks.lists] = every_block(case.spec.blocks, case.sizes, xp)
     if case.variant == "alibi":
         arrays["slopes"] = (0.5 ** (8 * xp.arange(1, case.heads + 1) / case.heads)).astype("float32")
     return arrays

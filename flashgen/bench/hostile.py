@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.cases import draw_tensor, rounded
+from flashgen.bench.lists import some_blocks
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.read import read
@@ -16,7 +17,7 @@ from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
-from flashgen.spec.model import Tensor
+from flashgen.spec.tensors import Tensor
 
 Array = NDArray[Any]
 Drawn = tuple[Array, Array, Array, dict[str, Any]]  # q, k, v, and by name what the spec reads
@@ -56,6 +57,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     """
     values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
     values |= _lengths(spec, sizes, kinds, random)
+    values |= {spec.blocks.lists: some_blocks(spec.blocks, sizes, random)} if spec.blocks else {}
     if "integers" in kinds:
         values |= _params(spec, random)
     columns = spec.head_dim

@@ -51,12 +51,13 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
     asked_for = Demands(spec, by_name(arch)).of(sizes)
     # Few query rows are so whatever the number of heads; whether tiles fill a card is not known without it.
     chosen = plan(spec, arch, demand=asked_for) if asked_for.rows else planned(spec, by_name(arch), length_class(kv_len))
-    values = read_values(spec, given, kv_len)
+    values = read_values(spec, given, q_len, kv_len)
     work, gradients = measure(chosen, q_len, kv_len, values), None
     if spec.backward:
         planned_backward = plan_backward(spec, arch)
         gradients = planned_backward, measure_backward(planned_backward, work, values)
-    counted = () if chosen.combine else tuple(_counted(chosen, sizes, values))  # formulas are of blocks that take all keys
+    unknown = chosen.combine or chosen.dealing.listed  # formulas are of blocks that take all keys of a mask's ranges
+    counted = () if unknown else tuple(_counted(chosen, sizes, values))
     return Explanation(program=chosen, work=work, counted=counted, backward=gradients)
 
 

@@ -1,15 +1,17 @@
 """The work of a kernel for given lengths: the tiles by class, FLOPs, bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.bench.lists import every_block
 from flashgen.cli.errors import CommandError
 from flashgen.errors import did_you_mean
-from flashgen.expr import evaluate
+from flashgen.expr import KeyRanges, evaluate
+from flashgen.expr.tiles.lists import listed_tiles
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Program
 from flashgen.plan.geometry import Sizes
@@ -55,7 +57,9 @@ def measure(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]
     heads, columns = spec.group or 1, spec.head_dim.qk + spec.head_dim.v
     found = _look(program, q_len, kv_len, values)
     loaded = found.counts[PARTIAL] + found.counts[FULL]
-    computed = sum(int(np.count_nonzero(band)) for band in program.attention.computed.bands(q_len, kv_len, values, _ROWS_AT_ONCE))
+    computed = sum(
+        int(np.count_nonzero(band)) for band in _bands(program, program.attention.computed, (q_len, kv_len), values, _ROWS_AT_ONCE)
+    )
     computed *= program.attention.computed.block_m * tile.block_n
     by_row = heads * q_len * (spec.head_dim.v * program.out_dtype.bytes + 4 * len(program.row_outputs))
     return Work(
@@ -87,7 +91,7 @@ def _look(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) 
     m, n = program.attention.tile.block_m, program.attention.tile.block_n
     down, across = (-(-length // (block * _PICTURE)) for length, block in ((q_len, m), (kv_len, n)))
     grid, rows = _Grid((down, across), [0, 0, 0]), -(-_ROWS_AT_ONCE // down) * down
-    for i, band in enumerate(program.attention.ranges.bands(q_len, kv_len, values, rows)):
+    for i, band in enumerate(_bands(program, program.attention.ranges, (q_len, kv_len), values, rows)):
         grid.counts = [count + int(np.count_nonzero(band == kind)) for kind, count in enumerate(grid.counts)]
         if grid.counts[PARTIAL] * m * n > _MOST_ELEMENTS:
             raise CommandError(
@@ -97,6 +101,21 @@ def _look(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) 
         grid.pairs += _pairs(program, band, i * rows, q_len, kv_len, values)
         grid.picture.append(coarser(band, down, across))
     return grid
+
+
+def _bands(
+    program: Program, ranges: KeyRanges, lengths: tuple[int, int], values: Mapping[str, Any], rows: int
+) -> Iterator[NDArray[np.int8]]:
+    """The classes of tiles, a band of rows at a time: those that the mask's ranges have, without those that lists leave out."""
+    bands, blocks = ranges.bands(*lengths, values, rows), program.spec.blocks
+    if not blocks:
+        yield from bands
+        return
+    lists = values[blocks.lists]
+    own = lists[tuple(values[name] if n > 1 else 0 for name, n in zip("bh", lists.shape, strict=False))]
+    listed = listed_tiles(blocks, own, (ranges.block_m, ranges.block_n), lengths)
+    for i, band in enumerate(bands):
+        yield np.where(listed[i * rows : i * rows + len(band)], band, np.int8(EMPTY))
 
 
 def coarser(classes: NDArray[np.int8], down: int, across: int) -> NDArray[np.int8]:
@@ -124,8 +143,8 @@ def _pairs(program: Program, band: NDArray[np.int8], top: int, q_len: int, kv_le
     return pairs
 
 
-def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]:
-    """The values of `--param NAME=VALUE`, over the defaults: b, h, hk and floats 0, integers kv_len, bits 1, bools true.
+def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> dict[str, Any]:
+    """The values of `--param NAME=VALUE`, over the defaults: b, h, hk and floats 0, integers kv_len, bits 1, bools true, blocks listed.
 
     Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
     """
@@ -140,7 +159,9 @@ def read_values(spec: Spec, given: Sequence[str], kv_len: int) -> dict[str, Any]
             values[name] = bool(int(text)) if kind is bool else kind(text)
         except ValueError:
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
-    sizes = Sizes(batch=values["b"] + 1, q_len=kv_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
+    sizes = Sizes(batch=values["b"] + 1, q_len=q_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
     for tensor in spec.tensors:
         values[tensor.name] = np.full(sizes.shape(tensor), values[tensor.name], tensor.dtype)
+    if spec.blocks:
+        values[spec.blocks.lists] = every_block(spec.blocks, sizes, np)
     return values

@@ -146,6 +146,8 @@ def member(argument: Argument, x: Array | None) -> Any:
         case "strides":
             batch, row, head, column = strides
             return (batch, head, row, column)
+        case "extent":
+            return x.shape[-1]
         case "array" | "sums":
             return (x.ctypes.data, steps(x.shape, strides))
     return x.ctypes.data

@@ -4,7 +4,7 @@ So a plan is proved without a GPU; and NumPy arrays run this way where there is 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
-from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.expr.meaning.sequences import Sequence as OfBatch
+from flashgen.expr.meaning.sequences import sequences
+from flashgen.expr.tiles.lists import listed_tiles, runs_of_listed
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.params import softmax_scale
@@ -37,6 +39,14 @@ class Heads(NamedTuple):
     hk: Array
 
 
+class Runs(NamedTuple):
+    """Runs of key tiles of query tiles."""
+
+    begin: Array  # [runs, query tiles]
+    end: Array
+    masked: Sequence[bool]  # of each run
+
+
 def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
     """Attention as the plan has it: o [B, Sq, Hq, Dv]; lse, max, max_logit and the spec's other outputs, float32, natural log.
 
@@ -56,8 +66,8 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
             rows, keys, own = one.rows, one.keys, {**one.read(program.spec, known), "q_len": one.q_len, "kv_len": one.kv_len}
             parts = {name: _by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
             run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=numbers)
-            for heads, begin, end in run.heads():
-                for name, x in run.attend(heads, begin, end).items():
+            for heads, runs in run.heads():
+                for name, x in run.attend(heads, runs).items():
                     found[name][np.minimum(heads.b, len(q) - 1), heads.h, rows] = x
     of_rows = {name: order.given(found[name]) for name in by_row}
     return of_rows | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
@@ -68,9 +78,9 @@ def _by_number(x: Array, numbers: Array) -> Array:
     return np.broadcast_to(x, (int(numbers.max()) + 1, *x.shape[1:])) if len(x) == 1 else x
 
 
-def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, Sequence]]:
+def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, OfBatch]]:
     """The numbers of sequences that lie alike in their arrays, and one of them."""
-    found: dict[tuple[int, ...], list[Sequence]] = {}
+    found: dict[tuple[int, ...], list[OfBatch]] = {}
     for each in sequences(program.spec, (len(q), q.shape[2], k.shape[2]), values):
         found.setdefault((each.rows.start, each.rows.stop, each.keys.start, each.keys.stop), []).append(each)
     for some in found.values():
@@ -80,8 +90,9 @@ def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> I
 def _values(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that expressions read alike everywhere, by name. Float params are float32, as in a kernel."""
     params = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in program.spec.params}
-    tensors = {t.name: np.asarray(values[t.name]) for t in program.spec.tensors}
-    return params | tensors
+    blocks = program.spec.blocks
+    arrays = (*(t.name for t in program.spec.tensors), *([blocks.lists] if blocks else []))
+    return params | {name: np.asarray(values[name]) for name in arrays}
 
 
 @dataclass(frozen=True)
@@ -110,31 +121,38 @@ class _Run:
         attention, group = self.program.attention, self.q.shape[1] // self.k.shape[1]
         return max(1, attention.tile.block_m // group) if attention.dealing.grouped else attention.tile.block_m
 
-    def heads(self) -> Iterator[tuple[Heads, Array, Array]]:
-        """All query heads, as many together as have the same key ranges and fit a cache; with begin and end of the ranges."""
+    def heads(self) -> Iterator[tuple[Heads, Runs]]:
+        """All query heads, as many together as have the same key tiles and fit a cache; with their runs of them."""
         query_heads = self.q.shape[1]
         b, h = (x.ravel() for x in np.meshgrid(self.sequences, np.arange(query_heads), indexing="ij"))
         every = Heads(b, h, h * self.k.shape[1] // max(1, query_heads))
         together = self._together()
-        for members, begin, end in self._by_ranges(every):
+        for members, runs in self._by_runs(every):
             for first in range(0, len(members), together):
-                yield Heads(*(x[members[first : first + together]] for x in every)), begin, end
+                yield Heads(*(x[members[first : first + together]] for x in every)), runs
 
-    def _by_ranges(self, every: Heads) -> Iterator[tuple[Array, Array, Array]]:
-        @cache
-        def ranges(*head: int) -> tuple[Array, Array]:
-            return replace(self.program.attention.ranges, block_m=self.block_m).evaluate(
-                self.q_len, self.kv_len, {**self.values, **dict(zip(Heads._fields, head, strict=True))}
-            )
-
-        read = names(self.program.expressions.mask)
+    def _by_runs(self, every: Heads) -> Iterator[tuple[Array, Runs]]:
+        own = cache(self._runs)
+        read = names(self.program.expressions.mask) | ({"b", "h"} if self.program.spec.blocks else set())
         seen = [x.tolist() if name in read else [0] * len(x) for name, x in every._asdict().items()]
-        groups: dict[bytes, tuple[list[int], Array, Array]] = {}
+        groups: dict[tuple[Any, ...], tuple[list[int], Runs]] = {}
         for i, head in enumerate(zip(*seen, strict=True)):
-            begin, end = ranges(*head)
-            groups.setdefault(begin.tobytes() + end.tobytes(), ([], begin, end))[0].append(i)
-        for members, begin, end in groups.values():
-            yield np.array(members), begin, end
+            runs = own(*head)
+            groups.setdefault((runs.begin.tobytes(), runs.end.tobytes(), tuple(runs.masked)), ([], runs))[0].append(i)
+        for members, runs in groups.values():
+            yield np.array(members), runs
+
+    def _runs(self, *head: int) -> Runs:
+        """The key tiles that a head sees: those in the ranges of the mask, and of these the listed ones, where the spec has lists."""
+        ranges, known, blocks = self.program.attention.ranges, dict(zip(Heads._fields, head, strict=True)), self.program.spec.blocks
+        begin, end = replace(ranges, block_m=self.block_m).evaluate(self.q_len, self.kv_len, self.values | known)
+        masked = [loop.masked for loop in ranges.loops]
+        if not blocks:
+            return Runs(begin, end, masked)
+        lists = self.values[blocks.lists]
+        own = lists[tuple(i if n > 1 else 0 for i, n in zip((known["b"], known["h"]), lists.shape, strict=False))]
+        listed = listed_tiles(blocks, own, (self.block_m, ranges.block_n), (self.q_len, self.kv_len))
+        return Runs(*runs_of_listed(begin, end, masked, listed))
 
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len
@@ -143,7 +161,7 @@ class _Run:
         columns = int(self.q.shape[-1] + self.v.shape[-1])
         return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
 
-    def attend(self, heads: Heads, begin: Array, end: Array) -> dict[str, Array]:
+    def attend(self, heads: Heads, runs: Runs) -> dict[str, Array]:
         """The outputs by name: o [n, Sq, Dv], those of a row [n, Sq]."""
         xp, softmax, outputs = natural(), self.program.softmax, self.program.spec.outputs
         shape, reached = (len(heads.b), self.q_len), self._reached(heads)
@@ -151,35 +169,35 @@ class _Run:
         m, l = self._start(heads, shape)  # noqa: E741
         state = State(m, l, np.zeros((*shape, self.v.shape[-1]), np.float32), start_of_sums(outputs, l, xp, sink=softmax.sink))
         if not softmax.normalized:
-            for rows, keys, masked in self._tiles(begin, end):
+            for rows, keys, masked in self._tiles(runs):
                 state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
             return {"o": state.o, "lse": l, "max": top}
         sink = m.copy() if softmax.sink else None
         if self.program.attention.dealing.shares:
-            state = self._merged(heads, begin, end, state, top)
+            state = self._merged(heads, runs, state, top)
         else:
-            self._attend(heads, begin, end, state, top, reached)
+            self._attend(heads, runs, state, top, reached)
         o, lse = finish(softmax, state, xp)
         others = {output.name: finish_output(output, state, sink, xp) for output in finished(outputs)}
         return {"o": o, "lse": lse, "max": top} | others
 
-    def _merged(self, heads: Heads, begin: Array, end: Array, state: State, top: Array) -> State:
+    def _merged(self, heads: Heads, runs: Runs, state: State, top: Array) -> State:
         """The states of all shares of the keys, and what the state was before them."""
         reached, attention, sizes = self._reached(heads), self.program.attention, self._sizes
         assert attention.dealing.shares
         for share in range(most := extent(attention.dealing.shares, sizes)):
-            bounds = share_of(begin, end, share, most=most, least=attention.share_tiles)
+            own_runs = Runs(*share_of(runs.begin, runs.end, share, most=most, least=attention.share_tiles), runs.masked)
             sums = {each: np.zeros(top.shape, np.float32) for each in state.sums}
             own = State(np.full(top.shape, -np.inf, np.float32), np.zeros(top.shape, np.float32), np.zeros_like(state.o), sums)
-            self._attend(heads, *bounds, own, top, reached)
+            self._attend(heads, own_runs, own, top, reached)
             state = merge_states(state, own, natural())
         return state
 
-    def _attend(self, heads: Heads, begin: Array, end: Array, state: State, top: Array, reached: Array | None) -> None:
+    def _attend(self, heads: Heads, runs: Runs, state: State, top: Array, reached: Array | None) -> None:
         """Takes the keys of some tiles into a state, and into the greatest scores."""
         softmax = self.program.softmax
         for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), natural()):
-            for rows, keys, masked in self._tiles(begin, end):
+            for rows, keys, masked in self._tiles(runs):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
                 after = step(_rows_of(state, rows), scores, self._product(heads, keys, reached))
@@ -200,23 +218,24 @@ class _Run:
         logit = np.asarray(evaluate(sink, self.values | head), np.float32)
         return np.array(np.broadcast_to(logit, shape)), np.ones(shape, np.float32)
 
-    def _tiles(self, begin: Array, end: Array) -> Iterator[Tile]:
+    def _tiles(self, runs: Runs) -> Iterator[Tile]:
         """The tiles of a pass, in the order of the schedule."""
+        begin, end, masked = runs
         softmax = self.program.softmax
         if softmax.materialize:
             if self.q_len and self.kv_len:
                 yield slice(0, self.q_len), slice(0, self.kv_len), True
         elif softmax.outer == "q":
             for i in range(begin.shape[1]):
-                for loop, first, last in zip(self.program.attention.ranges.loops, begin[:, i], end[:, i], strict=True):
+                for tested, first, last in zip(masked, begin[:, i], end[:, i], strict=True):
                     for j in range(first, last):
-                        yield self._tile(i, j, loop.masked)
+                        yield self._tile(i, j, tested)
         else:
             for j in range(end.max(initial=0)):
                 for i in range(begin.shape[1]):
-                    for loop, first, last in zip(self.program.attention.ranges.loops, begin[:, i], end[:, i], strict=True):
+                    for tested, first, last in zip(masked, begin[:, i], end[:, i], strict=True):
                         if first <= j < last:
-                            yield self._tile(i, j, loop.masked)
+                            yield self._tile(i, j, tested)
 
     def _tile(self, i: int, j: int, masked: bool) -> Tile:
         m, n = self.block_m, self.program.attention.tile.block_n

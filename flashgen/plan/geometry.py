@@ -8,7 +8,7 @@ from flashgen.errors import CallError
 from flashgen.plan.kernel import Extent, Kernel, SharePlan
 from flashgen.plan.program import Scratch
 from flashgen.spec import Spec
-from flashgen.spec.model import Tensor
+from flashgen.spec.tensors import Tensor
 
 _MORE_SHARES, _A_SHARE = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
@@ -39,10 +39,13 @@ class Sizes:
         return tuple(map(self.axis, tensor.shape))
 
     def axis(self, axis: str | int) -> int:
-        """The extent of an axis: a number, or a word for one."""
+        """The extent of an axis: a number, a word for one, or a word and by how many it is divided, rounded up."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
         words |= {"q_words": -(-self.q_len // 32), "b + 1": self.batch + 1}
-        return words[axis] if isinstance(axis, str) else axis
+        if not isinstance(axis, str):
+            return axis
+        word, _, pieces = axis.partition(" / ")
+        return -(-words[word] // int(pieces or 1))
 
     def count(self, index: str) -> int:
         """The values of an index of the call: b, h, hk, q_idx or kv_idx."""

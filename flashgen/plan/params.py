@@ -82,5 +82,5 @@ def _member(argument: Argument) -> tuple[np.dtype[Any], int]:
             return STRIDES, 8
         case "array" | "sums":
             return np.dtype([("data", "<u8"), ("strides", "<i8", (argument.rank,))]), 8
-        case "scalar":
+        case "scalar" | "extent":
             return _SCALARS[argument.cuda], 4

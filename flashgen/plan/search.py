@@ -13,6 +13,7 @@ from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels.head_maximum import head_maximum
+from flashgen.plan.kernels.key_lists import key_lists
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.shares import Demand, groupable, pinned
@@ -60,7 +61,7 @@ def plan(
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry, spec.params)
-    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(ranges))
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(spec, ranges))
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
@@ -76,13 +77,27 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
 
 
+def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None:
+    """The reason why a draft is illegal: shared memory, what lists of blocks ask for, the limits of its strategy."""
+    if isinstance(draft.smem, str):
+        return draft.smem
+    if blocks := problem.spec.blocks:
+        for name, size, of in (("m", draft.tile.block_m, blocks.m), ("n", draft.tile.block_n, blocks.n)):
+            if of % size:
+                return f"block {name} is {size}: it divides that of lists, {of}"
+    return strategy.objection(problem, draft)
+
+
 def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRanges, decision: Decision) -> Program:
     """The kernels of a strategy between those that every attention may need before and after it."""
     parts = strategy.parts(problem, best, ranges)
     if parts.arguments:
         parts = parts.followed(head_maximum(problem.spec))
+        early = parts.kernels[0].grid.early
+        if best.dealing.listed:
+            parts = parts.preceded(key_lists(ranges.block_m, ranges.block_n, early=early, pieces=best.pieces))
         if not problem.softmax.materialize:
-            parts = parts.preceded(key_ranges(ranges, early=parts.kernels[0].grid.early, pieces=best.pieces))
+            parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces))
     return Program(
         spec=problem.spec,
         arch=problem.arch,
@@ -103,8 +118,7 @@ def tried(problem: Problem, strategy: Drafting) -> Tried:
     legal: list[Costed] = []
     refused: list[tuple[Draft, str]] = []
     for draft in strategy.drafts(problem):
-        reason = draft.smem if isinstance(draft.smem, str) else strategy.objection(problem, draft)
-        if reason:
+        if reason := _objection(problem, strategy, draft):
             refused.append((draft, reason))
         else:
             legal.append((draft, strategy.cost(problem, draft)))
@@ -171,7 +185,7 @@ def _nothing_legal(problem: Problem, strategy: Drafting, refused: list[tuple[Dra
         dims = f"{spec.head_dim.qk} and {spec.head_dim.v}"
         return f"no tile fits {problem.arch.name} for head dims {dims}; the first of {len(refused)} tried, {first}"
     free = replace(problem, request=replace(problem.request, spec=_unpinned(spec)))
-    usable = [d for d in strategy.drafts(free) if not isinstance(d.smem, str) and not strategy.objection(free, d)]
+    usable = [d for d in strategy.drafts(free) if not _objection(free, strategy, d)]
     if not usable:
         return f"{pinned} is not legal on {problem.arch.name}: {first}"
     nearest = min(usable, key=lambda d: _distance(d, spec))
@@ -201,7 +215,12 @@ def _reasons(problem: Problem, strategy: Strategy, cost: dict[str, float], why: 
     yield "rescale", _rescale_reason(problem.softmax)
 
 
-def _range_reasons(ranges: KeyRanges) -> Iterator[tuple[str, str]]:
+def _range_reasons(spec: Spec, ranges: KeyRanges) -> Iterator[tuple[str, str]]:
+    if spec.blocks:
+        yield (
+            "lists",
+            f"{spec.blocks.text}: a small kernel before the attention makes of each list a bit a key tile, of those in the ranges",
+        )
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     for reason in ranges.reasons:

@@ -58,7 +58,7 @@ def refusal(spec: Spec) -> str | None:
 def groupable(spec: Spec) -> bool:
     """True if the query heads of a key/value head see the same keys, so that a tile may hold the rows of all of them."""
     mask = lower(spec).mask
-    return "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0], params=spec.params).pairings
+    return spec.blocks is None and "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0], params=spec.params).pairings
 
 
 def pinned(spec: Spec) -> Demand:
@@ -124,8 +124,8 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
 
 
 def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPlan:
-    """How query tiles are dealt, with shares of their keys where the call asks for that."""
-    shares = planned(problem, tile)
+    """How query tiles are dealt, with shares of their keys where the call asks for that, by lists where the spec has some."""
+    shares, dealing = planned(problem, tile), replace(dealing, listed=problem.spec.blocks is not None)
     if not shares:
         return dealing
     first = dealing.longest_first and not problem.grouped

@@ -90,7 +90,8 @@ def _runs(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"
-    return f"{_ranges_of(program.attention.ranges)}, {order}"
+    listed = f"; of these, {program.spec.blocks.text}" if program.spec.blocks else ""
+    return f"{_ranges_of(program.attention.ranges)}{listed}, {order}"
 
 
 def _ranges_of(ranges: TileRanges) -> str:

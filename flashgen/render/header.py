@@ -67,10 +67,12 @@ def _member(program: Program, argument: Argument) -> Member:
         case "strides":
             return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
         case "array" | "sums":
-            tensor = next(t for t in map(program.spec.given, program.spec.tensors) if argument.of in (t.argument, gradient(t.name)))
+            tensor = next(t for t in program.spec.arrays if argument.of in (t.argument, gradient(t.name)))
             text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
             what = tensor.name if argument.kind == "array" else f"the gradient of {tensor.name}, added to"
             return Member(text, f"{what}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
+        case "extent":
+            return Member(f"{argument.cuda} {argument.name}", argument.comment)
         case "scalar":
             return Member(f"{argument.cuda} {argument.name}", argument.comment or _scalar(program, argument))
 

@@ -20,8 +20,8 @@ from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
 from flashgen.spec import Spec, Tensor
 from flashgen.spec.layout import axis_order
-from flashgen.spec.model import Lengths
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.tensors import MOST, Blocks, Lengths
 
 WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
 
@@ -88,6 +88,8 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(words)}")
         if not layouts[name].contiguous:
             raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
+    if spec.blocks:
+        _check_lists(spec.blocks, layouts[spec.blocks.lists].shape, sizes)
     _check_types(spec, layouts)
     if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
@@ -140,6 +142,17 @@ def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tup
     fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
     if not fits:
         raise CallError(f"{what}: expected {_text(wanted)}, {_text(tensor.shape)}")
+
+
+def _check_lists(blocks: Blocks, shape: tuple[int, ...], sizes: Sizes) -> None:
+    """Checks the shape of lists of blocks: b and hq may be 1, for all alike, and a list has place for one number or more."""
+    lists = blocks.array
+    wanted = [MOST if axis == MOST else sizes.axis(axis) for axis in lists.shape]
+    places = zip(shape, wanted, lists.shape, strict=False)
+    fits = [n == m or (n == 1 and axis in ("b", "hq")) or (n > 0 and m == MOST) for n, m, axis in places]
+    if len(shape) != len(wanted) or not all(fits):
+        what = f"{lists.name} has shape {_text(shape)}: expected {_text(tuple(wanted))}, {_text(lists.shape)} rounded up"
+        raise CallError(f"{what}; b and hq may be 1, for all alike{', and k is 1 or more' if MOST in wanted else ''}")
 
 
 def _check_heads(spec: Spec, sizes: Sizes) -> None:

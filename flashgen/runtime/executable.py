@@ -79,6 +79,8 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
         offset = dtype.fields[argument.name][1]
         if argument.kind == "scalar":
             record[argument.name] = known[argument.of]
+        elif argument.kind == "extent":
+            record[argument.name] = layouts[argument.of].shape[-1]
         elif argument.kind == "strides":
             batch, row, head, column = layouts[argument.of].strides
             record[argument.name] = (batch, head, row, column)

@@ -28,8 +28,9 @@ from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 from flashgen.spec.layout import AxisOrder
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.tensors import Lengths, Lists
 
-_WORDS = ("q_len", "kv_len", "q_words")  # of axes that are lengths
+_WORDS = {"q_len": 0, "kv_len": 1}  # of axes that are lengths, alone or divided, and which of a call's they are
 _SCALARS = ("q_len", "kv_len", "section", "shares")  # that follow from lengths
 _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
@@ -74,9 +75,9 @@ class Axes:
             words[tensor.name] = [
                 (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
             ]
-        words |= {name: [(axis,) for axis in axes] for name, axes in spec.geometry.lengths}
-        of_axes = [[[_WORDS.index(word) for word in axis if word in _WORDS] for axis in words[name]] for name in names]
-        self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
+        words |= {array.name: [(axis,) for axis in array.shape] for array in spec.arrays if isinstance(array, Lengths | Lists)}
+        of_axes = [[list(filter(None, map(_of_length, axis))) for axis in words[name]] for name in names]
+        self.lengths = [[(i, *length) for i, found in enumerate(axes) for length in found] for axes in of_axes]
         self.others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
 
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
@@ -86,6 +87,12 @@ class Axes:
             return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self.others, likes, strict=True)]
         except IndexError:
             return ()
+
+
+def _of_length(word: str | int) -> tuple[int, int] | None:
+    """Which length of a call an axis has, and by how many it is divided, rounded up; None: it has none."""
+    length, _, pieces = "q_len / 32".partition(" / ") if word == "q_words" else str(word).partition(" / ")
+    return (_WORDS[length], int(pieces or 1)) if length in _WORDS else None
 
 
 def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
@@ -151,7 +158,7 @@ class Pattern:
                 self._strides.setdefault(argument.of, []).append((argument, offsets[argument.name]))
         self._maps: dict[str, list[tuple[tma.Map, int]]] = {}
         assert prepared.launch
-        addressed = [argument for argument in arguments if argument.kind not in ("scalar", "strides")]
+        addressed = [argument for argument in arguments if argument.kind not in ("scalar", "strides", "extent")]
         for argument, write in zip(addressed, prepared.launch.writes, strict=True):
             if write.map:
                 self._maps.setdefault(argument.of, []).append((write.map, write.at))
@@ -172,7 +179,7 @@ class Pattern:
             q_len, kv_len = likes[0][0][sequence], likes[1][0][sequence]
         except IndexError:  # an axis is missing
             return None
-        changed = self._changed(likes, (q_len, kv_len, -(-q_len // 32)))
+        changed = self._changed(likes, (q_len, kv_len))
         if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
         sizes = Sizes(batch=of.batch, q_len=q_len, kv_len=kv_len, heads=of.heads, kv_heads=of.kv_heads)
@@ -220,8 +227,8 @@ class Pattern:
                     if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
                         return None
                     changed[name] = self._by_rows(name, layout)
-            for axis, which in axes:
-                if shape[axis] != lengths[which]:
+            for axis, which, pieces in axes:
+                if shape[axis] != -(-lengths[which] // pieces):
                     return None
         return changed
 

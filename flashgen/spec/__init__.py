@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flashgen.spec.model import Block, HeadDim, Param, Schedule, Softmax, Spec, Tensor
+from flashgen.spec.model import Block, HeadDim, Param, Schedule, Softmax, Spec
+from flashgen.spec.tensors import Tensor
 from flashgen.spec.yaml import load, loads
 
 __all__ = ["Block", "HeadDim", "Param", "Schedule", "Softmax", "Spec", "Tensor", "json_schema", "load", "loads"]

@@ -174,6 +174,10 @@ def block(given: object) -> object:
     return {} if given == "auto" else _mapping("auto or {m: 128, n: 128}", given)
 
 
+def blocks(given: object) -> object:
+    return _mapping("{m: 128, n: 64, lists: idx}", given)
+
+
 def schedule(given: object) -> object:
     if isinstance(given, str):
         raise refusal(f"unknown schedule {given[:64]!r}", did_you_mean(given, SCHEDULES))

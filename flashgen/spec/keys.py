@@ -8,7 +8,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFun
 from flashgen.dtypes import TENSOR_DTYPES
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal
-from flashgen.spec.model import SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Schedule, Softmax, Tensor
+from flashgen.spec.model import SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Schedule, Softmax
+from flashgen.spec.tensors import Blocks, Tensor
 
 
 def one_of(*words: str | int) -> BeforeValidator:
@@ -19,6 +20,7 @@ def element_of(*words: str) -> BeforeValidator:
     return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
 
 
+LIST_KINDS = ("indices", "bitmap")  # of blocks
 Integer = Annotated[int, BeforeValidator(forms.integer)]
 Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
@@ -44,6 +46,17 @@ class HeadDimKeys(Closed):
 class BlockKeys(Closed):
     m: Auto = Field(None, description="query rows of a tile")
     n: Auto = Field(None, description="keys of a tile")
+
+
+class BlocksKeys(Closed):
+    m: Positive = Field(description="queries of a block, which have one list", examples=[128])
+    n: Positive = Field(description="keys of a block", examples=[64])
+    lists: ValueName = Field(
+        description="the array of a call that holds the lists, int32 [b or 1, hq or 1, q_len / m, ...]; rounded up", examples=["idx"]
+    )
+    kind: Annotated[str, one_of(*LIST_KINDS)] = Field(
+        "indices", description="indices: [..., k] numbers of key blocks, in any order, -1 behind the last; bitmap: [..., kv_len / n / 32]"
+    )
 
 
 class TensorKeys(Closed):
@@ -84,6 +97,10 @@ def to_head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
 
 def to_block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
     return Block(**dict(keys(forms.block(given))))
+
+
+def to_blocks(given: object, keys: ValidatorFunctionWrapHandler) -> Blocks:
+    return Blocks(**dict(keys(forms.blocks(given))))
 
 
 def to_schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:

@@ -12,6 +12,7 @@ from flashgen.errors import Position
 from flashgen.spec.geometry import CACHES, DENSE, PACKED, Geometry
 from flashgen.spec.layout import AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.tensors import Blocks, Lengths, Tensor
 from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
@@ -50,29 +51,6 @@ class Param:
         """The integers that a call may give."""
         low, high = (-(2**31) if self.min is None else self.min), (2**31 - 1 if self.max is None else self.max)
         return int(low), int(high)
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len, q_words."""
-
-    name: str
-    shape: tuple[str | int, ...]
-    dtype: str
-    grad: bool = False  # the backward gives its gradient
-
-    @property
-    def argument(self) -> str:
-        """Its name in a launch and in emitted text."""
-        return argument(self.name)
-
-
-class Lengths(Tensor):
-    """The lengths of a call's sequences: flashgen names them, and no expression reads them."""
-
-    @property
-    def argument(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -154,6 +132,7 @@ class Spec:
     let: tuple[Let, ...]
     outputs: tuple[str, ...]
     block: Block
+    blocks: Blocks | None  # of keys that a call lists for blocks of queries; None: all
     stages: int | None
     warps: int | None
     schedule: Schedule
@@ -208,8 +187,9 @@ class Spec:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """The arrays of a call besides q, k, v and outputs: those of the expressions, then the lengths of sequences."""
-        return (*map(self.given, self.tensors), *(Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths))
+        """The arrays of a call besides q, k, v and outputs: those of the expressions, the lengths of sequences, lists of blocks."""
+        lengths = (Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths)
+        return (*map(self.given, self.tensors), *lengths, *([self.blocks.array] if self.blocks else []))
 
     def given(self, tensor: Tensor) -> Tensor:
         """A tensor as a call gives it: of packed sequences b and a length are one axis, total_q or total_k."""
@@ -239,7 +219,8 @@ class Spec:
         precision = None if self.precision == "ieee" else self.precision
         split = None if self.split == "invariant" else self.split
         others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
-        optional = {"precision": precision, "split": split, **{key: getattr(self, key) for key in others}}
+        blocks = vars(self.blocks) if self.blocks else None
+        optional = {"precision": precision, "split": split, "blocks": blocks, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         let = {"let": _plain(self.let)} if self.let else {}

@@ -14,6 +14,7 @@ from flashgen.spec.geometry import CACHES, PACKED
 from flashgen.spec.keys import (
     Auto,
     BlockKeys,
+    BlocksKeys,
     Closed,
     Expression,
     Flag,
@@ -28,6 +29,7 @@ from flashgen.spec.keys import (
     element_of,
     one_of,
     to_block,
+    to_blocks,
     to_head_dim,
     to_let,
     to_param,
@@ -37,8 +39,9 @@ from flashgen.spec.keys import (
     to_tensors,
 )
 from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
-from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Let, Param, Path, Tensor
+from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Let, Param, Path
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.tensors import Blocks, Tensor
 
 
 class SpecKeys(Closed):
@@ -91,6 +94,9 @@ class SpecKeys(Closed):
     ] = Field(("o",), validate_default=True, description="; ".join(f"{name}: {row.text}" for name, row in OUTPUTS.items()))
     block: Annotated[BlockKeys, WrapValidator(to_block, json_schema_input_type=Literal["auto"] | BlockKeys)] = Field(
         "auto", validate_default=True, description="tile: auto or {m: 128, n: 128}"
+    )
+    blocks: Annotated[BlocksKeys, WrapValidator(to_blocks, json_schema_input_type=BlocksKeys)] | None = Field(
+        None, description="blocks of keys that a call lists for each block of queries; a key is seen if it is listed and the mask holds"
     )
     stages: Auto = Field(None, description="key and value tiles in flight: auto or a number")
     warps: Auto = Field(None, description="warps that compute: auto or a number")
@@ -173,6 +179,20 @@ class SpecKeys(Closed):
                 raise refusal(f"{one.name!r} is a {kind} too", f"a {kind} and a {what} cannot share a name", within=(one.name, KEY))
         return given
 
+    @field_validator("blocks")
+    @classmethod
+    def _listed(cls, blocks: Blocks | None, info: ValidationInfo) -> Blocks | None:
+        if blocks is None:
+            return None
+        for kind in ("params", "tensors", "let"):
+            if any(blocks.lists == one.name for one in info.data.get(kind, ())):
+                raise refusal(f"{blocks.lists!r} is among the {kind} too", "the array of lists has a name of its own", within=("lists",))
+        if axis_order(info.data.get("layout", DEFAULT)).packed:
+            raise refusal("packed sequences have no lists of blocks yet", "leave blocks out, or layout: bshd")
+        if info.data.get("backward"):
+            raise refusal("gradients do not walk lists yet", "leave backward out, or say the blocks in the mask: bit(words[b, q_idx], i)")
+        return blocks
+
     @field_validator("tensors")
     @classmethod
     def _joined(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
@@ -187,6 +207,7 @@ _MAPPINGS: dict[str | int, type[Closed]] = {
     "params": ParamKeys,
     "head_dim": HeadDimKeys,
     "block": BlockKeys,
+    "blocks": BlocksKeys,
     "schedule": ScheduleKeys,
     "softmax": SoftmaxKeys,
     "tensors": TensorKeys,

@@ -25,7 +25,7 @@ MASKS = ("full", "causal", "causal & window(100, 0)", "prefix(70) | causal", "ch
 def test_the_work_is_what_counting_gives(mask, q_len, kv_len):
     lens = {"lens": {"shape": ["b"], "dtype": "int32"}} if "lens" in mask else {}
     chosen = plan(Spec(head_dim=64, dtype="float16", mask=mask, tensors=lens, block={"m": 64, "n": 64}), "sm_90a")
-    values = read_values(chosen.spec, ["lens=130"] if lens else [], kv_len)
+    values = read_values(chosen.spec, ["lens=130"] if lens else [], q_len, kv_len)
     work = measure(chosen, q_len, kv_len, values)
     q_idx, kv_idx = np.arange(q_len)[:, None], np.arange(kv_len)
     seen = evaluate(chosen.expressions.mask, {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len})
@@ -134,7 +134,7 @@ def test_a_picture_in_ascii_where_nothing_else_can_be_written(monkeypatch):
 def test_long_sequences_need_little_memory():
     chosen = plan(Spec(head_dim=64, dtype="float16", mask="causal", block={"m": 128, "n": 64}), "sm_90a")
     tracemalloc.start()
-    work = measure(chosen, 1_000_000, 1_000_000, read_values(chosen.spec, [], 1_000_000))
+    work = measure(chosen, 1_000_000, 1_000_000, read_values(chosen.spec, [], 1_000_000, 1_000_000))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert work.visible == 1_000_001 / 2_000_000
@@ -154,7 +154,7 @@ def test_what_is_too_much_to_count_is_refused(flashgen, tmp_path):
 @settings(max_examples=20)
 def test_bands_are_pieces_of_the_grid(mask, q_len, kv_len):
     chosen = plan(Spec(head_dim=64, dtype="float16", mask=mask, block={"m": 64, "n": 64}), "sm_90a")
-    values = read_values(chosen.spec, [], kv_len)
+    values = read_values(chosen.spec, [], q_len, kv_len)
     whole = chosen.attention.ranges.classes(q_len, kv_len, values)
     for rows in (1, 3, 100):
         np.testing.assert_array_equal(np.concatenate(list(chosen.attention.ranges.bands(q_len, kv_len, values, rows))), whole)
@@ -170,7 +170,7 @@ BACKWARD = "name: bent\ndtype: float16\nhead_dim: 64\nmask: causal\nbackward: tr
 def test_the_work_of_a_backward(mask, q_len, kv_len, deterministic):
     lens = {"lens": {"shape": ["b"], "dtype": "int32"}} if "lens" in mask else {}
     spec = Spec(head_dim={"qk": 64, "v": 32}, dtype="float16", mask=mask, tensors=lens, group=3, backward=True, deterministic=deterministic)
-    chosen, values = plan_backward(spec, "sm_80"), read_values(spec, ["lens=130"] if lens else [], kv_len)
+    chosen, values = plan_backward(spec, "sm_80"), read_values(spec, ["lens=130"] if lens else [], q_len, kv_len)
     forward = measure(plan(spec, "sm_80"), q_len, kv_len, values)
     work = measure_backward(chosen, forward, values)
     pairs = round(forward.visible * q_len * kv_len)

@@ -41,6 +41,7 @@ struct SharedArray {};                                 // `extern __shared__`: i
 
 namespace builtins {
 
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
@@ -91,6 +92,7 @@ template <class T> INLINED T atomicCAS(Pointer<T> address, std::type_identity_t<
 
 INLINED int __ffs(unsigned bits) { return __builtin_ffs(int(bits)); }
 INLINED int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
+INLINED int __popc(unsigned bits) { return __builtin_popcount(bits); }
 INLINED unsigned __umulhi(unsigned x, unsigned y) { return unsigned((unsigned long long)x * y >> 32); }
 INLINED float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 INLINED float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
+from flashgen.expr.meaning.lists import listed
 from flashgen.expr.meaning.sequences import sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
 
@@ -102,6 +103,9 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
             one = [x.astype(np.float64) for x in (q[at], k[each.at, hk, each.keys], v[each.at, hk, each.keys])]
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
+            if spec.blocks:
+                places = np.arange(first, last), np.arange(each.kv_len)
+                seen = seen & listed(spec.blocks, np.asarray(values[spec.blocks.lists]), (each.b, h), *places)
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
             yield Rows(at=at, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
 

@@ -1,6 +1,7 @@
 """Planning for the CPU: the interpreter runs the program in NumPy, any schedule, any head dim, float32 too."""
 
 from collections.abc import Iterator
+from math import gcd
 
 from flashgen.errors import PlanError
 from flashgen.expr import KeyRanges
@@ -28,7 +29,8 @@ class Host(Strategy):
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """The pinned tile, or the usual one."""
         spec = problem.spec
-        m, n = (BLOCK if size is None else size for size in (spec.block.m, spec.block.n))
+        of_lists = (spec.blocks.m, spec.blocks.n) if spec.blocks else (BLOCK, BLOCK)
+        m, n = (gcd(BLOCK, of) if size is None else size for size, of in zip((spec.block.m, spec.block.n), of_lists, strict=True))
         stages, warps = (1 if count is None else count for count in (spec.stages, spec.warps))
         tile = TilePlan(
             block_m=m,

@@ -26,6 +26,10 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "it takes sequences that have arrays of their own, layout bshd or bhsd"
     if request.spec.geometry.packed and "max_logit" in request.spec.outputs:
         return "max_logit is of sequences that have arrays of their own: ask for max"
+    if request.spec.blocks and (operand == "planes" or request.algorithm != "online"):
+        return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
+    if (blocks := request.spec.blocks) and (blocks.m % 16 or blocks.n % 16):
+        return f"its tiles have multiples of 16 queries and of 16 keys, and blocks of lists {blocks.m} and {blocks.n}"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 

@@ -6,6 +6,7 @@ A block takes one query tile; each of its warps copies (cp.async) and multiplies
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
+from math import gcd
 from typing import ClassVar
 
 from flashgen.errors import PlanError
@@ -70,6 +71,9 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
             warps = choices(spec.warps, (max(1, few // 32), few // 16))
+        if spec.blocks and gcd(spec.blocks.m, least := few or 64) < least:  # blocks of lists have fewer queries than usual tiles
+            few = gcd(spec.blocks.m, least)
+            rows, warps = choices(spec.block.m, (few,)), choices(spec.warps, (few // 16,))
         for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
             yield _draft(problem, block_m, block_n, w, n, kept)
 

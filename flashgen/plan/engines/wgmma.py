@@ -48,6 +48,8 @@ class Wgmma(Strategy):
     def serves(self, request: Request) -> str | None:
         if request.demand.rows:
             return f"its tiles have 64 query rows or more, and a key/value head has {request.demand.rows} or fewer"
+        if request.spec.blocks and request.spec.blocks.m % WARPGROUP_ROWS:
+            return f"its tiles have 64 query rows or more, and blocks of lists {request.spec.blocks.m}"
         return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )

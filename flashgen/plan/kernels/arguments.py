@@ -36,6 +36,10 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
         yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
     for name, _ in spec.geometry.lengths:
         yield Argument(name, "const int*", "pointer", name, comment=LENGTHS[name])
+    if spec.blocks:
+        lists = spec.blocks.array
+        yield Argument(lists.argument, "Array<int, 4>", "array", lists.argument, comment=f"[{', '.join(map(str, lists.shape))}]", rank=4)
+        yield Argument(f"{lists.argument}_length", "int", "extent", lists.argument, comment="of a list, at most")
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)

@@ -1,0 +1,57 @@
+"""The arrays of a call besides q, k, v and outputs."""
+
+from dataclasses import dataclass
+
+from flashgen.spec.words import argument
+
+WORD = 32  # blocks of keys that a word of a bitmap has a bit for
+MOST = "k"  # the last axis of lists of indices: as many as the longest has
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len, q_words."""
+
+    name: str
+    shape: tuple[str | int, ...]
+    dtype: str
+    grad: bool = False  # the backward gives its gradient
+
+    @property
+    def argument(self) -> str:
+        """Its name in a launch and in emitted text."""
+        return argument(self.name)
+
+
+class Lengths(Tensor):
+    """The lengths of a call's sequences: flashgen names them, and no expression reads them."""
+
+    @property
+    def argument(self) -> str:
+        return self.name
+
+
+class Lists(Tensor):
+    """Lists of key blocks, one for each block of queries: an axis `q_len / 128` has a place for every 128; b and hq may be 1, for all.
+    No expression reads them."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What `blocks` of a spec says: a query sees a key where the key's block is in the list of the query's, and the mask holds."""
+
+    m: int  # queries of a block
+    n: int  # keys of a block
+    lists: str  # the array of a call that holds the lists
+    kind: str = "indices"  # numbers of key blocks, in any order, -1 behind the last; or bitmap: a bit a key block, 32 a word
+
+    @property
+    def array(self) -> Lists:
+        """The array of a call that holds the lists."""
+        last = MOST if self.kind == "indices" else f"kv_len / {WORD * self.n}"
+        return Lists(name=self.lists, shape=("b", "hq", f"q_len / {self.m}", last), dtype="int32")
+
+    @property
+    def text(self) -> str:
+        """What is listed, for people."""
+        return f"blocks of {self.m} queries x {self.n} keys that {self.lists} lists, by {self.kind}"
