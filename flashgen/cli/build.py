@@ -16,6 +16,7 @@ from flashgen.cli.terminal import console, plain, table
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.render import Source, render
 from flashgen.render.header import header
+from flashgen.render.launcher import launcher
 from flashgen.runtime import device, nvrtc
 from flashgen.runtime.nvrtc import Binary
 from flashgen.runtime.tuned import planned
@@ -41,8 +42,8 @@ class Built:
 
 
 def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
-    """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h and plan.json for each architecture; of a spec with `backward: true`
-    also backward.cu, backward.cubin, backward.h and backward.json.
+    """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h, kernel.c and plan.json for each architecture; of a spec with
+    `backward: true` the same of the backward, and backward.json.
 
     All plans are made, and all folders looked at, before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
     """
@@ -101,6 +102,7 @@ def _write(spec: Spec, part: str, chosen: Program, made: tuple[Source, Binary], 
         f"{part}.cu": source.text.encode(),
         f"{part}.cubin": binary.cubin,
         f"{part}.h": header(chosen, source, part).encode(),
+        f"{part}.c": launcher(chosen, source, part).encode(),
         f"{'plan' if part == 'kernel' else part}.json": json.dumps(
             {"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2
         ).encode(),

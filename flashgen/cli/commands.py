@@ -59,7 +59,7 @@ def build(
     arch: Annotated[list[str] | None, typer.Option("--arch", metavar="ARCH", help=f"may be repeated: {_ARCH_HELP}")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a spec to kernel.cu, kernel.cubin, kernel.h and plan.json. Needs no GPU."""
+    """Compile a spec to kernel.cu, kernel.cubin, plan.json, and kernel.h and kernel.c, which launch it from C. Needs no GPU."""
     found = find(spec)
     built = building.build(found, list(dict.fromkeys(arch or [_here()])), out)
     if as_json:

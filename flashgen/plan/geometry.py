@@ -10,7 +10,7 @@ from flashgen.plan.program import Scratch
 from flashgen.spec import Spec
 from flashgen.spec.tensors import Tensor
 
-_MORE_SHARES, _A_SHARE = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
+MORE_SHARES, SHARE_COST = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
@@ -93,7 +93,7 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
     count = -(-plan.pieces // tiles)
     if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
         count = min(
-            range(count, count + _MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + _A_SHARE * n
+            range(count, count + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n
         )
     return max(1, min(-(-sizes.kv_len // plan.keys), count))
 

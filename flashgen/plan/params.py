@@ -12,7 +12,7 @@ from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import names
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.program import Argument, Program
-from flashgen.plan.sections import section
+from flashgen.plan.sections import sections
 
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
@@ -33,7 +33,7 @@ def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,
-        "section": section(program, sizes)(sizes.kv_len),
+        "section": sections(program).heads(sizes),
         "shares": extent(program.shares, sizes),
     }
 

@@ -1,6 +1,6 @@
 """The sections of heads whose arrays stay in the L2 together, as query tiles are dealt, or in a backward key tiles."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Backward
@@ -11,36 +11,56 @@ _HALF_BYTES, _SEEN = 8 << 20, 1024  # the same of either half of the L2, of keys
 _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
 _WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 or not, as measured: up to the first of these,
 _WIDE_BYTES = 128 << 20  # or so many bytes
+_NO_LIMIT = 1 << 30  # heads
 
 
-def section(program: Program, sizes: Sizes) -> Callable[[int], int]:
-    """The heads of a section for so many keys. All sections have about as many: a small last one would keep few multiprocessors busy."""
-    if isinstance(program.main, Backward):
-        heads = _of_backward(program, sizes) if program.main.dealing.longest_first else 1
-        return lambda _: heads
-    if not program.attention.dealing.longest_first:
-        return lambda _: 1
-    columns, halves = program.spec.head_dim.qk + program.spec.head_dim.v, program.attention.dealing.halves
-    least, most = _SECTION_HEADS
-    wide, size, group = columns >= _WIDE, columns * program.dtype.bytes, sizes.group
-    room = _WIDE_BYTES if wide else _HALF_BYTES if halves else _SECTION_BYTES
-    packed = program.spec.geometry.packed
-    heads = -(-sizes.heads * (1 if packed else sizes.batch) // (2 if halves else 1))
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """The numbers of a program that, with the sizes of a call, say how many heads a section has: read here, and in C by what launches."""
 
-    def of(kv_len: int) -> int:
-        kv_len = -(-kv_len // max(1, sizes.batch)) if packed else kv_len  # of a sequence, on average
-        wanted = least if wide else min(max(least, kv_len // 32), most)
-        fit = room // max(1, (min(kv_len, _SEEN) if halves else kv_len) * size) * group
+    room: int  # bytes that the arrays of a section may have; 0: a section is one head
+    row_bytes: int  # of an array's row: of keys and values, or in a backward of queries
+    seen: int  # rows that count at most
+    least: int  # heads that a short sequence has in a section at most
+    most: int  # the same of a long one
+    by_queries: bool  # the heads are key/value heads, with the queries of their group
+    of_one: bool  # the heads of one sequence count
+    of_average: bool  # the length is that of all sequences together, and the average counts
+    halves: int  # among which all heads are divided first
+
+    def heads(self, sizes: Sizes) -> int:
+        """The heads of a section. All sections have about as many: a small last one would keep few multiprocessors busy."""
+        if not self.room:
+            return 1
+        length, group = (sizes.q_len * sizes.group, 1) if self.by_queries else (sizes.kv_len, sizes.group)
+        length = -(-length // max(1, sizes.batch)) if self.of_average else length
+        heads = sizes.kv_heads if self.by_queries else sizes.heads
+        heads = -(-heads * (1 if self.of_one else sizes.batch) // self.halves)
+        wanted = min(max(self.least, length // 32), self.most)
+        fit = self.room // max(1, min(length, self.seen) * self.row_bytes) * group
         sections = -(-heads // max(1, min(fit, wanted)))
-        return -(-heads // sections)
-
-    return of
+        return max(1, -(-heads // max(1, sections)))
 
 
-def _of_backward(program: Program, sizes: Sizes) -> int:
-    """The key/value heads of a section whose queries, with do and the float32 sums of dq, fit the L2."""
-    columns, size = program.spec.head_dim, program.dtype.bytes
-    row = columns.qk * (size + 4) + columns.v * size
-    heads = sizes.kv_heads * sizes.batch
-    sections = -(-heads // max(1, _SECTION_BYTES // max(1, sizes.q_len * sizes.group * row)))
-    return max(1, -(-heads // max(1, sections)))
+def sections(program: Program) -> Sections:
+    """The sections of a program, forward or backward."""
+    columns, size, main = program.spec.head_dim, program.dtype.bytes, program.main
+    dealing = main.dealing if isinstance(main, Backward) else program.dealing
+    wide, halves = columns.qk + columns.v >= _WIDE, dealing.halves
+    least, most = _SECTION_HEADS
+    if isinstance(main, Backward):
+        room, row, least, most = _SECTION_BYTES, columns.qk * (size + 4) + columns.v * size, _NO_LIMIT, _NO_LIMIT
+    else:
+        room = _WIDE_BYTES if wide else _HALF_BYTES if halves else _SECTION_BYTES
+        row, most = (columns.qk + columns.v) * size, least if wide else most
+    return Sections(
+        room=room if dealing.longest_first else 0,
+        row_bytes=row,
+        seen=_SEEN if halves else _NO_LIMIT,
+        least=least,
+        most=most,
+        by_queries=isinstance(main, Backward),
+        of_one=program.spec.geometry.packed,
+        of_average=program.spec.geometry.packed,
+        halves=2 if halves else 1,
+    )

@@ -1,5 +1,6 @@
 """The launch contract of a compiled kernel as a C header, for hosts that are not Python."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.dtypes import float32_text
@@ -9,41 +10,61 @@ from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.source import Source
-from flashgen.spec import Param
 from flashgen.spec.words import gradient
 
-_SCALARS = {
+_SIZES = {
+    "batch": "sequences, B",
     "q_len": "queries of a sequence, Sq",
     "kv_len": "keys of a sequence, Sk",
     "heads": "query heads, Hq",
-    "batch": "sequences, B",
-    "group": "query heads a key/value head",
-    "shares": "of the key tiles of a query tile, at most",
 }
+_SCALARS = {**_SIZES, "group": "query heads a key/value head", "shares": "of the key tiles of a query tile, at most"}
+_BROUGHT = {
+    "counter": "three ints, 0 before the first launch; launches that may run at once have each their own",
+    "halves": "int32 [multiprocessors]: the half of the L2, 0 or 1, near each; all 0 where they are not known",
+}
+ROLES = {x: "dout" if x == "do" else x for x in ("q", "k", "v", "o", "do", "dq", "dk", "dv")}  # as C calls them
+_OF_KEYS = ("k", "v", "dk", "dv")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the struct: its declaration in C, and what it holds."""
+    """A member of a struct: its declaration in C, and what it holds."""
 
     text: str
     meaning: str
 
 
 def header(program: Program, source: Source, part: str = "kernel") -> str:
-    """kernel.h: constants of the launch, and the struct that the kernel takes by value, member by member. `part`: what the cubin is called,
-    and in the names of all but the kernel itself.
+    """kernel.h: constants of the launch, the struct that the kernel takes by value, and the functions of kernel.c, which fill it in.
+
+    `part`: what the cubin is called, and in the names of all but the kernel itself.
 
     >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
     >>> header(program, render(program)).splitlines()[-1]
     '#endif'
     """
-    members = [_member(program, argument) for argument in program.arguments]
-    banner, arrays = source.text.partition("\n")[0], dict(describe(program))["arrays"]
-    template = environment().get_template("kernel.h.j2")
-    grids = [_grid(kernel) for kernel in program.kernels]
-    name = "_".join([program.spec.name, *([] if part == "kernel" else [part]), program.arch.name])
-    return template.render(program=program, source=source, banner=banner, arrays=arrays, grids=grids, members=members, name=name, part=part)
+    return (
+        environment()
+        .get_template("launch/kernel.h.j2")
+        .render(
+            program=program,
+            source=source,
+            banner=source.text.partition("\n")[0],
+            arrays=dict(describe(program))["arrays"],
+            grids=[_grid(kernel) for kernel in program.kernels],
+            members=[_member(program, argument, c_name(program, part)) for argument in program.arguments],
+            given=list(_given(program, c_name(program, part))),
+            ranks=sorted({argument.rank for argument in program.arguments if argument.rank}),
+            name=c_name(program, part),
+            part=part,
+        )
+    )
+
+
+def c_name(program: Program, part: str) -> str:
+    """The name that begins all names in C."""
+    return "_".join([program.spec.name, *([] if part == "kernel" else [part]), program.arch.name])
 
 
 def _grid(kernel: Kernel) -> str:
@@ -53,7 +74,23 @@ def _grid(kernel: Kernel) -> str:
     return f"the lesser of {pieces} and {kernel.grid.resident} x the multiprocessors of the device"
 
 
-def _member(program: Program, argument: Argument) -> Member:
+def _given(program: Program, name: str) -> Iterator[Member]:
+    """The members of a call: the sizes, arrays, and values from which the struct of the kernel is filled in."""
+    for size in ("batch", "q_len", "kv_len", "heads"):
+        yield Member(f"int {size}", _SIZES[size])
+    yield Member("int kv_heads", "key/value heads, Hk, which divide Hq")
+    for role in dict.fromkeys(argument.of for argument in program.arguments if argument.of in ROLES):
+        axes = "kv_len, kv_heads" if role in _OF_KEYS else "q_len, heads"
+        yield Member(f"struct {name}_array {ROLES[role]}", f"{role} [batch, {axes}, D]")
+    if program.scratch:
+        yield Member("CUdeviceptr scratch", f"{name}_scratch_bytes(call) bytes, aligned to 256, for the kernels of this call alone")
+    own = {*ROLES, *_SCALARS, "section", *(s.name for s in program.scratch)}
+    for argument in (a for a in program.arguments if a.of not in own):
+        given = _member(program, argument, name)
+        yield Member(given.text, _BROUGHT.get(argument.of, given.meaning))
+
+
+def _member(program: Program, argument: Argument, name: str) -> Member:
     match argument.kind:
         case "tensor_map":
             columns, rows = argument.box
@@ -65,12 +102,12 @@ def _member(program: Program, argument: Argument) -> Member:
         case "pointer":
             return Member(f"CUdeviceptr {argument.name}", _pointer(program, argument))
         case "strides":
-            return Member(f"struct {{ long long batch, head, row, column; }} {argument.name}", f"of {argument.of}, in elements")
+            return Member(f"struct {name}_strides {argument.name}", f"of {argument.of}")
         case "array" | "sums":
             tensor = next(t for t in program.spec.arrays if argument.of in (t.argument, gradient(t.name)))
-            text = f"struct {{ CUdeviceptr data; long long strides[{len(tensor.shape)}]; }} {argument.name}"
             what = tensor.name if argument.kind == "array" else f"the gradient of {tensor.name}, added to"
-            return Member(text, f"{what}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]; strides in elements")
+            text = f"struct {name}_tensor_{argument.rank} {argument.name}"
+            return Member(text, f"{what}, {tensor.dtype} [{', '.join(map(str, tensor.shape))}]")
         case "extent":
             return Member(f"{argument.cuda} {argument.name}", argument.comment)
         case "scalar":
@@ -88,14 +125,5 @@ def _scalar(program: Program, argument: Argument) -> str:
     spec = program.spec
     if argument.of == "softmax_scale":
         return f"factor of q.k: {spec.scale or f'1/sqrt({spec.head_dim.qk})'}"
-    return (_SCALARS | {p.argument: _param(p) for p in spec.params})[argument.of]
-
-
-def _param(param: Param) -> str:
-    """A param and what a call may give for it."""
-    bounds = [f", at {word} {_text(bound)}" for word, bound in (("least", param.min), ("most", param.max)) if bound is not None]
-    return f"{param.name}, {_text(param.default)} by default{''.join(bounds)}"
-
-
-def _text(number: int | float) -> str:
-    return str(number) if isinstance(number, int) else float32_text(number)
+    defaults = {p.argument: f"{p.name}, {p.default if p.type == 'int' else float32_text(p.default)} by default" for p in spec.params}
+    return (_SCALARS | defaults)[argument.of]

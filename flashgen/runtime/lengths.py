@@ -15,7 +15,7 @@ from flashgen.plan.geometry import Sizes, block_count, extent
 from flashgen.plan.kernel import Extent, SharePlan
 from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument, Program
-from flashgen.plan.sections import section
+from flashgen.plan.sections import sections
 from flashgen.plan.shares import FEW_ROWS
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes, rows_first
@@ -147,7 +147,7 @@ class Pattern:
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
         offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
-        self._section = section(program, sizes)
+        self._sections = sections(program)
         self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in _SCALARS]
         extents = [size for shape in (*(k.grid.blocks for k in program.kernels), *(s.shape for s in program.scratch)) for size in shape]
         self._of_keys = tuple(size for size in dict.fromkeys((*extents, program.shares)) if _follows_keys(size))
@@ -240,7 +240,7 @@ class Pattern:
         """Patches the record; `resized`: scratch and launch are not as large as before."""
         launch, grids = self._prepared.launch, None
         assert launch
-        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._section(sizes.kv_len)}
+        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._sections.heads(sizes)}
         if resized:  # which may be refused: before anything is changed
             values["shares"] = extent(self._program.shares, sizes)
             multiprocessors = device(self._prepared.ordinal).multiprocessors

@@ -68,7 +68,7 @@ def test_a_backward_lies_beside_its_forward(flashgen, tmp_path):
     assert [made["part"] for made in json.loads(ran.out)] == ["kernel", "backward"]
     folder = tmp_path / "bent" / "sm_80"
     assert {path.name for path in folder.iterdir()} == {
-        *(f"{part}.{kind}" for part in ("kernel", "backward") for kind in ("cu", "cubin", "h")),
+        *(f"{part}.{kind}" for part in ("kernel", "backward") for kind in ("cu", "cubin", "h", "c")),
         "plan.json",
         "backward.json",
     }

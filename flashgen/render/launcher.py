@@ -1,0 +1,128 @@
+"""The launcher of a compiled kernel as a C file, for hosts that are not Python: it fills in the struct of the header, and launches."""
+
+from dataclasses import dataclass
+
+from flashgen.dtypes import by_name
+from flashgen.plan.geometry import MORE_SHARES, SHARE_COST
+from flashgen.plan.kernel import Extent, Grid, SharePlan
+from flashgen.plan.program import Argument, Program
+from flashgen.plan.sections import Sections, sections
+from flashgen.render.environment import environment
+from flashgen.render.header import ROLES, c_name
+from flashgen.render.source import Source
+
+_STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}  # of an array of keys, where there is no key: nothing is read through its map
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An array of the memory that kernels hand to each other."""
+
+    name: str
+    bytes: str  # in C
+
+
+def launcher(program: Program, source: Source, part: str = "kernel") -> str:
+    """kernel.c: the functions that `kernel.h` declares. Plain C over the CUDA driver API. `part`: as of `header`.
+
+    >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
+    >>> "cuTensorMapEncodeTiled" in launcher(plan, render(plan))
+    True
+    """
+    return (
+        environment()
+        .get_template("launch/kernel.c.j2")
+        .render(
+            program=program,
+            banner=source.text.partition("\n")[0],
+            name=c_name(program, part),
+            part=part,
+            fills=[_fill(program, argument) for argument in program.arguments],
+            pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
+            blocks=[_blocks(kernel.grid) for kernel in program.kernels],
+            shared=isinstance(program.shares, SharePlan) and not program.shares.count,
+            most_shares=MORE_SHARES,
+            share_cost=SHARE_COST,
+            section=_section(program),
+        )
+    )
+
+
+def _fill(program: Program, argument: Argument) -> str:
+    """The statement that fills in a member of Params."""
+    name, of = argument.name, argument.of
+    match argument.kind:
+        case "tensor_map":
+            return _encoded(program, argument)
+        case "pointer" if of in ROLES:
+            return f"params.{name} = call->{ROLES[of]}.data"
+        case "pointer" if any(s.name == of for s in program.scratch):
+            return f"params.{name} = call->scratch + pieces.{_identifier(of)}"
+        case "pointer":
+            return f"params.{name} = call->{of}"
+        case "strides":
+            return f"params.{name} = call->{ROLES[of]}.strides"
+        case "array" | "sums" | "extent":
+            return f"params.{name} = call->{name}"
+    values = {"section": "section(n)", "group": "(int)n.group", "shares": _extent(program.shares)}
+    if of in ("q_len", "kv_len", "heads", "batch"):
+        return f"params.{name} = (int)n.{of}"
+    return f"params.{name} = {values.get(of, f'call->{of}')}"
+
+
+def _encoded(program: Program, argument: Argument) -> str:
+    of, (columns, rows), head_dim = argument.of, argument.box, program.spec.head_dim
+    array = f"&call->{ROLES[of]}"
+    if of in _STAND_INS:
+        array = f"n.kv_len ? {array} : &call->{ROLES[_STAND_INS[of]]}"
+    batch = "1" if program.spec.geometry.packed else "n.batch"
+    lengths = "most(1, n.kv_len), n.kv_heads" if of in _STAND_INS else "n.q_len, n.heads"
+    shape = f"{batch}, {lengths}, {head_dim.qk if of in ('q', 'k', 'dq', 'dk') else head_dim.v}"
+    element = (program.out_dtype if of == "o" else program.dtype).name.upper()
+    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {columns}, {rows})"
+    return f"if (!status)\n    status = {call}"
+
+
+def _section(program: Program) -> tuple[Sections, str, str, str] | None:
+    """The numbers of sections, and in C the length of a head, the heads, and those that share keys; None where no kernel has sections."""
+    if all(argument.of != "section" for argument in program.arguments):
+        return None
+    found = sections(program)
+    length, heads, group = ("n.q_len * n.group", "n.kv_heads", "1") if found.by_queries else ("n.kv_len", "n.heads", "n.group")
+    length = f"ceil_div({length}, most(1, n.batch))" if found.of_average else length
+    return found, length, heads if found.of_one else f"{heads} * n.batch", group
+
+
+def _blocks(grid: Grid) -> str:
+    """The blocks of a launch in C."""
+    pieces = _product(grid.blocks)
+    return f"least({pieces}, {grid.resident}LL * kernels->multiprocessors)" if grid.resident else pieces
+
+
+def _product(extents: tuple[Extent, ...]) -> str:
+    return " * ".join(map(_extent, extents))
+
+
+def _extent(size: Extent) -> str:
+    """An extent in C, of 64 bits.
+
+    >>> _extent(("q_len", 128))
+    'ceil_div(n.q_len, 128)'
+    """
+    match size:
+        case int():
+            return f"{size}LL"
+        case str():
+            return f"n.{size}"
+        case ("places", rows):
+            return f"(n.q_len / {rows} + n.batch)"
+        case (word, pieces):
+            return f"ceil_div({_extent(word)}, {pieces})"
+        case SharePlan(count=count) if count:
+            return f"{count}LL"
+    return "shares(n)"
+
+
+def _identifier(name: str) -> str:
+    """The name of a scratch as C has it."""
+    return name.replace(" ", "_")
