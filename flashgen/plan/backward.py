@@ -5,6 +5,8 @@ from functools import lru_cache
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, holes, lower
+from flashgen.plan.kernel import Backward
+from flashgen.plan.kernels.key_ranges import row_ranges
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.search import LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
@@ -15,7 +17,8 @@ from flashgen.theory.schedule import SoftmaxPlan
 
 @lru_cache(256)
 def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Program:
-    """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries.
+    """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries, and before them those that find
+    the rows of a key tile where tensors tell them.
 
     `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients. What the spec pins of tiles and schedules is the forward's.
     Raises PlanError, SpecError.
@@ -41,6 +44,9 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
     (best, cost), *others = found.legal
     slower = [(draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}") for draft, clocks in others]
     parts = strategy.parts(problem, best)
+    if parts.arguments:
+        (main,) = (kernel for kernel in parts.kernels if isinstance(kernel, Backward))
+        parts = parts.preceded(row_ranges(main.ranges))
     count = f"{len(found.legal)} legal candidates ({len(found.refused)} rejected)"
     return Program(
         spec=spec,

@@ -113,6 +113,17 @@ def test_deterministic_is_the_same_in_any_order(mask):
     assert all((once[name] == again[name]).all() for name in once)
 
 
+@pytest.mark.parametrize(("q_len", "kv_len"), [(200, 190), (5, 0)])
+def test_rows_of_documents_are_found_before(q_len, kv_len):
+    """By two small kernels: of a key tile the query tiles that hold its documents."""
+    tensors = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+    spec = Spec(head_dim=16, dtype="float16", mask="causal & document(ids)", tensors=tensors, backward=True)
+    program = plan_backward(spec, "sm_80")
+    assert [kernel.entry for kernel in program.kernels][:2] == ["row_extents_seeing_0", "row_ranges_seeing_0"]
+    ids = np.sort(np.random.default_rng(0).integers(0, 5, (2, kv_len))).astype(np.int32)
+    check(spec, (2, 2, 1, q_len, kv_len), ids=ids)
+
+
 BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
 
 

@@ -44,6 +44,12 @@ EXACT = split(
     kv_idx <= where(h < 2, q_idx, q_idx // 2)"""
 )
 
+# Compare what tensors hold at rows and at keys.
+PAIRED = split(
+    """document(ids); ~document(ids); ids[b, kv_idx] <= ids[b, q_idx]; bits[b, kv_idx]; ~bits[b, q_idx]; ids[b, kv_idx] == lens[b];
+    ids[b, kv_idx] <= max(lens[b], ids[b, q_idx]); ids[b, kv_idx] < lens[lens[b]] * c"""
+)
+
 
 def mask_of(text):
     return parse(text, SCOPE, Position("<mask>", 1, 1, text))

@@ -25,9 +25,9 @@ class PairingText:
     """A pairing as CUDA text."""
 
     name: str
-    key: str  # in scope: p, batch, head, kv_head, kv_idx
-    row: str  # q_idx
-    may: str  # of a tile: key (longlong2, the least and the greatest), low, high of the rows
+    unknown: str  # in scope: p, batch, head, kv_head; kv_idx, or of query tiles for a key tile q_idx
+    known: str  # the other one
+    may: str  # of a tile: key, or row (longlong2, the least and the greatest), low, high of the known
     must: str
     axes: tuple[str, ...]
     meaning: str

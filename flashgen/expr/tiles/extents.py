@@ -1,7 +1,8 @@
 """Comparisons of what tensors hold at a row with what they hold at a key, as those of documents: ranges from extents over tiles.
 
 What a tensor holds is not known when the ranges of a query tile are computed, but the least and the greatest value over a tile are soon
-found: kernels that run before the attention find them, and from them the keys that a query tile may see and those that it must see.
+found: kernels that run before the attention find them, and from them the keys that a query tile may see and those that it must see. The
+same of rows and key tiles, for a backward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param
-from flashgen.expr.prove.intervals import Facts
+from flashgen.expr.prove.intervals import KEYS, Facts, Side
 from flashgen.expr.tiles.cuda import PairingText, Printer, number
 from flashgen.expr.tiles.spans import Span, Strip
 
@@ -23,12 +24,13 @@ _PAIRS_AT_ONCE = 1 << 24  # of a tile of rows and a tile of keys, to bound memor
 
 @dataclass(frozen=True)
 class Pairing:
-    """key `op` row. `key` does not depend on the row, `row` not on the key."""
+    """unknown `op` known. Of key and row the first depends on the side's unknown alone, the second on the other one alone."""
 
     name: str  # of its int4 in emitted text
     op: Literal["<=", "==", "!="]
-    key: Int
-    row: Int
+    unknown: Int
+    known: Int
+    side: Side = KEYS
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -36,10 +38,25 @@ class Pairing:
         return tuple(f"{self.name}.{field}" for field in FIELDS)
 
     def strip(self, facts: Facts) -> Strip:
-        """Its keys, by the names of what the kernels before the attention find."""
+        """Its keys, or rows, by the names of what the kernels before the attention find."""
         facts.known |= dict.fromkeys(self.members, (0, MAX_LENGTH))
         begin, end, full_begin, full_end = map(named, self.members)
         return Strip(Span(begin, end), Span(full_begin, full_end))
+
+    @property
+    def key(self) -> Int:
+        """The side that depends on the key, as in key `op` row."""
+        return self.unknown if self.side is KEYS else self._sign * self.known
+
+    @property
+    def row(self) -> Int:
+        """The other one."""
+        return self.known if self.side is KEYS else self._sign * self.unknown
+
+    @property
+    def _sign(self) -> int:
+        """That by which key <= row becomes row `op` key."""
+        return -1 if self.op == "<=" else 1
 
     @property
     def text(self) -> str:
@@ -49,14 +66,15 @@ class Pairing:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axes, of batch and heads, along which the extents differ."""
-        read = self.key.names | self.row.names
+        read = self.unknown.names | self.known.names
         return (*(["batch"] if "b" in read else []), *(["heads"] if read & {"h", "hk"} else []))
 
     def evaluate(self, q_len: int, kv_len: int, block_m: int, block_n: int, values: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-        """The numbers that the kernels find, by name: [q_tiles]. `values` as `number` takes them."""
+        """The numbers that the kernels find, by name: [tiles of the known index]. `values` as `number` takes them."""
+        sizes = {"q_idx": (q_len, block_m), "kv_idx": (kv_len, block_n)}
         (low, high), (least, most) = (
-            _extents(number(side, {**values, name: np.arange(length)}), length, block)
-            for side, name, length, block in ((self.row, "q_idx", q_len, block_m), (self.key, "kv_idx", kv_len, block_n))
+            _extents(number(part, {**values, name: np.arange(sizes[name][0])}), *sizes[name])
+            for part, name in ((self.known, self.side.known), (self.unknown, self.side.unknown))
         )
         found = np.empty((len(FIELDS), len(low)), np.int64)
         together = max(1, _PAIRS_AT_ONCE // max(1, len(least)))
@@ -64,10 +82,11 @@ class Pairing:
             rows = slice(top, top + together)
             may, must = self._compare(low[rows, None], high[rows, None], least, most)
             found[:, rows] = (*_first_and_last(may), *_first_run(must))
-        return {name: np.minimum(x * block_n, kv_len) for name, x in zip(self.members, found, strict=True)}
+        length, block = sizes[self.side.unknown]
+        return {name: np.minimum(x * block, length) for name, x in zip(self.members, found, strict=True)}
 
     def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
-        """True if some pair may hold, and true if all must, for tiles of rows and of keys whose values lie between these."""
+        """True if some pair may hold, and true if all must, for tiles of the known and the unknown whose values lie between these."""
         match self.op:
             case "<=":
                 return least <= high, most <= low
@@ -101,10 +120,10 @@ def _first_run(flags: NDArray[np.bool_]) -> Bounds:
     return begin, np.where(flags.any(1), end, 0)
 
 
-TESTS = {
-    "<=": ("key.x <= high", "key.y <= low"),
-    "==": ("key.x <= high && low <= key.y", "key.x == key.y && low == high && key.x == low"),
-    "!=": ("key.x < key.y || low < high || key.x != low", "key.y < low || high < key.x"),
+TESTS = {  # of an extent of keys, or of rows
+    "<=": ("{0}.x <= high", "{0}.y <= low"),
+    "==": ("{0}.x <= high && low <= {0}.y", "{0}.x == {0}.y && low == high && {0}.x == low"),
+    "!=": ("{0}.x < {0}.y || low < high || {0}.x != low", "{0}.y < low || high < {0}.x"),
 }
 
 
@@ -114,11 +133,11 @@ def text(pairings: Sequence[Pairing], printer: Printer) -> tuple[PairingText, ..
 
 
 def _text(pairing: Pairing, printer: Printer) -> PairingText:
-    may, must = TESTS[pairing.op]
+    may, must = (test.format("key" if pairing.side is KEYS else "row") for test in TESTS[pairing.op])
     return PairingText(
         name=pairing.name,
-        key=printer.sum(pairing.key)[0],
-        row=printer.sum(pairing.row)[0],
+        unknown=printer.sum(pairing.unknown)[0],
+        known=printer.sum(pairing.known)[0],
         may=may,
         must=must,
         axes=pairing.axes,

@@ -13,7 +13,7 @@ from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, N
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.affine import Atom, Int, named, of, operations, param, select, substitute
-from flashgen.expr.prove.intervals import KEYS, ZERO
+from flashgen.expr.prove.intervals import KEYS, ROWS, ZERO
 from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.spans import MAX_TEXT, NONE, Combiner, Span, Strip
 
@@ -129,22 +129,24 @@ class Solver:
         return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
 
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
-        """The strip of keys at which d `op` 0, with tensors read at rows or keys: the keys on one side, the rest on the other."""
-        if self.side is not KEYS:
-            raise NoRuleError("what tensors hold at rows and at keys is compared for query tiles alone")
+        """The strip of the unknown at which d `op` 0, with tensors read at rows or keys: what depends on it on one side, the rest on the
+        other."""
         if not self.paired:
             raise NoRuleError("what tensors hold at rows and at keys is compared where sequences are all as long")
         d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
-        key, row = Int(0), Int(-d.const)
+        d = Int(0) - d if self.side is ROWS and op != "<=" else d  # either is as good: that whose row is not negative
+        unknown, known = Int(0), Int(-d.const)
         for atom, c in d.terms:
             if atom.names >= {*self.side.indices}:
                 raise NoRuleError(f"{atom} depends on rows and on keys, so extents over tiles do not tell what is seen")
-            key, row = (key + of(atom) * c, row) if self.side.unknown in atom.names else (key, row - of(atom) * c)
-        found = next((p for p in self.pairings if (p.op, p.key, p.row) == (op, key, row)), None)
+            inside = self.side.unknown in atom.names
+            unknown, known = (unknown + of(atom) * c, known) if inside else (unknown, known - of(atom) * c)
+        found = next((p for p in self.pairings if (p.op, p.unknown, p.known) == (op, unknown, known)), None)
         if found is None:
             if len(self.pairings) == MAX_PAIRINGS:
                 raise NoRuleError(f"{MAX_PAIRINGS} other comparisons of what tensors hold are found out before the attention already")
-            found = Pairing(name=f"seen_{len(self.pairings)}", op=op, key=key, row=row)
+            name = f"{'seen' if self.side is KEYS else 'seeing'}_{len(self.pairings)}"
+            found = Pairing(name=name, op=op, unknown=unknown, known=known, side=self.side)
             self.pairings.append(found)
         return found.strip(self.facts)
 

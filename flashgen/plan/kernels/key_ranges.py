@@ -1,6 +1,7 @@
-"""The kernels that run before the attention: they find out which keys a query tile sees where the mask compares what tensors hold."""
+"""The kernels that run before the products where a mask compares what tensors hold: they find out which keys a query tile sees, or in a
+backward which rows see a key tile."""
 
-from flashgen.expr import KeyRanges
+from flashgen.expr import KeyRanges, RowRanges
 from flashgen.plan.kernel import Grid, Kernel
 from flashgen.plan.program import Argument, Parts, Scratch
 
@@ -28,6 +29,28 @@ def key_ranges(ranges: KeyRanges, *, early: bool, pieces: int) -> Parts:
         scratch = (
             Scratch(extents, "int64", (*pairing.axes, keys, 2)),
             Scratch(pairing.name, "int32", (*pairing.axes, queries, 4 * pieces)),
+        )
+        found = Parts((*kernels, *found.kernels), (*found.arguments, *arguments), (*found.scratch, *scratch))
+    return found
+
+
+def row_ranges(ranges: RowRanges) -> Parts:
+    """Two small kernels and their memory for each pairing of a backward's mask."""
+    found = Parts((), ())
+    for pairing in ranges.pairings:
+        queries, keys = ("q_len", ranges.block_m), ("kv_len", ranges.block_n)
+        extents = f"extents_{pairing.name}"
+        kernels = (
+            Kernel(f"row_extents_{pairing.name}", Grid(_WARP, (queries, *pairing.axes))),
+            Kernel(f"row_ranges_{pairing.name}", Grid(_WARP, (keys, *pairing.axes))),
+        )
+        arguments = (
+            Argument(extents, "longlong2*", "pointer", extents, comment="the least and the greatest over each query tile"),
+            Argument(pairing.name, "int4*", "pointer", pairing.name, comment="rows that may see each key tile, and must see it"),
+        )
+        scratch = (
+            Scratch(extents, "int64", (*pairing.axes, queries, 2)),
+            Scratch(pairing.name, "int32", (*pairing.axes, keys, 4)),
         )
         found = Parts((*kernels, *found.kernels), (*found.arguments, *arguments), (*found.scratch, *scratch))
     return found

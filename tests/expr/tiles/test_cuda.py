@@ -28,7 +28,7 @@ struct int4 { int x, y, z, w; };
 struct Params {
   int q_len, kv_len, heads, batch, group, arg_left, arg_right, arg_n, arg_stride, arg_c;
   Array<int, 1> arg_lens; Array<int, 2> arg_starts; Array<bool, 1> arg_flags;
-  const int4 *seen_0, *seen_1;
+  const int4 *seen_0, *seen_1, *seeing_0, *seeing_1;
 };
 int floor_div(int a, int n) { return a / n - (a % n < 0); }
 long long floor_div(long long a, long long n) { return a / n - (a % n < 0); }
@@ -47,7 +47,7 @@ int main() {
       scanf("%d %d %d %d", &found[0].x, &found[0].y, &found[0].z, &found[0].w);
       for (int4& x : found) x = found[0];
     }
-    p.seen_0 = seen[0], p.seen_1 = seen[1];
+    p.seen_0 = p.seeing_0 = seen[0], p.seen_1 = p.seeing_1 = seen[1];
     p.heads = 4, p.batch = 2, p.group = 2;
     p.arg_lens = {lens, {1}}, p.arg_starts = {starts, {3, 1}}, p.arg_flags = {bits, {1}};
     KERNELS[which](p, batch, head, kv_head, q_begin);
@@ -82,9 +82,9 @@ def random_values(rng, top, kv_len):
     given_values |= {key: rng.choice([rng.randint(1, 99), rng.randint(1, big)]) for key in ("n", "stride")}
     given_values |= {"b": rng.randint(0, 1), "h": rng.randint(0, 3), "hk": rng.randint(0, 1)}
     reads = lambda count: np.array([rng.choice([rng.randint(-5, top), -big - 1, big]) for _ in range(count)])  # noqa: E731
-    for name in ("seen_0", "seen_1"):
+    for i in range(2):
         bounds = [*sorted((rng.randint(0, kv_len), rng.randint(0, kv_len))), *sorted((rng.randint(0, kv_len), rng.randint(0, kv_len)))]
-        given_values |= {f"{name}.{field}": bound for field, bound in zip("xyzw", bounds, strict=True)}
+        given_values |= {f"{name}_{i}.{field}": bound for name in ("seen", "seeing") for field, bound in zip("xyzw", bounds, strict=True)}
     return given_values | {"lens": reads(2), "starts": reads(12).reshape(4, 3), "flags": np.array([rng.random() < 0.5 for _ in range(4)])}
 
 

@@ -21,12 +21,12 @@ from tests.expr.masks import (
     MANY,
     MASKS,
     ORDERS,
+    PAIRED,
     TENSORS,
     TILES,
     mask_of,
     one_of,
     ranges_of,
-    split,
     true_classes,
     values,
 )
@@ -140,11 +140,7 @@ def test_packed_documents_are_exact(length, block_m, block_n, sizes, data):
         assert (ours == truth).all()
 
 
-PAIRED = """document(ids); ~document(ids); ids[b, kv_idx] <= ids[b, q_idx]; bits[b, kv_idx]; ~bits[b, q_idx]; ids[b, kv_idx] == lens[b];
-    ids[b, kv_idx] <= max(lens[b], ids[b, q_idx]); ids[b, kv_idx] < lens[lens[b]] * c"""
-
-
-@pytest.mark.parametrize("text", split(PAIRED))
+@pytest.mark.parametrize("text", PAIRED)
 @MANY
 @given(LENGTHS, LENGTHS, TILES, TILES, values(), st.sampled_from(["", "causal & ", "window(5, 2) & ", "prefix(4) | "]))
 def test_what_tensors_hold_is_paired(text, q_len, kv_len, block_m, block_n, given_values, with_what):

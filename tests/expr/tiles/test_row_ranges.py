@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.expr.tiles.spans import MAX_STRIPS
-from tests.expr.masks import EXACT, LENGTHS, MASKS, RELAXED, TILES, mask_of, rows_of, split, values, visible
+from tests.expr.masks import EXACT, LENGTHS, MASKS, PAIRED, RELAXED, TILES, mask_of, ranges_of, rows_of, split, values, visible
 
 VERY_FEW = settings(RELAXED, max_examples=5)
 
@@ -65,12 +66,28 @@ def test_masks_in_use_are_exact(text, q_len, kv_len, block_m, block_n, given_val
     assert (ours == truth).all(), f"\n{ours}\n\n{truth}"
 
 
-def test_what_kernels_find_for_query_tiles_may_be_seen_by_any_row():
-    found = rows_of("causal & document(ids)", 64, 64)
-    assert found.reasons == (
-        "ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len]: what tensors hold at rows and at keys is compared for query tiles alone",
-    )
-    assert (found.classes(200, 200, {}) == np.minimum(rows_of("causal", 64, 64).classes(200, 200, {}), PARTIAL)).all()
+@pytest.mark.parametrize("text", PAIRED)
+@VERY_FEW
+@given(LENGTHS, LENGTHS, TILES, TILES, values(), st.sampled_from(["", "causal & ", "window(5, 2) & ", "prefix(4) | "]))
+def test_what_tensors_hold_is_paired(text, q_len, kv_len, block_m, block_n, given_values, with_what):
+    found, _, _ = check_sound(f"{with_what}({text})", q_len, kv_len, block_m, block_n, given_values)
+    assert len(found.pairings) == 1
+
+
+def test_rows_of_packed_documents_are_exact():
+    ids = np.repeat(np.int32([[0, 1, 2, 5]]), [30, 1, 57, 40], axis=1)
+    for text in ("document(ids)", "causal & document(ids)"):
+        found, ours, truth = check_sound(text, 128, 128, 16, 16, {"b": 0, "ids": ids})
+        assert not found.reasons
+        assert (ours == truth).all()
+
+
+def test_a_pairing_is_told_as_in_the_spec():
+    """Whichever side is unknown."""
+    texts = [found.pairings[0].text for found in (rows_of("ids[b, kv_idx] <= ids[b, q_idx]"), ranges_of("ids[b, kv_idx] <= ids[b, q_idx]"))]
+    assert texts == ["ids[b, kv_idx] <= ids[b, q_idx]"] * 2
+    (text,) = rows_of("document(ids)").cuda().pairings
+    assert (text.known, text.may) == ("p.arg_ids(batch, kv_idx)", "row.x <= high && low <= row.y")
 
 
 def test_the_text_of_causal():
