@@ -21,7 +21,7 @@ from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, Node, names, r
 from flashgen.expr.meaning.evaluate import evaluate
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, param, substitute
 from flashgen.expr.prove.integers import Integers, intervals, of_kernel
-from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts, Known
+from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts, Interval, Known
 from flashgen.expr.tiles.conditions import parts, reads_key, solve
 from flashgen.expr.tiles.cuda import Printer, number
 from flashgen.expr.tiles.solve import NoRuleError, Solver
@@ -41,7 +41,7 @@ class Reach:
     flags: tuple[tuple[str, Node], ...]  # 0 or 1: conditions of the call, the sequence and the heads that no form says
     steps: tuple[tuple[str, Int], ...]
     condition: Node  # of the key, of the sequence and the heads
-    known: Known  # of params
+    known: tuple[tuple[str, Interval], ...]  # the intervals of params, by their names in forms
     spec: "Spec"
 
     @property
@@ -72,7 +72,7 @@ class Reach:
     @cached_property
     def text(self) -> "ReachText":
         """The reach as text for a kernel; in scope: p, batch, head, kv_head; for the condition, kv_idx."""
-        facts = _facts(self.known)
+        facts = _facts(dict(self.known))
         printer = Printer(facts, self.spec.tensors, self.spec.geometry)
         lines = []
         for name, flag in self.flags:
@@ -85,7 +85,7 @@ class Reach:
         return ReachText(tuple(lines), spans, self._cuda(self.condition) if self.conditional else "")
 
     def _cuda(self, condition: Node) -> str:
-        return cuda(_wide(_OfKey(self.spec)(condition), Integers(of_kernel, self.known)))
+        return cuda(_wide(_OfKey(self.spec)(condition), Integers(of_kernel, dict(self.known))))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,12 @@ def reach(mask: Node, spec: "Spec", beyond: bool = False) -> Reach | None:
         live |= value.names if name in live else frozenset()
     read = tuple((name, flag) for flag, name in flags.items() if name in live)
     return Reach(
-        spans=spans, flags=read, steps=tuple(step for step in steps if step[0] in live), condition=condition, known=known, spec=spec
+        spans=spans,
+        flags=read,
+        steps=tuple(step for step in steps if step[0] in live),
+        condition=condition,
+        known=tuple(known.items()),
+        spec=spec,
     )
 
 

@@ -5,7 +5,7 @@ No table and no pass over memory: a few integers, computed for each tile, bound 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.nodes import INDEX_NAMES, Node
 from flashgen.expr.prove.affine import MAX_LENGTH, Int, named, param, parts, select, smallest
 from flashgen.expr.prove.integers import divisors, intervals
-from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, K_BEGIN, KEYS, KV_LEN, Q_BEGIN, Q_LEN, ROWS, ZERO, Facts, Known, Side
+from flashgen.expr.prove.intervals import BLOCK_M, BLOCK_N, K_BEGIN, KEYS, KV_LEN, Q_BEGIN, Q_LEN, ROWS, ZERO, Facts, Interval, Side
 from flashgen.expr.tiles.cuda import Printer, RangeText, number
 from flashgen.expr.tiles.extents import Pairing
 from flashgen.expr.tiles.extents import text as pairing_text
@@ -54,7 +54,7 @@ class TileRanges:
     tensors: "tuple[Tensor, ...]"
     pairings: tuple[Pairing, ...] = ()  # what kernels before the attention find out
     geometry: Geometry = DENSE  # whose own lengths are in scope of the text by name
-    known: Known = field(default_factory=dict)  # the intervals of params
+    known: tuple[tuple[str, Interval], ...] = ()  # the intervals of params, by their names in forms
 
     @property
     def uniform(self) -> bool:
@@ -98,9 +98,9 @@ class TileRanges:
     def cuda(self) -> RangeText:
         """The ranges as text; in scope: p, batch, head, kv_head, BLOCK_N, floor_div, floor_mod, min, max; q_begin, rows and pairings, or of
         query tiles for a key tile k_begin and BLOCK_M."""
-        facts = Facts(self.block_m, self.block_n, self.known, self.side)
+        facts = Facts(self.block_m, self.block_n, dict(self.known), self.side)
         facts.known |= dict.fromkeys(("q_idx", "kv_idx", "keys after"), (0, MAX_LENGTH))
-        of_pairings = Facts(self.block_m, self.block_n, self.known)
+        of_pairings = Facts(self.block_m, self.block_n, dict(self.known))
         of_pairings.known |= facts.known
         of_pairings.untangled[0]["kv_len"] = named("kv_idx") + 1 + named("keys after")
         for pairing in self.pairings:
@@ -216,7 +216,7 @@ def _ranges(
         tensors=tuple(tensors),
         pairings=pairings,
         geometry=geometry,
-        known=known,
+        known=tuple(known.items()),
     )
 
 
