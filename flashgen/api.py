@@ -215,7 +215,7 @@ class Attention:
         layouts = {name: liken(x, name).layout for name, x in zip(("q", "k", "v", *self._tensors), given, strict=True)}
         sizes = check_arrays(spec, layouts)
         lengths = {name: _numpy(given[3 + self._tensors.index(name)]) for name, _ in spec.geometry.lengths}
-        check_lengths(spec, {name: sizes.q_len if name == "cu_seqlens_q" else sizes.kv_len for name in lengths}, lengths)
+        check_lengths(spec, sizes, lengths)
 
     def _provided(self, out: Any) -> tuple[Any, ...]:
         """The outputs that the caller gives."""

@@ -11,7 +11,7 @@ from flashgen.bench.lists import every_block
 from flashgen.dtypes import by_name
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
-from flashgen.spec.layout import DEFAULT
+from flashgen.spec.layout import DEFAULT, ROWS_FIRST
 from flashgen.spec.tensors import Tensor
 
 TOKENS, HIDDEN = 16384, 2048  # of the FlashAttention-3 paper's grid: in all, and of all heads together
@@ -69,8 +69,13 @@ class Case:
 
     @property
     def sizes(self) -> Sizes:
-        rows = self.seqlen * (self.batch if self.spec.geometry.packed else 1)
-        return Sizes(batch=self.batch, q_len=rows, kv_len=rows, heads=self.heads, kv_heads=self.heads // (self.spec.group or 1))
+        spec, kv_heads = self.spec, self.heads // (self.spec.group or 1)
+        q_len, kv_len = (self.seqlen * (self.batch if word in spec.geometry.behind else 1) for word in ("q_len", "kv_len"))
+        if not spec.page:
+            return Sizes(batch=self.batch, q_len=q_len, kv_len=kv_len, heads=self.heads, kv_heads=kv_heads)
+        columns = -(-kv_len // spec.page)
+        of_pages = {"kv_len": columns * spec.page, "pages": self.batch * columns, "page": spec.page}
+        return Sizes(batch=self.batch, q_len=q_len, heads=self.heads, kv_heads=kv_heads, **of_pages)
 
     def operations(self, visible: float) -> float:
         """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
@@ -85,8 +90,9 @@ class Case:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of q, k and v, by name."""
         n, d = self.sizes, self.spec.head_dim
-        sizes = {"q": (n.heads, d.qk), "k": (n.kv_heads, d.qk), "v": (n.kv_heads, d.v)}
-        return {name: self.spec.order.arranged(b=self.batch, s=n.q_len, h=heads, d=columns) for name, (heads, columns) in sizes.items()}
+        keys = (n.pages, n.page) if self.spec.page else (self.batch, n.kv_len)
+        sizes = {"q": (self.batch, n.q_len, n.heads, d.qk), "k": (*keys, n.kv_heads, d.qk), "v": (*keys, n.kv_heads, d.v)}
+        return {name: self.spec.order_of(name).arranged(**dict(zip(ROWS_FIRST, shape, strict=True))) for name, shape in sizes.items()}
 
 
 def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = None) -> Case:
@@ -124,6 +130,7 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     arrays |= {tensor.name: draw_tensor(case.spec.given(tensor), case.sizes, xp) for tensor in case.spec.tensors}
     ends = {"kv_lens": xp.full(case.batch, case.seqlen, "int32")}
     ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), case.seqlen * xp.arange(case.batch + 1, dtype="int32"))
+    ends["block_table"] = xp.random.permutation(case.sizes.pages).reshape(case.batch, -1).astype("int32")
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
     if case.spec.blocks:
         arrays[case.spec.blocks.lists] = every_block(case.spec.blocks, case.sizes, xp)

@@ -1,6 +1,6 @@
 """Data that breaks kernels, for calls of any spec: a call may hold it, and a normal distribution never draws it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.bench.lists import some_blocks
+from flashgen.bench.paged import SPARE, in_pages, table
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.read import read
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.meaning.definition import meaning
-from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.expr.meaning.sequences import Sequence as OneSequence
+from flashgen.expr.meaning.sequences import sequences
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from flashgen.spec.tensors import Tensor
@@ -63,13 +65,19 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     columns = spec.head_dim
     shapes = {"q": (sizes.heads, sizes.q_len, columns.qk), "k": (sizes.kv_heads, sizes.kv_len, columns.qk)}
     shapes["v"] = (sizes.kv_heads, sizes.kv_len, columns.v)
-    arrays = 1 if spec.geometry.packed else sizes.batch
-    q, k, v = (rounded(random.standard_normal((arrays, *shape)), spec.dtype) for shape in shapes.values())
+    arrays = _arrays(spec, sizes)
+    q, k, v = (rounded(random.standard_normal((arrays[role], *shape)), spec.dtype) for role, shape in shapes.items())
     if "hidden" in kinds:
         gone = hidden(spec, sizes, values)
         for x in (k, v):
             x[gone] = random.choice([np.nan, np.inf, -np.inf])
-    q, k, v = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (q, k, v))
+        if spec.page:
+            _lose_pages(np.asarray(gone.all(1)), values["block_table"], random)
+    q = spec.order.given(q.transpose(spec.order.from_heads_first))
+    if spec.page:
+        k, v = (in_pages(spec, x, values["block_table"]) for x in (k, v))
+    else:
+        k, v = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (k, v))
     if "views" in kinds:
         q, k, v = (view(x, random, aligned) for x in (q, k, v))
         values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
@@ -96,14 +104,40 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
 
 def _lengths(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> dict[str, Array]:
     """Lengths of sequences: of a cache any, of packed sequences those that share all rows."""
-    if spec.geometry.packed:
-        totals = {"cu_seqlens_q": sizes.q_len, "cu_seqlens_k": sizes.kv_len}
-        inner = {name: np.sort(random.randint(0, total + 1, max(0, sizes.batch - 1))) for name, total in totals.items()}
-        return {name: np.array([0, *inner[name], total], np.int32) for name, total in totals.items()}
-    some = random.randint(0, sizes.kv_len + 1, sizes.batch)
-    wild = random.randint(0, 2, sizes.batch) & ("integers" in kinds)
-    found = np.where(wild, random.choice(INTEGERS, sizes.batch), some).astype(np.int32)
-    return {name: found for name, _ in spec.geometry.lengths}
+    found: dict[str, Array] = {}
+    for name, _ in spec.geometry.lengths:
+        if name == "kv_lens":
+            some = random.randint(0, sizes.kv_len + 1, sizes.batch)
+            found[name] = _wild(some, INTEGERS, 0.5 * ("integers" in kinds), random)
+        elif name == "block_table":
+            pages = table(sizes.batch, sizes.kv_len // spec.page, random)
+            none = [n for n in INTEGERS if not 0 <= n < pages.size + SPARE]
+            found[name] = _wild(pages, none, 0.2 * ("integers" in kinds), random)
+        else:
+            total = sizes.q_len if name == "cu_seqlens_q" else sizes.kv_len
+            inner = np.sort(random.randint(0, total + 1, max(0, sizes.batch - 1)))
+            found[name] = np.array([0, *inner, total], np.int32)
+    return found
+
+
+def _wild(x: Array, some: Sequence[int], share: float, random: np.random.RandomState) -> Array:
+    """The integers, of which so many are some of others."""
+    found: Array = np.where(random.random_sample(x.shape) < share, random.choice(some, x.shape), x).astype(np.int32)
+    return found
+
+
+def _lose_pages(gone: Array, block_table: Array, random: np.random.RandomState) -> None:
+    """Takes pages out of a table [B, columns] whose keys, of [B, kv_len], are all gone, some of them."""
+    batch, columns = block_table.shape
+    whole = gone.reshape(batch, columns, -1).all(-1) if gone.size else np.zeros(block_table.shape, np.bool_)
+    block_table[whole & (random.random_sample(block_table.shape) < 0.5)] = -1
+
+
+def _arrays(spec: Spec, sizes: Sizes) -> dict[str, int]:
+    """The sequences that arrays have an axis for: all of a call, or one where they lie one behind the other."""
+    behind = spec.geometry.behind
+    keys = 1 if "kv_len" in behind else sizes.batch
+    return {"q": 1 if "q_len" in behind else sizes.batch, "k": keys, "v": keys}
 
 
 def _varies(spec: Spec, tensor: str) -> bool:
@@ -127,15 +161,15 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
 def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
     """The keys [B, Hk, Sk] that their place alone hides from every query of a call: outside of a range, as of a window or of a length, and
     where a condition of the key alone says so."""
-    arrays = 1 if spec.geometry.packed else sizes.batch
-    seen = np.zeros((arrays, sizes.kv_heads, sizes.kv_len), np.bool_)
-    for each, h in product(sequences(spec, (arrays, sizes.q_len, sizes.kv_len), values), range(sizes.heads)):
+    arrays = _arrays(spec, sizes)
+    seen = np.zeros((arrays["k"], sizes.kv_heads, sizes.kv_len), np.bool_)
+    for each, h in product(sequences(spec, (arrays["q"], sizes.q_len, sizes.kv_len), values), range(sizes.heads)):
         if each.kv_len:
-            seen[each.at, h // sizes.group, each.keys] |= _seen(spec, each, {**values, "h": h, "hk": h // sizes.group})
+            seen[each.keys_at, h // sizes.group, each.keys] |= _seen(spec, each, {**values, "h": h, "hk": h // sizes.group})
     return ~seen
 
 
-def _seen(spec: Spec, sequence: Sequence, values: Mapping[str, Any]) -> Array:
+def _seen(spec: Spec, sequence: OneSequence, values: Mapping[str, Any]) -> Array:
     """The keys [kv_len] of a sequence that some of its queries may see by their place."""
     known = {p.name: p.default for p in spec.params} | dict(values) | sequence.read(spec, values)
     known |= {"b": sequence.b, "q_len": sequence.q_len, "kv_len": sequence.kv_len}

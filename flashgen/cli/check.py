@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from flashgen.emulate.numbers import AXES, differences, worst
 from flashgen.emulate.run import Emulated
 from flashgen.emulate.run import emulate as run_emulated
 from flashgen.expr.meaning.bounds import Between, apart, bounds
-from flashgen.expr.meaning.reference import heads_first
+from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, sizes_of
@@ -52,6 +52,7 @@ SHAPES = (
 )
 SHORT = ((2, 1, 1, 2), (1, 0, 64, 1), (1, 64, 0, 1))  # no query, no key, one of each
 HOSTILE = (2, 70, 150, 2)  # of data of each kind of flashgen.bench.hostile that the spec can meet
+LENGTHS = ("batch", "q_len", "kv_len", "heads", "kv_heads")  # of Sizes, that a report shows
 Case = tuple[str, tuple[int, int, int, int]]  # the kind of its data, "" for normal; the shape
 
 
@@ -69,7 +70,7 @@ class Outcome:
         """The fields by name, the lengths among them."""
         judged = {"error": self.errors, "limit": self.limits}
         numbers = {f"{name}_{what}": found[name] for name in self.errors for what, found in judged.items()}
-        return {"data": self.data, **asdict(self.sizes), **numbers, "fault": self.fault}
+        return {"data": self.data, **{length: getattr(self.sizes, length) for length in LENGTHS}, **numbers, "fault": self.fault}
 
     @property
     def passed(self) -> bool:
@@ -151,7 +152,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 
 def _poisoned(spec: Spec, q: Array, k: Array, values: Mapping[str, Any]) -> dict[str, Array]:
     """Fresh outputs, full of NaN."""
-    of_q, of_k = (spec.order.by_rows(x).shape for x in (q, k))
+    of_q, of_k = (spec.order_of(role).by_rows(x).shape for role, x in (("q", q), ("k", k)))
     shapes = output_shapes(spec, sizes_of(spec, of_q, of_k, {name: values[name].shape for name, _ in spec.geometry.lengths}))
     return {name: np.full(shape, np.nan, spec.output_element(name).numpy) for name, shape in shapes.items()}
 
@@ -175,7 +176,8 @@ def _cases(spec: Spec) -> list[Case]:
 
 def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
     batch, q_len, kv_len, kv_heads = shape
-    return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=kv_heads * (spec.group or 2), kv_heads=kv_heads)
+    kv_len = -(-kv_len // spec.page) * spec.page if spec.page else kv_len
+    return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=kv_heads * (spec.group or 2), kv_heads=kv_heads, page=spec.page or 1)
 
 
 def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
@@ -214,7 +216,7 @@ def _off(spec: Spec, found: Mapping[str, Array], known: Mapping[str, Between], l
     for name, limit in limits.items():
         by_row = OUTPUTS[name].axes == ROW
         whole = spec.order.expanded if by_row else np.asarray
-        x, low, high = (heads_first(x, spec) if name == "o" else whole(x) for x in (found[name], *known[name]))
+        x, low, high = (output_heads_first(x, spec) if name == "o" else whole(x) for x in (found[name], *known[name]))
         axes = AXES if name == "o" or by_row else ("head",)
         if off := differences(name, x, (low, high), limit, emulated.block_m if emulated else 0, axes):
             yield off
@@ -241,7 +243,7 @@ def table(report: Report) -> None:
 
 def _cells(outcome: Outcome) -> Iterator[str]:
     yield from ("ok" if outcome.passed else "FAILED", outcome.data)
-    yield from map(str, asdict(outcome.sizes).values())
+    yield from (str(getattr(outcome.sizes, length)) for length in LENGTHS)
     yield from (f"{x:.2e}" for name in outcome.errors for x in (outcome.errors[name], outcome.limits[name]))
 
 

@@ -49,9 +49,9 @@ def emulate(
     races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
-    by_rows = program.spec.order.by_rows
+    order_of = program.spec.order_of
     lengths = {name: np.shape(values[name]) for name, _ in program.spec.geometry.lengths}
-    sizes = sizes_of(program.spec, by_rows(q).shape, by_rows(k).shape, lengths)
+    sizes = sizes_of(program.spec, order_of("q").by_rows(q).shape, order_of("k").by_rows(k).shape, lengths)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     others = _beside_o(program, sizes)
     outputs = Emulated({"o": o, **{name: x for name, (_, x) in others.items()}})
@@ -60,13 +60,13 @@ def emulate(
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.arrays}
-    rows = {name: by_rows(fence(x)) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": by_rows(o)}
-    if not sizes.kv_len:  # nothing is read through k and v, but a tensor map wants an address
+    rows = {name: order_of(name).by_rows(fence(x)) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": order_of("o").by_rows(o)}
+    if not rows["k"].size:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
     counter, halves = np.zeros(3, np.int32), np.arange(256, dtype=np.int32) % 2
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
     record = fill(program, {**outputs, **rows, "counter": counter, "halves": halves, **tensors, **scratch}, scalars(program, sizes, params))
-    inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if sizes.kv_len else {"q": rows["q"]})
+    inputs = tensors | ({name: rows[name] for name in ("q", "k", "v")} if k.size else {"q": rows["q"]})
     watched = {name: Watched(x, "read") for name, x in inputs.items()}
     watched |= {"counter": Watched(counter), "halves": Watched(halves, "constant")}
     watched |= {name: Watched(x, "fill") for name, x in (*outputs.items(), *scratch.items())}

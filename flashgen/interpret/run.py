@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
 from flashgen.expr.meaning.sequences import Sequence as OfBatch
-from flashgen.expr.meaning.sequences import sequences
+from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.expr.tiles.lists import listed_tiles, runs_of_listed
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent
@@ -57,7 +57,7 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     """
     out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     order = program.spec.order
-    q, k, v, o = (order.expanded(x).transpose(order.to_heads_first) for x in (q, k, v, out))
+    (q, k, v), o = heads_first(program.spec, q, k, v, values), order.expanded(out).transpose(order.to_heads_first)
     by_row = ["lse", "max", *(row.name for row in finished(program.spec.outputs))]
     found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)

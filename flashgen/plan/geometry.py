@@ -23,6 +23,8 @@ class Sizes:
     kv_len: int  # that k and v have place for, likewise
     heads: int  # of q
     kv_heads: int
+    pages: int = 0  # of k and v, of which kv_len is what a sequence may have; 0: they are not in pages
+    page: int = 1  # keys of one
 
     @property
     def group(self) -> int:
@@ -41,7 +43,7 @@ class Sizes:
     def axis(self, axis: str | int) -> int:
         """The extent of an axis: a number, a word for one, or a word and by how many it is divided, rounded up."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
-        words |= {"q_words": -(-self.q_len // 32), "b + 1": self.batch + 1}
+        words |= {"q_words": -(-self.q_len // 32), "b + 1": self.batch + 1, "pages": self.kv_len // self.page}
         if not isinstance(axis, str):
             return axis
         word, _, pieces = axis.partition(" / ")
@@ -54,9 +56,27 @@ class Sizes:
 
 
 def sizes_of(spec: Spec, q: tuple[int, ...], k: tuple[int, ...], lengths: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """The sizes of a call on q [B, Sq, Hq, D] and k [B, Sk, Hk, D], if packed [1, total_q, Hq, D], and lengths of these shapes."""
+    """The sizes of a call on q [B, Sq, Hq, D], if packed [1, total_q, Hq, D], k likewise or [pages, page, Hk, D], and lengths of these
+    shapes."""
     batch = lengths["cu_seqlens_q"][0] - 1 if spec.geometry.packed else q[0]
-    return Sizes(batch=batch, q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+    if not spec.page:
+        return Sizes(batch=batch, q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+    kv_len = lengths["block_table"][1] * spec.page
+    return Sizes(batch=batch, q_len=q[1], kv_len=kv_len, heads=q[2], kv_heads=k[2], pages=k[0], page=spec.page)
+
+
+def shape_words(spec: Spec, role: str, heads: str, columns: str) -> tuple[str, ...]:
+    """The axes of q, k, v or o in words.
+
+    >>> shape_words(Spec(head_dim=64, dtype="float16", cache={"page": 16}), "k", heads="Hk", columns="64")
+    ('pages', '16', 'Hk', '64')
+    """
+    batch, length = "B", "Sk" if role in ("k", "v") else "Sq"
+    if spec.page and length == "Sk":
+        batch, length = "pages", str(spec.page)
+    elif spec.order.packed:
+        length = {"Sq": "total_q", "Sk": "total_k"}[length]
+    return spec.order_of(role).arranged(b=batch, s=length, h=heads, d=columns)
 
 
 def row_words(spec: Spec, sizes: Sizes) -> dict[str, int]:

@@ -30,6 +30,7 @@ def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
     return {
         "q_len": sizes.q_len,
         "kv_len": sizes.kv_len,
+        "pages": sizes.pages,
         "heads": sizes.heads,
         "batch": sizes.batch,
         "group": sizes.group,

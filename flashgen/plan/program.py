@@ -163,6 +163,11 @@ class Program:
         return self.spec.head_dim.v // self.main.tile.v_slices
 
     @property
+    def box_keys(self) -> int:
+        """Keys that a tensor map of k moves at once."""
+        return next(argument.box[1] for argument in self.arguments if argument.name == "k")
+
+    @property
     def planes(self) -> PlanesPlan | None:
         """The planes of float32 operands; None for 16-bit ones."""
         return planes(self.spec)

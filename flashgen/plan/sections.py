@@ -61,6 +61,6 @@ def sections(program: Program) -> Sections:
         most=most,
         by_queries=isinstance(main, Backward),
         of_one=program.spec.geometry.packed,
-        of_average=program.spec.geometry.packed,
+        of_average="kv_len" in program.spec.geometry.behind,
         halves=2 if halves else 1,
     )

@@ -1,6 +1,7 @@
 """Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
 from flashgen.expr.tiles.ranges import TileRanges
+from flashgen.plan.geometry import shape_words
 from flashgen.plan.kernel import WARPGROUP_ROWS, Backward
 from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
@@ -59,8 +60,7 @@ def _taken(main: Backward) -> str:
 def _arrays(program: Program) -> str:
     """The arrays of a call, their shapes and dtypes."""
     spec = program.spec
-    lengths = ("total_q", "total_k") if spec.order.packed else ("Sq", "Sk")
-    shapes = (spec.order.arranged(b="B", s=s, h=h, d="{}") for s, h in zip(lengths, ("Hq", "Hq / group"), strict=True))
+    shapes = (shape_words(spec, role, heads=heads, columns="{}") for role, heads in (("q", "Hq"), ("k", "Hq / group")))
     rows, keys = (f"[{', '.join(shape)}]" for shape in shapes)
     qk, v = spec.head_dim.qk, spec.head_dim.v
     other = spec.out_dtype

@@ -76,12 +76,14 @@ def _grid(kernel: Kernel) -> str:
 
 def _given(program: Program, name: str) -> Iterator[Member]:
     """The members of a call: the sizes, arrays, and values from which the struct of the kernel is filled in."""
+    comments = {argument.of: argument.comment for argument in program.arguments if argument.comment}
     for size in ("batch", "q_len", "kv_len", "heads"):
-        yield Member(f"int {size}", _SIZES[size])
+        yield Member(f"int {size}", comments.get(size, _SIZES[size]))
     yield Member("int kv_heads", "key/value heads, Hk, which divide Hq")
     for role in dict.fromkeys(argument.of for argument in program.arguments if argument.of in ROLES):
-        axes = "kv_len, kv_heads" if role in _OF_KEYS else "q_len, heads"
-        yield Member(f"struct {name}_array {ROLES[role]}", f"{role} [batch, {axes}, D]")
+        axes = "batch, kv_len, kv_heads" if role in _OF_KEYS else "batch, q_len, heads"
+        axes = f"pages, {program.spec.page}, kv_heads" if program.spec.page and role in _OF_KEYS else axes
+        yield Member(f"struct {name}_array {ROLES[role]}", f"{role} [{axes}, D]")
     if program.scratch:
         yield Member("CUdeviceptr scratch", f"{name}_scratch_bytes(call) bytes, aligned to 256, for the kernels of this call alone")
     own = {*ROLES, *_SCALARS, "section", *(s.name for s in program.scratch)}
@@ -95,10 +97,9 @@ def _member(program: Program, argument: Argument, name: str) -> Member:
         case "tensor_map":
             columns, rows = argument.box
             swizzle = f"CU_TENSOR_MAP_SWIZZLE_{columns * program.dtype.bytes}B"
-            text = f"CUtensorMap {argument.name}"
-            return Member(
-                text, f"of {argument.of}: dimensions column, row, head, batch; box {columns}, {rows}, 1, 1; {swizzle}; zero outside"
-            )
+            outermost = "page" if program.spec.page and argument.of in ("k", "v") else "batch"
+            dimensions = f"dimensions column, row, head, {outermost}; box {columns}, {rows}, 1, 1"
+            return Member(f"CUtensorMap {argument.name}", f"of {argument.of}: {dimensions}; {swizzle}; zero outside")
         case "pointer":
             return Member(f"CUdeviceptr {argument.name}", _pointer(program, argument))
         case "strides":

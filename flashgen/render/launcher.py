@@ -71,15 +71,17 @@ def _fill(program: Program, argument: Argument) -> str:
 
 
 def _encoded(program: Program, argument: Argument) -> str:
-    of, (columns, rows), head_dim = argument.of, argument.box, program.spec.head_dim
+    of, box, head_dim = argument.of, argument.box, program.spec.head_dim
     array = f"&call->{ROLES[of]}"
-    if of in _STAND_INS:
+    paged = program.spec.page and of in ("k", "v")
+    if of in _STAND_INS and not paged:
         array = f"n.kv_len ? {array} : &call->{ROLES[_STAND_INS[of]]}"
     batch = "1" if program.spec.geometry.packed else "n.batch"
     lengths = "most(1, n.kv_len), n.kv_heads" if of in _STAND_INS else "n.q_len, n.heads"
-    shape = f"{batch}, {lengths}, {head_dim.qk if of in ('q', 'k', 'dq', 'dk') else head_dim.v}"
+    rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
+    shape = f"{rows}, {head_dim.qk if of in ('q', 'k', 'dq', 'dk') else head_dim.v}"
     element = (program.out_dtype if of == "o" else program.dtype).name.upper()
-    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {columns}, {rows})"
+    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {box[0]}, {box[1]})"
     return f"if (!status)\n    status = {call}"
 
 

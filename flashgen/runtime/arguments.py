@@ -13,7 +13,7 @@ from flashgen.expr.language.nodes import Node, names
 from flashgen.expr.language.reads import indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.rounding import form
-from flashgen.plan.geometry import Sizes, row_words, sizes_of
+from flashgen.plan.geometry import Sizes, row_words, shape_words, sizes_of
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
@@ -52,28 +52,16 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     Raises CallError that names the argument, what it is and what it has to be.
     """
     for name in ("q", "k", "v"):
-        if len(layouts[name].shape) != (axes := len(spec.order.axes)):
+        if len(layouts[name].shape) != (axes := len(spec.order_of(name).axes)):
             what = f"{name} has {len(layouts[name].shape)} axes, shape {_text(layouts[name].shape)}"
             raise CallError(f"{what}: expected {axes}, {_expected(spec, name)}")
-    q, k = (rows_first(layouts[name], spec.layout).shape for name in "qk")
+    q, k = (rows_first(layouts[name], spec.layout_of(name)).shape for name in "qk")
     for name, words in spec.geometry.lengths:
-        if spec.geometry.packed and (len(layouts[name].shape) != 1 or not layouts[name].shape[0]):
+        shape = layouts[name].shape
+        if spec.geometry.keys_apart and (len(shape) != len(words) or (words == ("b + 1",) and not shape[0])):
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(words)}")
     sizes = sizes_of(spec, q, k, {name: layouts[name].shape for name, _ in spec.geometry.lengths})
-    wanted: dict[str, tuple[int, ...]] = {
-        "q": (q[0], sizes.q_len, sizes.heads, spec.head_dim.qk),
-        "k": (q[0], sizes.kv_len, sizes.kv_heads, spec.head_dim.qk),
-        "v": (q[0], sizes.kv_len, sizes.kv_heads, spec.head_dim.v),
-    }
-    for name, by_rows in wanted.items():
-        shape = tuple(by_rows[i] for i in spec.order.from_rows_first)[spec.order.packed :]
-        if layouts[name].shape != shape:
-            beside = (
-                ""
-                if name == "q"
-                else f", beside q {_text(layouts['q'].shape)}" + (f" and k {_text(layouts['k'].shape)}" if name == "v" else "")
-            )
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
+    _check_roles(spec, layouts, q[0], sizes)
     _check_heads(spec, sizes)
     for name, shape in output_shapes(spec, sizes).items():
         if name in layouts and layouts[name].shape != shape:
@@ -94,6 +82,26 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
     return sizes
+
+
+def _check_roles(spec: Spec, layouts: Mapping[str, Layout], batch: int, sizes: Sizes) -> None:
+    """Checks the shapes of q, k and v. `batch`: that of q as [B, S, H, D]."""
+    of_keys = (max(1, sizes.pages), spec.page) if spec.page else (batch, sizes.kv_len)
+    wanted: dict[str, tuple[int, ...]] = {
+        "q": (batch, sizes.q_len, sizes.heads, spec.head_dim.qk),
+        "k": (*of_keys, sizes.kv_heads, spec.head_dim.qk),
+        "v": (*of_keys, sizes.kv_heads, spec.head_dim.v),
+    }
+    for name, by_rows in wanted.items():
+        order = spec.order_of(name)
+        shape = tuple(by_rows[i] for i in order.from_rows_first)[order.packed :]
+        if layouts[name].shape != shape:
+            beside = (
+                ""
+                if name == "q"
+                else f", beside q {_text(layouts['q'].shape)}" + (f" and k {_text(layouts['k'].shape)}" if name == "v" else "")
+            )
+            raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
 
 
 def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
@@ -174,7 +182,8 @@ def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
         if layout.dtype != dtypes[name]:
             cast = f"{name}.astype('{dtypes[name]}') (PyTorch: {name}.to(torch.{dtypes[name]}))"
             if name in dict(spec.geometry.lengths):
-                raise CallError(f"{name} is {layout.dtype}: lengths are int32. Cast it, {cast}")
+                what = "lengths and pages" if spec.page else "lengths"
+                raise CallError(f"{name} is {layout.dtype}: {what} are int32. Cast it, {cast}")
             raise CallError(f"{name} is {layout.dtype}: the spec says {dtypes[name]}. Cast it, {cast}, or change the spec")
         if layout.device != layouts["q"].device:
             raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
@@ -263,10 +272,8 @@ def _number(name: str, type: str, value: Any) -> int | float:
 
 def _expected(spec: Spec, name: str) -> str:
     """The shape in the words of the documentation."""
-    heads, length = ("Hq", "Sq") if name == "q" else ("Hk", "Sk")
-    length = {"Sq": "total_q", "Sk": "total_k"}[length] if spec.order.packed else length
-    columns = str(spec.head_dim.v if name == "v" else spec.head_dim.qk)
-    return _text(spec.order.arranged(b="B", s=length, h=heads, d=columns))
+    columns = spec.head_dim.v if name == "v" else spec.head_dim.qk
+    return _text(shape_words(spec, name, heads="Hq" if name == "q" else "Hk", columns=str(columns)))
 
 
 def _text(shape: tuple[int | str, ...]) -> str:

@@ -22,7 +22,7 @@ class Choice:
 
     def __init__(self, spec: Spec, candidate: str | None = None):
         self.spec, self.reasons = spec, dict[str, None]()
-        self._packed = spec.geometry.packed
+        self._packed = "kv_len" in spec.geometry.behind
         self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
         self._plans: dict[tuple[Any, ...], Program] = {}  # by what `plan` is asked for
         self._demands: dict[str, Demands] = {}  # by arch
@@ -52,7 +52,7 @@ class Choice:
         sizes = self._sizes(layouts)
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
-        by_rows = {name: rows_first(layouts[name], self.spec.layout) for name in ("q", "k", "v", "o") if name in layouts}
+        by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in ("q", "k", "v", "o") if name in layouts}
         length, asked_for = self.kind(arch, sizes)
         preferred = self.plan(arch, 0, length, card, asked_for)
         if not (found := faults(preferred, by_rows)):
@@ -72,8 +72,8 @@ class Choice:
         return LENGTHS[-1] if asked_for.rows else length_class(of_sequence(sizes, self._packed)), asked_for
 
     def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
-        q, k = (rows_first(layouts[name], self.spec.layout).shape for name in "qk")
-        lengths = {name: layouts[name].shape if name in layouts else (2,) for name, _ in self.spec.geometry.lengths}
+        q, k = (rows_first(layouts[name], self.spec.layout_of(name)).shape for name in "qk")
+        lengths = {name: layouts[name].shape if name in layouts else (2,) * len(axes) for name, axes in self.spec.geometry.lengths}
         return sizes_of(self.spec, q, k, lengths)
 
     def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any, values: Mapping[str, Any] = MappingProxyType({})) -> Program:

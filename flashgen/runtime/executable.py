@@ -51,7 +51,8 @@ class Executable:
         assert ordinal is not None
         target = device(ordinal)
         by_rows = {
-            name: rows_first(layout, self.program.spec.layout) if name in ROLES + OF_ROLES else layout for name, layout in layouts.items()
+            name: rows_first(layout, self.program.spec.layout_of(name)) if name in ROLES + OF_ROLES else layout
+            for name, layout in layouts.items()
         }
         record, addresses = fill(self.program, by_rows, scalars(self.program, sizes, values))
         grids = [block_count(kernel, sizes, target.multiprocessors) for kernel in self.program.kernels]

@@ -137,7 +137,8 @@ class Gpu:
         values = check_values(plan(spec, arch.name), params)
         if not sizes.batch * sizes.q_len:
             return Prepared(ordinal=ordinal, outputs=outputs, scratch=NO_SCRATCH, launch=None, apart=apart), None
-        if not sizes.kv_len:
+        without_keys = 0 in layouts["k"].shape
+        if without_keys:
             layouts |= {"k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = Scratch.of(kernel.program, sizes)
@@ -149,7 +150,7 @@ class Gpu:
             scratch=scratch,
             launch=kernel.prepare(launched, values, sizes),
             apart=apart,
-            without_keys=not sizes.kv_len,
+            without_keys=without_keys,
         )
         length, asked_for = kind = self.choice.kind(arch, sizes)
         if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length, target.name, asked_for):

@@ -16,6 +16,7 @@ _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: 
 _PACKED = next(name for name, row in LAYOUTS.items() if row.packed)
 PACKED = f"a spec with layout {_PACKED} takes sequences one behind the other: attention(q, k, v, cu_seqlens_q=..., cu_seqlens_k=...)"
 _LENGTHS = "a spec with `cache: contiguous` takes them as kv_lens, int32 [b]; or say in the mask 'kv_idx < lens[b]' with int32 lens [b]"
+_PAGES = "a spec with `cache: {page: 16}` takes pages as block_table, int32 [b, pages], beside kv_lens"
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
 _LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
 
@@ -24,6 +25,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("attn_mask", "attention_mask", "block_mask", "mask_mod", "mask_type"), _MASK),
     **dict.fromkeys(("key_padding_mask", "padding_mask", "seqused_k", "cache_seqlens", "seqlens", "actual_seq_lengths"), _LENGTHS),
     "kv_lens": _LENGTHS,
+    **dict.fromkeys(("block_table", "block_tables", "page_table", "kv_page_indices", "paged_kv_indices"), _PAGES),
     **dict.fromkeys(("window_size", "window", "sliding_window", "window_size_left", "window_size_right", "window_left"), _WINDOW),
     **dict.fromkeys(("is_causal", "causal"), _CAUSAL),
     **dict.fromkeys(("attn_bias", "bias", "score_mod"), _SCORE),

@@ -59,7 +59,8 @@ class Axes:
     """The axes of a call's arrays that are lengths, by name; all others are the same in calls that differ in lengths alone."""
 
     def __init__(self, spec: Spec, names: Sequence[str]):
-        self.sequence = spec.order.axis("s")  # of q and k
+        self.sequence = spec.order.axis("s")  # of q
+        self.keys = None if spec.page else self.sequence  # of k; None: a table's columns, which are alike in calls that differ in lengths
         self.names = tuple(names)
         words: dict[str, Sequence[Sequence[str | int]]] = {
             name: [(axis,) for axis in row.axes if axis != "b" or not spec.geometry.packed]
@@ -67,7 +68,8 @@ class Axes:
             if row.axes is not None
         }
         for name in ROLES:
-            words[name] = spec.order.arranged(b=("b",), s=("q_len" if name in ("q", "o") else "kv_len",), h=("h",), d=("d",))
+            length = "q_len" if name in ("q", "o") else "page" if spec.page else "kv_len"
+            words[name] = spec.order_of(name).arranged(b=("b",), s=(length,), h=("h",), d=("d",))
         for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
             read = list(indices(spec)[tensor.name])
             if (at := spec.geometry.joined(tensor.shape)) is not None:
@@ -83,7 +85,7 @@ class Axes:
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
         """A key, equal for calls that differ in lengths alone and whose lengths are of one class; empty if an axis is missing."""
         try:
-            found = length_class(likes[1][0][self.sequence]), likes[0][0][self.sequence] <= FEW_ROWS[-1]
+            found = self.keys is not None and length_class(likes[1][0][self.keys]), likes[0][0][self.sequence] <= FEW_ROWS[-1]
             return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self.others, likes, strict=True)]
         except IndexError:
             return ()
@@ -142,7 +144,7 @@ class Pattern:
         """`serves`: true of the sizes of calls that the program serves."""
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._serves = axes, serves
-        self._turn = _turn(program.spec.order)  # of a shape
+        self._turn = {name: _turn(program.spec.order_of(name)) for name in ROLES}  # of a shape
         self._program, self._sizes, self._prepared = program, sizes, prepared
         dtype, arguments = record_dtype(program.arguments), program.arguments
         assert dtype.fields is not None
@@ -176,13 +178,13 @@ class Pattern:
             return self._prepared
         known, sequence, of = self._prepared, self._axes.sequence, self._sizes
         try:
-            q_len, kv_len = likes[0][0][sequence], likes[1][0][sequence]
+            q_len, kv_len = likes[0][0][sequence], of.kv_len if self._axes.keys is None else likes[1][0][self._axes.keys]
         except IndexError:  # an axis is missing
             return None
         changed = self._changed(likes, (q_len, kv_len))
         if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
-        sizes = Sizes(batch=of.batch, q_len=q_len, kv_len=kv_len, heads=of.heads, kv_heads=of.kv_heads)
+        sizes = replace(of, q_len=q_len, kv_len=kv_len)
         if not self._serves(sizes):
             return None
         if q_len != of.q_len:
@@ -202,7 +204,7 @@ class Pattern:
         return known
 
     def _by_rows(self, name: str, layout: Layout) -> Lies:
-        rows = rows_first(layout, self._program.spec.layout) if name in ROLES else layout
+        rows = rows_first(layout, self._program.spec.layout_of(name)) if name in ROLES else layout
         return rows.shape, rows.strides
 
     def _fresh(self, made: Mapping[str, Made]) -> dict[str, Lies]:
@@ -221,7 +223,7 @@ class Pattern:
                     return None
                 if like[1] == before[1] and name in ROLES:
                     if name in self._maps:  # of what is addressed by strides nothing has changed
-                        changed[name] = self._turn(shape), self._lies[name][1]
+                        changed[name] = self._turn[name](shape), self._lies[name][1]
                 else:
                     layout = family.layout(like)
                     if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):

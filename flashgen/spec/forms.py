@@ -9,14 +9,16 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
 from flashgen.spec.faults import expected, refusal
+from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import LAYOUTS
-from flashgen.spec.model import SCHEDULES, SOFTMAXES
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, let_name_fault, name_fault, value_name_fault
 
 AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
 MAX_SHARES = 1024
+MAX_PAGE = 256
 INT32 = 2**31 - 1
 INDEX = 2**30  # the sum of two fits 32 bits
 
@@ -176,6 +178,16 @@ def block(given: object) -> object:
 
 def blocks(given: object) -> object:
     return _mapping("{m: 128, n: 64, lists: idx}", given)
+
+
+def cache(given: object) -> object:
+    return _mapping(f"{', '.join(CACHES)} or {{page: 16}}", given)
+
+
+def page(given: object) -> int:
+    if not _is_int(given) or not 1 <= given <= MAX_PAGE or given & (given - 1):
+        raise expected(f"a power of two from 1 to {MAX_PAGE}", given)
+    return given
 
 
 def schedule(given: object) -> object:

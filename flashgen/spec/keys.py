@@ -8,7 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFun
 from flashgen.dtypes import TENSOR_DTYPES
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal
-from flashgen.spec.model import SCHEDULES, SOFTMAXES, Block, HeadDim, Let, Param, Schedule, Softmax
+from flashgen.spec.geometry import CACHES, Pages
+from flashgen.spec.model import Block, HeadDim, Let, Param
+from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, Schedule, Softmax
 from flashgen.spec.tensors import Blocks, Tensor
 
 
@@ -59,6 +61,12 @@ class BlocksKeys(Closed):
     )
 
 
+class PagesKeys(Closed):
+    page: Annotated[int, BeforeValidator(forms.page), Field(ge=1, le=forms.MAX_PAGE)] = Field(
+        description="keys of a page, a power of two", examples=[16]
+    )
+
+
 class TensorKeys(Closed):
     shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
         description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
@@ -101,6 +109,10 @@ def to_block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
 
 def to_blocks(given: object, keys: ValidatorFunctionWrapHandler) -> Blocks:
     return Blocks(**dict(keys(forms.blocks(given))))
+
+
+def to_cache(given: object, keys: ValidatorFunctionWrapHandler) -> str | Pages:
+    return given if isinstance(given, str) and given in CACHES else Pages(**dict(keys(forms.cache(given))))
 
 
 def to_schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:

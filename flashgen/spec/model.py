@@ -9,9 +9,10 @@ import numpy as np
 
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
-from flashgen.spec.geometry import CACHES, DENSE, PACKED, Geometry
-from flashgen.spec.layout import AxisOrder, axis_order
+from flashgen.spec.geometry import Geometry, Pages, geometry_of
+from flashgen.spec.layout import ROWS_FIRST, AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, Schedule, Softmax
 from flashgen.spec.tensors import Blocks, Lengths, Tensor
 from flashgen.spec.words import argument
 
@@ -69,39 +70,6 @@ class Block:
     n: int | None = None
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The pinned part of the rescale schedule; None: the planner chooses. `threshold` is in log2 units."""
-
-    passes: int | None = None
-    normalize: str | None = None
-    rescale: str | None = None
-    threshold: float | None = None
-    outer: str | None = None
-    materialize: bool | None = None
-
-
-SCHEDULES = {
-    "auto": Schedule(),
-    "standard": Schedule(materialize=True),
-    "three_pass": Schedule(passes=3),
-    "two_pass": Schedule(passes=2),
-    "one_pass": Schedule(passes=1),
-}
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """The way from scores to weights: exp(score) over the sum of the row's, with one more term exp(sink) in the sum if there is a sink; or,
-    not normalized, the scores themselves."""
-
-    normalized: bool = True
-    sink: str | None = None
-
-
-SOFTMAXES = {"softmax": Softmax(), "off_by_one": Softmax(sink="0"), "none": Softmax(normalized=False)}
-
-
 @dataclass(frozen=True, init=False)
 class Spec:
     """An attention variant.
@@ -120,7 +88,7 @@ class Spec:
     head_dim: HeadDim
     group: int | None  # query heads per key/value head; None: as the arrays have it
     layout: str  # see flashgen.spec.layout
-    cache: str | None  # k and v have place for more keys than a sequence has: contiguous; None: they have as many
+    cache: str | Pages | None  # k and v have place for more keys than a sequence has: contiguous, or in pages; None: they have as many
     scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
     score: str
     mask: str
@@ -181,9 +149,22 @@ class Spec:
         return axis_order(self.layout)
 
     @property
+    def page(self) -> int:
+        """The keys of a page; 0: k and v are not in pages."""
+        return self.cache.page if isinstance(self.cache, Pages) else 0
+
+    def layout_of(self, role: str) -> str:
+        """The layout of q, k, v, o or a gradient: of pages, which take the place of sequences, k and v have all axes."""
+        return ROWS_FIRST if self.page and role in ("k", "v") and self.order.packed else self.layout
+
+    def order_of(self, role: str) -> AxisOrder:
+        """The row of that layout."""
+        return axis_order(self.layout_of(role))
+
+    @property
     def geometry(self) -> Geometry:
         """The row of how its sequences lie in arrays."""
-        return PACKED if self.order.packed else CACHES[self.cache] if self.cache else DENSE
+        return geometry_of(self.cache, self.order.packed)
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
@@ -218,9 +199,9 @@ class Spec:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
         split = None if self.split == "invariant" else self.split
-        others = ("out_dtype", "group", "cache", "scale", "stages", "warps")
-        blocks = vars(self.blocks) if self.blocks else None
-        optional = {"precision": precision, "split": split, "blocks": blocks, **{key: getattr(self, key) for key in others}}
+        others = ("out_dtype", "group", "scale", "stages", "warps")
+        in_full = {"cache": _plain(self.cache), "blocks": vars(self.blocks) if self.blocks else None}
+        optional = {"precision": precision, "split": split, **in_full, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
         let = {"let": _plain(self.let)} if self.let else {}
@@ -239,7 +220,7 @@ def _plain(value: Any) -> Any:
             return next((name for name, softmax in SOFTMAXES.items() if softmax == value), {"sink": value.sink})
         case Block():
             return _pinned(value) or "auto"
-        case HeadDim():
+        case HeadDim() | Pages():
             return _pinned(value)
         case (Param(), *_):
             return {p.name: _of_param(p) for p in value}

@@ -10,7 +10,7 @@ from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal, spec_error
-from flashgen.spec.geometry import CACHES, PACKED
+from flashgen.spec.geometry import CACHES, Pages, geometry_of
 from flashgen.spec.keys import (
     Auto,
     BlockKeys,
@@ -20,6 +20,7 @@ from flashgen.spec.keys import (
     Flag,
     HeadDimKeys,
     LetName,
+    PagesKeys,
     ParamKeys,
     Positive,
     ScheduleKeys,
@@ -30,6 +31,7 @@ from flashgen.spec.keys import (
     one_of,
     to_block,
     to_blocks,
+    to_cache,
     to_head_dim,
     to_let,
     to_param,
@@ -39,8 +41,9 @@ from flashgen.spec.keys import (
     to_tensors,
 )
 from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
-from flashgen.spec.model import KEY, SCHEDULES, SOFTMAXES, Let, Param, Path
+from flashgen.spec.model import KEY, Let, Param, Path
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.tensors import Blocks, Tensor
 
 
@@ -62,8 +65,12 @@ class SpecKeys(Closed):
     layout: Annotated[str, BeforeValidator(forms.layout, json_schema_input_type=Literal.__getitem__(tuple(LAYOUTS)))] = Field(
         DEFAULT, description="axes of q, k, v and o, outermost first"
     )
-    cache: Annotated[str, one_of(*CACHES)] | None = Field(
-        None, description="contiguous: k and v have place for more keys than sequences have, and a call gives kv_lens, int32 [B]"
+    cache: Annotated[PagesKeys | None, WrapValidator(to_cache, json_schema_input_type=Literal.__getitem__(tuple(CACHES)) | PagesKeys)] = (
+        Field(
+            None,
+            description="contiguous: k and v have place for more keys than sequences have, and a call gives kv_lens, int32 [B]; "
+            "{page: 16}: they lie in pages, which block_table, int32 [B, pages], names",
+        )
     )
     scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
         None, description="factor of q.k: a number, or an expression of d = head_dim.qk; without it 1/sqrt(d)"
@@ -119,9 +126,10 @@ class SpecKeys(Closed):
 
     @field_validator("cache")
     @classmethod
-    def _unpacked(cls, cache: str | None, info: ValidationInfo) -> str | None:
-        if cache and axis_order(info.data.get("layout", DEFAULT)).packed:
-            raise refusal(f"cache: {cache} is of arrays [b, ...], and layout is {info.data['layout']}", "leave cache out, or layout: bshd")
+    def _unpacked(cls, cache: str | Pages | None, info: ValidationInfo) -> str | Pages | None:
+        if isinstance(cache, str) and axis_order(info.data.get("layout", DEFAULT)).packed:
+            why = f"cache: {cache} is of arrays [b, ...], and layout is {info.data['layout']}"
+            raise refusal(why, "cache: {page: 16}, or leave cache out")
         return cache
 
     @field_validator("out_dtype")
@@ -196,8 +204,9 @@ class SpecKeys(Closed):
     @field_validator("tensors")
     @classmethod
     def _joined(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
+        geometry = geometry_of(info.data.get("cache"), axis_order(info.data.get("layout", DEFAULT)).packed)
         for tensor in tensors:
-            if axis_order(info.data.get("layout", DEFAULT)).packed and (fault := PACKED.fault(tensor.shape)):
+            if fault := geometry.fault(tensor.shape):
                 hint = "packed sequences have [b, q_len] or [b, kv_len], which together are one axis, total_q or total_k"
                 raise refusal(f"{tensor.name} {fault}", hint, within=(tensor.name, "shape"))
         return tensors
@@ -208,6 +217,7 @@ _MAPPINGS: dict[str | int, type[Closed]] = {
     "head_dim": HeadDimKeys,
     "block": BlockKeys,
     "blocks": BlocksKeys,
+    "cache": PagesKeys,
     "schedule": ScheduleKeys,
     "softmax": SoftmaxKeys,
     "tensors": TensorKeys,

@@ -24,7 +24,7 @@ class Tensor:
 
 
 class Lengths(Tensor):
-    """The lengths of a call's sequences: flashgen names them, and no expression reads them."""
+    """What says how long a call's sequences are and where their keys lie: flashgen names it, and no expression reads it."""
 
     @property
     def argument(self) -> str:

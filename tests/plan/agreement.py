@@ -5,8 +5,8 @@ import numpy as np
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
-from flashgen.expr.meaning.reference import heads_first
-from flashgen.expr.meaning.sequences import sequences
+from flashgen.expr.meaning.reference import output_heads_first
+from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
@@ -47,11 +47,11 @@ def run(spec, q, k, v, **values):
 
 def plain(spec, q, k, v, **values):
     """Attention at once, in the dtype of the spec with float32 sums."""
-    q, k, v = (spec.order.expanded(x).transpose(spec.order.to_heads_first) for x in (q, k, v))
+    q, k, v = heads_first(spec, q, k, v, values)
     o = np.zeros((*q.shape[:-1], v.shape[-1]))
     for each in sequences(spec, (len(q), q.shape[2], k.shape[2]), values):
         if each.q_len and each.kv_len:
-            parts = q[[each.at], :, each.rows], k[[each.at], :, each.keys], v[[each.at], :, each.keys]
+            parts = q[[each.at], :, each.rows], k[[each.keys_at], :, each.keys], v[[each.keys_at], :, each.keys]
             o[[each.at], :, each.rows] = of_sequence(spec, each.b, *parts, values | each.read(spec, values))
     return spec.order.given(o.transpose(spec.order.from_heads_first))
 
@@ -94,7 +94,7 @@ def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
         most = 4 * max(spec.element.rounding, 1e-6) * (1 + keys) * max(1, largest(known["max"]))
 
     def judged(found):
-        o, *between = (heads_first(x, spec) for x in (found["o"], *known["o"]))
+        o, *between = (output_heads_first(x, spec) for x in (found["o"], *known["o"]))
         assert apart(found["o"], known["o"]) <= most, differences("o", o, tuple(between), most)
         for name in found.keys() - {"o"} if spec.softmax.normalized else ():
             assert apart(found[name], known[name]) <= lse_tolerance, name

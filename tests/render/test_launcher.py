@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ PROGRAMS = {
     "float32": (Spec(head_dim=64, dtype="float32", mask="causal", outputs=["o", "max_logit"]), "sm_90a"),
     "shares": (Spec(head_dim=128, dtype="bfloat16", mask="causal", split=4), "sm_90a"),
     "cached": (Spec(head_dim=64, dtype="bfloat16", mask="causal", cache="contiguous"), "sm_90a"),
+    "paged": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="bhsd", cache={"page": 16}), "sm_90a"),
     "packed": (Spec(head_dim=64, dtype="float16", mask="causal", layout="thd"), "sm_90a"),
     "lists": (Spec(head_dim=64, dtype="bfloat16", blocks={"m": 128, "n": 128, "lists": "lists"}), "sm_90a"),
     "clusters": (Spec(head_dim=256, dtype="bfloat16", backward=True), "sm_90a"),
@@ -82,8 +84,9 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
         if role in ROLES:
             of_keys, wide = role in ("k", "v", "dk", "dv"), role in ("q", "k", "dq", "dk")
             rows, heads = (sizes.kv_len, sizes.kv_heads) if of_keys else (sizes.q_len, sizes.heads)
-            by_name = {"b": sizes.batch, "s": rows, "h": heads, "d": spec.head_dim.qk if wide else spec.head_dim.v}
-            shape = spec.order.arranged(**by_name)
+            outer, rows = (sizes.pages, sizes.page) if of_keys and spec.page else (sizes.batch, rows)
+            by_name = {"b": outer, "s": rows, "h": heads, "d": spec.head_dim.qk if wide else spec.head_dim.v}
+            shape = spec.order_of(role).arranged(**by_name)
             found[role] = Layout(shape, contiguous_strides(shape), (spec.out_element if role == "o" else spec.element).name, 0, 0)
         elif argument.kind in ("pointer", "array") and role not in ("counter", "halves"):
             shape = (2, 3, 5, 7)[-argument.rank or -1 :]
@@ -95,11 +98,12 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
 def given(call_type: Any, program: Program, sizes: Sizes, known: dict[str, Layout], addresses: dict[str, int]) -> ctypes.Structure:
     """The struct of a call."""
     lengths = {"batch": sizes.batch, "q_len": sizes.q_len, "kv_len": sizes.kv_len, "heads": sizes.heads, "kv_heads": sizes.kv_heads}
+    lengths |= {"pages": sizes.pages}
     values = lengths | {"scratch": SCRATCH, "softmax_scale": float(program.spec.head_dim.qk) ** -0.5} | addresses
     values |= {p.argument: p.default for p in program.spec.params}
     for role, name in ROLES.items():
         if role in known:
-            batch, row, head, column = executable.rows_first(known[role], program.spec.layout).strides
+            batch, row, head, column = executable.rows_first(known[role], program.spec.layout_of(role)).strides
             values[name] = (ctypes.c_int64 * 5)(addresses[role], batch, head, row, column)
     for argument in program.arguments:
         if argument.kind == "array":
@@ -126,6 +130,7 @@ def launched(program: Program, library: Any, call: ctypes.Structure) -> list[lis
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_driver_is_asked_for_the_same(built: tuple[Program, Any, Any], sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     program, library, call_type = built
+    sizes = replace(sizes, pages=9, page=program.spec.page) if program.spec.page else sizes
     monkeypatch.setattr(tma, "_encode_tiled", lambda: library.cuTensorMapEncodeTiled)
     known, scratch = layouts(program, sizes), Scratch.of(program, sizes)
     addresses = {name: 0x100 * (i + 1) for i, name in enumerate(known)}
@@ -154,7 +159,7 @@ def test_the_driver_is_asked_for_the_same(built: tuple[Program, Any, Any], sizes
 
 def in_python(program: Program, sizes: Sizes, known: dict[str, Layout], addresses: dict[str, int]) -> np.ndarray[Any, Any]:
     """The record that a call in Python fills in."""
-    by_rows = {name: executable.rows_first(x, program.spec.layout) if name in ROLES else x for name, x in known.items()}
+    by_rows = {name: executable.rows_first(x, program.spec.layout_of(name)) if name in ROLES else x for name, x in known.items()}
     for scratch in program.scratch:
         by_rows[scratch.name] = Layout((1,), (1,), scratch.dtype, 0, 0)
     if not sizes.kv_len:

@@ -16,7 +16,8 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
-from flashgen.expr.meaning.reference import Rows, exactly, heads_first, rows_of, weigh, whole
+from flashgen.expr.meaning.reference import Rows, exactly, rows_of, weigh, whole
+from flashgen.expr.meaning.sequences import heads_first
 from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     >>> [x[0, 0].tolist() for x in found["max"]]
     [[999999525.1628408, 999999527.1628399], [1000000478.8371592, 1000000480.8371601]]
     """
-    q, k, v = (heads_first(x, spec) for x in (q, k, v))
+    q, k, v = heads_first(spec, q, k, v, values)
     found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if name == "o" else (2, *q.shape[:-1])) for name in OUTPUTS}
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
 from flashgen.expr.meaning.lists import listed
-from flashgen.expr.meaning.sequences import sequences
+from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     and lse = -inf (or the sink). What a row does not see never matters; an infinite or undefined score that it sees
     does, as in the formula.
     """
-    q, k, v = (heads_first(x, spec) for x in (q, k, v))
+    q, k, v = heads_first(spec, q, k, v, values)
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
         seen = rows.score, rows.seen, rows.v
@@ -51,7 +51,7 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
     >>> reference_outputs(Spec(head_dim=8, dtype="float32", scale=1, outputs=["o", "max_logit"]), q, k, v)["max_logit"]
     array([8.])
     """
-    q, k, v = (heads_first(x, spec) for x in (q, k, v))
+    q, k, v = heads_first(spec, q, k, v, values)
     found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if name == "o" else q.shape[:-1]) for name in spec.outputs}
     for rows in rows_of(spec, q, k, v, values):
         exact = exactly(rows.score, rows.seen, rows.v, rows.sink)
@@ -100,7 +100,7 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
             hk, last = h // (heads // kv_heads), min(first + together, each.q_len)
             known = of_sequence | {"h": h, "hk": hk, "q_idx": np.arange(first, last)[:, None]}
             at = each.at, h, slice(each.rows.start + first, each.rows.start + last)
-            one = [x.astype(np.float64) for x in (q[at], k[each.at, hk, each.keys], v[each.at, hk, each.keys])]
+            one = [x.astype(np.float64) for x in (q[at], k[each.keys_at, hk, each.keys], v[each.keys_at, hk, each.keys])]
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
             if spec.blocks:
@@ -160,6 +160,6 @@ def weighted(p: Array, seen: Array, v: Array) -> Array:
     return o
 
 
-def heads_first(x: Array, spec: "Spec") -> Array:
-    """An array of the spec's layout as [B, H, S, D]."""
+def output_heads_first(x: Array, spec: "Spec") -> Array:
+    """An array of the layout of o as [B, H, S, D]."""
     return spec.order.expanded(np.asarray(x)).transpose(spec.order.to_heads_first)

@@ -9,7 +9,8 @@ import numpy as np
 from flashgen.expr.language.nodes import Name, Node
 from flashgen.expr.meaning.definition import clamped, meaning
 from flashgen.expr.meaning.gradient import Derivatives, Variable, derivatives
-from flashgen.expr.meaning.reference import Array, Rows, attend, heads_first, rows_of, weighted
+from flashgen.expr.meaning.reference import Array, Rows, attend, output_heads_first, rows_of, weighted
+from flashgen.expr.meaning.sequences import heads_first
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -40,7 +41,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
     row without keys gives 0. An axis of 1 that is read as if it were repeated has the sum.
     """
     slopes = derivatives(spec)
-    q, k, v, do = (heads_first(x, spec) for x in (q, k, v, do))
+    (q, k, v), do = heads_first(spec, q, k, v, values), output_heads_first(do, spec)
     dlse = np.zeros(q.shape[:-1]) if dlse is None else np.asarray(dlse, np.float64)
     sums = Sums(spec, values)
     dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
 
+Array = NDArray[Any]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
     """A sequence of a call: its number, and its queries and keys among those that the arrays hold."""
 
     b: int
-    at: int  # along the axis of sequences in arrays: 0 where they lie one behind the other
+    at: int  # along the axis of sequences in q: 0 where they lie one behind the other
+    keys_at: int  # the same in k and v
     rows: slice
     keys: slice
 
@@ -42,7 +45,8 @@ class Sequence:
 
 
 def sequences(spec: "Spec", lengths: tuple[int, int, int], values: Mapping[str, Any]) -> Iterator[Sequence]:
-    """Every sequence. `lengths`: of the axes b, q_len and kv_len of arrays; where these hold all sequences at once, 1, total_q and total_k.
+    """Every sequence. `lengths`: of the axes b, q_len and kv_len of arrays as `heads_first` gives them; where q holds all sequences at
+    once, 1, total_q, and what k has.
 
     What the arrays have no place for is left out.
 
@@ -52,13 +56,31 @@ def sequences(spec: "Spec", lengths: tuple[int, int, int], values: Mapping[str, 
     [3, 0, 5]
     """
     batch, q_len, kv_len = lengths
-    if spec.geometry.packed:
-        rows, keys = _spans(values["cu_seqlens_q"], q_len), _spans(values["cu_seqlens_k"], kv_len)
-        yield from (Sequence(b=b, at=0, rows=of_q, keys=of_k) for b, (of_q, of_k) in enumerate(zip(rows, keys, strict=True)))
-        return
-    there = np.clip(values["kv_lens"], 0, kv_len) if "kv_lens" in dict(spec.geometry.lengths) else [kv_len] * batch
-    for b in range(batch):
-        yield Sequence(b=b, at=b, rows=slice(0, q_len), keys=slice(0, int(there[b])))
+    behind, given = spec.geometry.behind, dict(spec.geometry.lengths)
+    rows = _spans(values["cu_seqlens_q"], q_len) if "q_len" in behind else [slice(0, q_len)] * batch
+    if "kv_len" in behind:
+        keys = _spans(values["cu_seqlens_k"], kv_len)
+    else:
+        there = np.clip(values["kv_lens"], 0, kv_len).tolist() if "kv_lens" in given else [kv_len] * batch
+        keys = [slice(0, n) for n in there]
+    for b, (of_q, of_k) in enumerate(zip(rows, keys, strict=True)):
+        yield Sequence(b=b, at=0 if "q_len" in behind else b, keys_at=0 if "kv_len" in behind else b, rows=of_q, keys=of_k)
+
+
+def heads_first(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> tuple[Array, Array, Array]:
+    """q, k and v of the spec's layout as [B, H, S, D]; of keys in pages each sequence's own, 0 where its table names no page there is."""
+    x, *keys = (spec.order_of(role).expanded(np.asarray(x)) for role, x in (("q", q), ("k", k), ("v", v)))
+    found = (x.transpose(spec.order_of("k").to_heads_first) for x in keys)
+    of_k, of_v = (_from_pages(x, np.asarray(values["block_table"])) for x in found) if spec.page else found
+    return x.transpose(spec.order.to_heads_first), of_k, of_v
+
+
+def _from_pages(x: Array, table: NDArray[np.int32]) -> Array:
+    """Keys [B, Hk, columns * page, D] that lie in pages [pages, Hk, page, D], by a table [B, columns]."""
+    there = (table >= 0) & (table < len(x))
+    found = np.where(there[..., None, None, None], x[np.where(there, table, 0)], x.dtype.type(0)).swapaxes(1, 2)
+    batch, heads, columns, page, width = found.shape
+    return found.reshape(batch, heads, columns * page, width)
 
 
 def _spans(cu_seqlens: NDArray[np.int32], total: int) -> list[slice]:

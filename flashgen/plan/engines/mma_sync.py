@@ -187,7 +187,7 @@ def _rows(draft: Draft) -> int:
 
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
     """The members of Params where kernels copy 16-bit operands themselves; `scratch` between outputs and strides."""
-    keys = spec.geometry.packed  # lie elsewhere than queries
+    keys = spec.geometry.keys_apart
     return (
         *(Argument(x, f"const {spec.element.cuda}*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),

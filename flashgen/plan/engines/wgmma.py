@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from math import gcd
 
 from flashgen.expr import Holes, KeyRanges
 from flashgen.plan import shares
@@ -230,7 +231,8 @@ def _computes(holes: Holes) -> bool:
 
 def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
     columns = ROW_BYTES // spec.element.bytes
-    for name, rows in (("q", draft.tile.block_m), ("k", draft.tile.block_n), ("v", draft.tile.block_n)):
+    keys = gcd(draft.tile.block_n, spec.page)  # of a box: of pages, no more than lie in one
+    for name, rows in (("q", draft.tile.block_m), ("k", keys), ("v", keys)):
         yield Argument(name, "TensorMap", "tensor_map", name, (columns, rows))
     yield from _output(spec, draft)
     yield from row_arguments(spec)

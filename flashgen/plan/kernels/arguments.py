@@ -12,6 +12,7 @@ LENGTHS = {
     "kv_lens": "[B], keys of each sequence; kv_len is what there is place for",
     "cu_seqlens_q": "[B + 1], where the queries of each sequence begin, and where the last ends",
     "cu_seqlens_k": "[B + 1], the same of keys",
+    "block_table": "[B, kv_len / page], the page of each sequence's first keys, of the next, and so on",
 }
 
 
@@ -43,9 +44,12 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)
-    named = {"q_len": "total_q", "kv_len": "total_k"} if spec.geometry.packed else {}
+    named = {"q_len": "total_q", "kv_len": "total_k"}
     for name in ("q_len", "kv_len", "heads", "batch"):
-        yield Argument(named.get(name, name), "int", "scalar", name)
+        comment = "keys that the columns of block_table have place for" if spec.page and name == "kv_len" else ""
+        yield Argument(named[name] if name in spec.geometry.behind else name, "int", "scalar", name, comment=comment)
+    if spec.page:
+        yield Argument("pages", "int", "scalar", "pages", comment="that k and v have")
     yield Argument("group", "int", "scalar", "group", comment="query heads a key/value head")
     yield section_argument()
 
