@@ -16,11 +16,12 @@ from flashgen.theory.schedule import SoftmaxPlan
 
 
 @lru_cache(256)
-def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) -> Program:
+def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1]) -> Program:
     """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries, and before them those that find
     the rows of a key tile where tensors tell them.
 
-    `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients. What the spec pins of tiles and schedules is the forward's.
+    `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows.
+    What the spec pins of tiles and schedules is the forward's.
     Raises PlanError, SpecError.
 
     >>> program = plan_backward(Spec(head_dim=128, dtype="bfloat16", backward=True), "sm_80")
@@ -38,7 +39,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
         expressions=expressions,
         holes=holes(expressions, spec, request.arch.tanh, backward=True),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
-        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN, params=spec.params), LENGTHS[-1]),
+        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN, params=spec.params), length),
     )
     found = tried(problem, strategy)
     (best, cost), *others = found.legal
@@ -60,7 +61,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0) 
         scratch=parts.scratch,
         decision=Decision(
             cost=tuple(cost.items()),
-            reasons=(("tile", f"the fewest clocks of {count}"), *strategy.reasons(problem, best, found)),
+            reasons=(("tile", f"the fewest clocks at length {length} of {count}"), *strategy.reasons(problem, best, found)),
             rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
         ),
     )

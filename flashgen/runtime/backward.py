@@ -21,6 +21,7 @@ from flashgen.runtime.device import check, device
 from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
+from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
 from flashgen.spec.words import gradient
 
@@ -63,10 +64,11 @@ class GpuBackward:
             if name in ROLES + OF_ROLES
             if 0 not in layout.shape
         }
-        preferred = plan_backward(self.spec, arch)
+        length = length_class(rows_first(layouts["q"], self.spec.layout).shape[1])  # a key tile's start counts by its query rows
+        preferred = plan_backward(self.spec, arch, length=length)
         if not faults(preferred, by_rows):
             return preferred
-        return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()))
+        return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()), length)
 
     def __call__(self, given: Mapping[str, Any], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The gradients. `given`: q, k, v, o, do, lse and dlse where there are, and the spec's tensors, by name; `params`: all of them."""

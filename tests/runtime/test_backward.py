@@ -77,5 +77,5 @@ def test_rows_that_the_first_plan_does_not_take() -> None:
     """A kernel for their alignment serves."""
     backward, arch, layouts = GpuBackward(SPEC, None), plan_backward(SPEC, "sm_90a").arch, given(150)
     odd = Layout((2, 100, 8, 32), (100 * 288, 288, 36, 1), "bfloat16", 0, 0)
-    assert backward.serving(arch, layouts) is plan_backward(SPEC, arch)
-    assert backward.serving(arch, {**layouts, "do": odd}) is plan_backward(SPEC, arch, 8)
+    assert backward.serving(arch, layouts) is plan_backward(SPEC, arch, length=512)
+    assert backward.serving(arch, {**layouts, "do": odd}) is plan_backward(SPEC, arch, 8, 512)

@@ -11,6 +11,7 @@ import pytest
 from flashgen.errors import CallError
 from flashgen.plan.params import record_dtype
 from flashgen.runtime import backward as runtime_backward
+from flashgen.runtime.arrays import liken
 from flashgen.runtime.backward import GpuBackward
 from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
@@ -104,3 +105,17 @@ def test_arrays_that_do_not_fit() -> None:
         GpuBackward(SPEC, None)({**given, "do": given["do"][:, 1:]}, {"c": 2.0})
     with pytest.raises(CallError, match="lse lies on the host and q on GPU 0"):
         GpuBackward(SPEC, None)({**given, "lse": np.zeros((2, 4, 5), np.float32)}, {"c": 2.0})
+
+
+def test_short_sequences_get_tiles_of_their_own() -> None:
+    """Smaller ones leave room for the next key tile, which then loads while this one is worked on. Query rows decide, not keys."""
+    spec = Spec(head_dim=128, dtype="bfloat16", mask="causal", backward=True)
+
+    def tile(q_len: int, kv_len: int) -> tuple[str, int]:
+        lengths = {"q": q_len, "k": kv_len, "v": kv_len, "o": q_len, "do": q_len}
+        arrays = {name: on_gpu((1, n, 4, 128), spec.element.numpy, address=(i + 1) << 40) for i, (name, n) in enumerate(lengths.items())}
+        program = GpuBackward(spec, None).serving(CARD.arch, {name: liken(x, name).layout for name, x in arrays.items()})
+        return program.main.tile.text, program.by_symbol["K"].count
+
+    assert {tile(512, 512), tile(1024, 9000)} == {("64x128", 2)}
+    assert {tile(1025, 100), tile(8192, 8192)} == {("80x128", 1)}
