@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan c2114e6d | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan d894ab22 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -105,7 +105,7 @@ namespace ptx {                          // one instruction a function
 
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
 // global.cuh: store_floats, add_floats
-// grid.cuh: next_kernel_start
+// grid.cuh: previous_kernel_wait, next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // shared.cuh: load_shared, store_shared, stmatrix_x4, stmatrix_x4_trans, load_shared_floats, store_shared_x4
 // tma.cuh: tma_load, passing, tma_store_as, tma_store_commit, tma_store_wait_read, tma_store_wait, async_proxy_fence, bulk_load
@@ -393,6 +393,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
   const bool first = threadIdx.x == 0;
   const auto wait = [](u32 barrier, int parity) { ptx::mbarrier_wait(barrier, parity), __syncwarp(); };
   const int count = Work::count(p);
+  ptx::previous_kernel_wait();           // what it wrote is there; who computes waits for what this warp loads
   int stage = 0, parity = 1, t = blockIdx.x, taken = 0;
   #pragma unroll 1
   for (int dealt = 0;; ++dealt) {
@@ -684,6 +685,7 @@ struct QueryTile {                       // the query tile of a block, and where
 
 // A block: a query tile.
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
+  ptx::next_kernel_start();
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
   const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
@@ -714,6 +716,7 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
+  ptx::previous_kernel_wait();           // its additions are there
   const QueryTile tile(p);
   u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 4551b49e | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan b5597abf | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -109,7 +109,7 @@ namespace ptx {                          // one instruction a function
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
 // cluster.cuh: address_in, cluster_arrive, cluster_wait, mbarrier_arrive_there, mbarrier_wait_cluster, send_x4, send_bulk
 // global.cuh: store_floats, add_floats
-// grid.cuh: next_kernel_start
+// grid.cuh: previous_kernel_wait, next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // shared.cuh: load_shared, store_shared, stmatrix_x4, stmatrix_x4_trans, load_shared_floats, load_shared_x4, store_shared_x4
 // tma.cuh: tma_load, passing, tma_store_as, tma_store_commit, tma_store_wait, async_proxy_fence, bulk_load
@@ -436,6 +436,7 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   // Scores are a step ahead of gradients.
   __device__ __forceinline__ void run() {
     const Work work(blockIdx.x / 2, p);
+    ptx::previous_kernel_wait();         // what it wrote is there; who computes waits for what this warp loads
     if (acts) keys(work);
     int head_before = 0, tile_before = 0;
     #pragma unroll 1
@@ -745,6 +746,7 @@ struct QueryTile {                       // the query tile of a block, and where
 
 // A block: a query tile.
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
+  ptx::next_kernel_start();
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
   const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
@@ -775,6 +777,7 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
+  ptx::previous_kernel_wait();           // its additions are there
   const QueryTile tile(p);
   u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;
