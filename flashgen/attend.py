@@ -20,6 +20,7 @@ from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, PACKED, unknown
 from flashgen.spec import Spec
+from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
 from flashgen.trace import trace
 
@@ -53,35 +54,47 @@ def attention(
         raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
     if scale is not None and not isinstance(scale, str):
         scale = _as_param(scale, values, mask, score)
-    form = Form(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
-    if not autograd.wanted(q, k, v, *values.values()):
-        return attention_of(form, (q, k, v), values)(q, k, v, out=out, **values)
-    with autograd.paused():
-        attn = attention_of(form._replace(sought=tuple(name for name, x in values.items() if autograd.requires(x))), (q, k, v), values)
-    results = attn(q, k, v, out=out, **values)
-    return results if lse else results[0]
+    sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
+    return run(sketch, q, k, v, values, out)
 
 
-class Form(NamedTuple):
-    """The part of a call without a spec that is no array and no number: expressions, layout and outputs."""
+class Sketch(NamedTuple):
+    """The part of a spec that a call without one says; dtype, head dims and shapes follow from its arrays."""
 
     mask: str
     score: str
     scale: str | None
     layout: str
     outputs: tuple[str, ...]
+    sink: str | None = None
+    cache: str | None = None
     sought: tuple[str, ...] | None = None  # values that have gradients beside q, k and v; None: nothing has
 
     @property
     def words(self) -> frozenset[str]:
-        """The words that the expressions name."""
-        return _words(self.mask, self.score, self.scale)
+        """The words that the expressions name, and lengths of sequences."""
+        return _words(self.mask, self.score, self.scale, self.sink) | self.lengths
+
+    @property
+    def lengths(self) -> frozenset[str]:
+        """The lengths of sequences among the values of a call."""
+        return frozenset(name for name, _ in CACHES[self.cache].lengths) if self.cache else frozenset()
 
 
-def attention_of(form: Form, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Attention:
+def run(sketch: Sketch, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None) -> Any:
+    """The outputs of a call. Raises SpecError, CallError, PlanError, BackendError."""
+    if not autograd.wanted(q, k, v, *values.values()):
+        return attention_of(sketch, (q, k, v), values)(q, k, v, out=out, **values)
+    with autograd.paused():
+        attn = attention_of(sketch._replace(sought=tuple(name for name, x in values.items() if autograd.requires(x))), (q, k, v), values)
+    results = attn(q, k, v, out=out, **values)
+    return results[: len(sketch.outputs)] if len(sketch.outputs) > 1 else results[0]
+
+
+def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Attention:
     """The attention of a call. Raises CallError."""
     likes = tuple([liken(adopt(x, name), name) for name, x in zip("qkv", qkv, strict=True)])
-    return _for(form, likes, _kinds(values, form.words) if values else ())
+    return _for(sketch, likes, _kinds(values, sketch) if values else ())
 
 
 def _traced(mask: Any, score: Any, values: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -117,17 +130,18 @@ def _words(*texts: str | None) -> frozenset[str]:
     return frozenset(word for text in texts if text for word in re.findall(r"[A-Za-z_]\w*", text))
 
 
-def check_words(words: frozenset[str], names: Collection[str]) -> None:
-    """Raises CallError for a keyword that no expression names, where these are their words."""
+def check_words(sketch: Sketch, names: Collection[str]) -> None:
+    """Raises CallError for a keyword that no expression names."""
+    words = sketch.words
     for name in names:
-        if name not in words or (name in language_words() and name in HABITS):
+        if name not in words or (name in language_words() and name in HABITS and name not in sketch.lengths):
             raise unknown(name, [*sorted(words - language_words() - set(names)), "mask", "score", "scale", "layout", "lse", "out"])
 
 
-def _kinds(values: Mapping[str, Any], words: frozenset[str]) -> tuple[tuple[str, "_Kind"], ...]:
+def _kinds(values: Mapping[str, Any], sketch: Sketch) -> tuple[tuple[str, "_Kind"], ...]:
     """The declaration of each keyword, by name. Raises CallError for one that no expression names."""
-    check_words(words, values)
-    sized = not words.isdisjoint(SHORTENED)
+    check_words(sketch, values)
+    sized = not sketch.words.isdisjoint(SHORTENED)
     return tuple([(name, _kind(name, value, sized)) for name, value in sorted(values.items())])
 
 
@@ -163,25 +177,26 @@ def _size(value: int | float) -> float:
 
 
 @functools.lru_cache(1024)
-def _for(form: Form, qkv: tuple[Like, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
+def _for(sketch: Sketch, qkv: tuple[Like, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
     declared = {name: kind.layout if isinstance(kind, Like) else kind for name, kind in kinds}
-    return compiled(spec_of(form, {like.name: like.layout for like in qkv}, declared))
+    return compiled(spec_of(sketch, {like.name: like.layout for like in qkv}, declared))
 
 
-def spec_of(form: Form, layouts: Mapping[str, Layout], values: Mapping[str, Number | Layout]) -> Spec:
+def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, Number | Layout]) -> Spec:
     """The spec of a call without one. `layouts`: of q, k and v; `values`: what each keyword is. Sizes may be symbols of a compiler.
 
     Raises CallError, SpecError.
     """
-    dims, axes = _sizes(form.layout, layouts)
+    dims, axes = _sizes(sketch.layout, layouts)
+    values = {name: kind for name, kind in values.items() if name not in sketch.lengths}
     read = {name: kind for name, kind in values.items() if isinstance(kind, Layout)}
     dtypes = {name: _dtype(name, array) for name, array in read.items()}
     shapes: dict[str, tuple[str | int, ...]] = {name: ("kv_len",) * len(array.shape) for name, array in read.items()}
 
     def spec(shapes: Mapping[str, tuple[str | int, ...]]) -> Spec:
         declared = tuple([(name, (shapes[name], dtypes[name]) if isinstance(kind, Layout) else kind) for name, kind in values.items()])
-        return _spec(form, layouts["q"].dtype, dims, declared)
+        return _spec(sketch, layouts["q"].dtype, dims, declared)
 
     if not read:
         return spec({})
@@ -238,19 +253,21 @@ def compiled(spec: Spec) -> Attention:
 
 
 @functools.lru_cache(256)
-def _spec(form: Form, dtype: str, dims: tuple[int, int], declared: tuple[tuple[str, Any], ...]) -> Spec:
-    sought = form.sought or ()
+def _spec(sketch: Sketch, dtype: str, dims: tuple[int, int], declared: tuple[tuple[str, Any], ...]) -> Spec:
+    sought = sketch.sought or ()
     numbers = {name: kind for name, kind in declared if not isinstance(kind[0], tuple)}
     arrays = {name: kind for name, kind in declared if isinstance(kind[0], tuple)}
     return Spec(
         dtype=dtype,
         head_dim={"qk": dims[0], "v": dims[1]},
-        mask=form.mask,
-        score=form.score,
-        scale=form.scale,
-        layout=form.layout,
-        outputs=list(form.outputs),
-        backward=form.sought is not None or None,
+        mask=sketch.mask,
+        score=sketch.score,
+        scale=sketch.scale,
+        layout=sketch.layout,
+        outputs=list(sketch.outputs),
+        softmax={"sink": sketch.sink} if sketch.sink else None,
+        cache=sketch.cache,
+        backward=sketch.sought is not None or None,
         params={name: {"default": default, "grad": name in sought} for name, (default, _) in numbers.items()},
         tensors={name: {"shape": list(shape), "dtype": dtype, "grad": name in sought} for name, (shape, dtype) in arrays.items()},
     )

@@ -10,7 +10,7 @@ from flashgen.errors import CallError
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
 from flashgen.torch import operators  # noqa: F401, defines them
-from flashgen.torch.text import sorted_out, text_of_form, text_of_spec
+from flashgen.torch.text import sorted_out, text_of_sketch, text_of_spec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -36,19 +36,26 @@ def attention(
     Functions as mask or score are traced in eager calls; under torch.compile give the texts of `flashgen.trace`. Raises CallError,
     SpecError, PlanError, BackendError.
     """
-    q, k, v = cast(q, k, v)
     if direct(q, k, v):
+        q, k, v = cast(q, k, v)
         return attend.attention(q, k, v, mask, score=score, scale=scale, layout=layout, lse=lse, **values)
     if not (isinstance(mask, str) and isinstance(score, str)):
         raise CallError("a function cannot be traced here: give the texts, found = flashgen.trace(mask=f), found.mask and **found.values")
     if scale is not None and not isinstance(scale, str):
         values["given_scale"], scale = scale, "given_scale"
+    return run(attend.Sketch(mask, score, scale, layout, ("o", "lse") if lse else ("o",)), q, k, v, values)
+
+
+def run(sketch: attend.Sketch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:
+    """The outputs of a call without a spec. Raises CallError."""
+    q, k, v = cast(q, k, v)
+    if direct(q, k, v):
+        return attend.run(sketch, q, k, v, values)
     names, parts = sorted_out(values)
     sought = tuple([name for name, x in zip(names[0], parts[0], strict=True) if _requires(x)])
     grads = sought if torch.is_grad_enabled() and (sought or _requires(q) or _requires(k) or _requires(v)) else None
-    outputs = ("o", "lse") if lse else ("o",)
-    results = torch.ops.flashgen.attention(q, k, v, *parts, text_of_form(mask, score, scale, layout, outputs, grads, names))
-    return (results[0], results[1]) if lse else results[0]
+    results = torch.ops.flashgen.attention(q, k, v, *parts, text_of_sketch((*sketch[:-1], grads), names))
+    return tuple(results[: len(sketch.outputs)]) if len(sketch.outputs) > 1 else results[0]
 
 
 def attention_of_spec(spec: Spec, told: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:

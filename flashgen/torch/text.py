@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from flashgen.api import Attention
-from flashgen.attend import Form, attention_of, check_words, compiled, number, spec_of
+from flashgen.attend import Sketch, attention_of, check_words, compiled, number, spec_of
 from flashgen.errors import CallError
 from flashgen.runtime.arrays import Layout, name_of
 from flashgen.spec import Spec
@@ -19,7 +19,7 @@ from flashgen.spec import Spec
 class Text:
     """What an operator computes, and the names of its values: of arrays and of numbers, each in order."""
 
-    what: Form | Spec
+    what: Sketch | Spec
     arrays: tuple[str, ...]
     numbers: tuple[str, ...]
 
@@ -63,7 +63,7 @@ def layouts(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, Layout]:
 def text_of(text: str) -> Text:
     """What a text says."""
     keys = json.loads(text)
-    what = Form(**{key: _hashable(x) for key, x in keys["form"].items()}) if "form" in keys else Spec(**keys["spec"])
+    what = Sketch(**{key: _hashable(x) for key, x in keys["sketch"].items()}) if "sketch" in keys else Spec(**keys["spec"])
     return Text(what=what, arrays=tuple(keys["arrays"]), numbers=tuple(keys["numbers"]))
 
 
@@ -75,13 +75,11 @@ Names = tuple[tuple[str, ...], tuple[str, ...]]  # of arrays and of numbers
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def text_of_form(
-    mask: str, score: str, scale: str | None, layout: str, outputs: tuple[str, ...], sought: tuple[str, ...] | None, names: Names
-) -> str:
-    """The text for a call without a spec. Raises CallError for a name that no expression has."""
-    form = Form(mask=mask, score=score, scale=scale, layout=layout, outputs=outputs, sought=sought)
-    check_words(form.words, [name for some in names for name in some])
-    return _text({"form": form._asdict()}, names)
+def text_of_sketch(fields: tuple[Any, ...], names: Names) -> str:
+    """The text for a call without a spec, given as the fields of a Sketch. Raises CallError for a name that no expression has."""
+    sketch = Sketch._make(fields)
+    check_words(sketch, [name for some in names for name in some])
+    return _text({"sketch": sketch._asdict()}, names)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

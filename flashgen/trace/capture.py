@@ -32,6 +32,10 @@ class Captured:
     def _stand_in(self, name: str, value: Any) -> Any:
         if isinstance(value, FunctionType | MethodType | functools.partial):
             return self.rebuilt(value)
+        if isinstance(value, Symbol):
+            return value
+        if isinstance(value, tuple) and all(isinstance(one, FunctionType) for one in value):  # as of masks that are combined
+            return tuple(self.rebuilt(one) for one in value)
         shape = getattr(value, "shape", None) if hasattr(value, "dtype") else None
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (number or isinstance(shape, tuple)):

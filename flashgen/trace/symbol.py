@@ -41,6 +41,30 @@ class Symbol:
     def __getitem__(self, index: Any) -> "Symbol":
         raise fault(f"{self!r} is a number: it cannot be indexed")
 
+    @property
+    def device(self) -> "Symbol":
+        """Itself, for `to`: a traced value lies where the kernel runs."""
+        return self
+
+    def to(self, device: Any) -> "Symbol":
+        """Itself, whatever the device."""
+        if not (isinstance(device, Symbol | str) or type(device).__name__ == "device"):
+            raise fault(f"a traced value is not cast to {device} by to()", "write .float() or .int()")
+        return self
+
+    def new_ones(self, shape: Any, dtype: Any = None) -> "Symbol":
+        """1, or True of a boolean dtype."""
+        return self._filled(1, shape, dtype)
+
+    def new_zeros(self, shape: Any, dtype: Any = None) -> "Symbol":
+        """0, or False of a boolean dtype."""
+        return self._filled(0, shape, dtype)
+
+    def _filled(self, value: int, shape: Any, dtype: Any) -> "Symbol":
+        if tuple(shape):
+            raise fault(f"a traced value is one number, and {list(shape)} is the shape of an array")
+        return Symbol(ast.Constant(bool(value) if "bool" in str(dtype) else value))
+
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             raise AttributeError(name) if name.startswith("__") else fault(f"a traced value has no .{name}", did_you_mean(name, METHODS))
@@ -90,6 +114,11 @@ class Part(Symbol):
 
     def __getitem__(self, index: Any) -> Symbol:
         return self.array[(*self.indices, *(index if isinstance(index, tuple) else (index,)))]
+
+
+def symbol(text: str) -> Symbol:
+    """The symbol of an expression, for functions that are traced."""
+    return Symbol(ast.parse(text, mode="eval").body)
 
 
 def call(form: Callable[..., ast.expr], args: Iterable[Any]) -> Symbol:

@@ -4,8 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from flashgen.attend import Sketch  # noqa: E402
 from flashgen.torch import Attention, attention  # noqa: E402
-from flashgen.torch.text import text_of_form  # noqa: E402
+from flashgen.torch.text import text_of_sketch  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -83,7 +84,7 @@ def test_an_exported_program_serves_other_sizes(strict):
 def test_the_operator_is_what_the_dispatcher_expects(gradients):
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(gradients) for x in tensors())
     sought = ("slopes",) if gradients else None
-    text = text_of_form("causal", CAPPED["score"], None, "bshd", ("o",), sought, (("slopes",), ("c",)))
+    text = text_of_sketch(tuple(Sketch("causal", CAPPED["score"], None, "bshd", ("o",), sought=sought)), (("slopes",), ("c",)))
     slopes = torch.rand(4, device=DEVICE).requires_grad_(gradients)
     torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], [2.0], text))
 
