@@ -1,169 +1,78 @@
 """Plants faults in emitted kernels, mechanically, and shows what finds them on the CPU emulator.
 
-    python benchmarks/mutations.py --each 3             # the table of docs/decisions/603, some minutes
-    python benchmarks/mutations.py --each 20 --first 7  # more faults a kernel, other ones
+    python benchmarks/mutations.py --jobs 16             # the table, to benchmarks/results/mutations.md
+    python benchmarks/mutations.py --each 20 --first 7   # more faults a kernel, other ones
 
-A fault is one change: a call dropped, two neighbouring calls of different functions exchanged, a bound or a constant off by one, two
-operands swapped; and every fence dropped, every atomic replaced by what is none, in the first kernel that has it. Why a fault cannot be
-seen stands in unseen.yaml, under a digest of the fault and of the text around it, so that no reason outlives what it was given for.
+Each fault is looked for twice, by draws that share nothing: arrays, lengths, and the order in which threads run. Why a fault cannot be seen
+stands in unseen.yaml, under a digest of the fault and of the text around it, so that no reason outlives what it was given for.
 """
 
 import argparse
-import collections
 import dataclasses
-import hashlib
 import multiprocessing
-import random
-import re
+import statistics
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from mutants import Mutant, chosen
 from ruamel.yaml import YAML
 
 from flashgen.emulate import EmulationFault, Given, emulate, emulate_backward
 from flashgen.errors import CompileError
-from flashgen.expr.meaning.reference import reference_outputs
+from flashgen.expr.meaning.reference import reference, reference_outputs
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.plan.kernel import Backward
+from flashgen.plan.shares import Demand
 from flashgen.render import Source, render
 from flashgen.spec import Spec
 
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
-KERNELS = {  # small tiles, so that short sequences have several
+TANH = {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}}
+WGMMA, MMA_SYNC = {"block": {"m": 64, "n": 64}}, {"block": {"m": 64, "n": 32}}  # small tiles, so that short sequences have several
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a causal": ("sm_90a", {"mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}),
-    "sm_90a softcap": ("sm_90a", {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}, "block": {"m": 192, "n": 64}, "stages": 3}),
-    "sm_80 pipelined": ("sm_80", {"mask": "causal", "block": {"m": 64, "n": 32}, "stages": 2}),
-    "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", "block": {"m": 64, "n": 32}, "stages": 1}),
-    "sm_90a document": ("sm_90a", {"mask": "document(ids)", "tensors": IDS, "block": {"m": 64, "n": 64}}),
+    "sm_90a softcap": ("sm_90a", {**TANH, "block": {"m": 192, "n": 64}, "stages": 3}),
+    "sm_80 pipelined": ("sm_80", {"mask": "causal", **MMA_SYNC, "stages": 2}),
+    "sm_80 one stage": ("sm_80", {"mask": "causal & window(100, 0)", **MMA_SYNC, "stages": 1}),
+    "sm_90a document": ("sm_90a", {"mask": "document(ids)", "tensors": IDS, **WGMMA}),
     "sm_90a float32": ("sm_90a", {"mask": "causal", "dtype": "float32"}),
     "sm_80 float32": ("sm_80", {"mask": "causal", "dtype": "float32"}),
     "three passes": ("sm_80", {"mask": "causal", "schedule": "three_pass"}),
     "keys outer": ("sm_80", {"mask": "causal", "schedule": {"normalize": "each_step", "outer": "kv"}}),
     "standard": ("sm_80", {"mask": "causal", "schedule": "standard"}),
-    "sm_80 entropy": ("sm_80", {"mask": "causal", "softmax": "off_by_one", "outputs": ["o", "entropy"], "block": {"m": 64, "n": 32}}),
-    "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], "block": {"m": 64, "n": 64}}),
+    "sm_90a sigmoid": ("sm_90a", {"score": "sigmoid(s)", "softmax": "none", "outputs": ["o"], **WGMMA}),
+    "sm_80 entropy": ("sm_80", {"mask": "causal", "softmax": "off_by_one", "outputs": ["o", "entropy"], **MMA_SYNC}),
+    "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], **WGMMA}),
+    "sm_90a packed": ("sm_90a", {"mask": "causal", "layout": "thd", **WGMMA}),
+    "sm_80 packed": ("sm_80", {"layout": "thd", **MMA_SYNC}),
+    "sm_90a cached": ("sm_90a", {"mask": "causal", "cache": "contiguous", **WGMMA}),
+    "sm_80 cached": ("sm_80", {"cache": "contiguous", **MMA_SYNC}),
+    "sm_90a shares": ("sm_90a", {"mask": "causal", "split": 2, **WGMMA}),
+    "sm_90a few rows": ("sm_90a", {"mask": "causal", "split": 3}),
+    "sm_80 shares": ("sm_80", {"split": 2, **MMA_SYNC}),
     "sm_80 backward": ("sm_80", {"mask": "causal", "backward": True}),
     "sm_90a backward": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
-SHAPES = [
-    (1, 300, 420, 2, 1),
-    (2, 300, 30, 2, 2),
-    (1, 600, 0, 1, 1),
-]  # batch, queries, keys, heads of q, of k: one key tile and none too
+FEW = "sm_90a few rows"  # a query tile has the rows of all heads of a group
+SHAPES = [(1, 300, 420, 2, 1), (2, 300, 30, 2, 2), (1, 600, 0, 1, 1)]  # batch, queries, keys, heads of q, of k: one key tile and none too
+FEW_SHAPES = [(1, 3, 420, 8, 2), (2, 2, 30, 4, 2), (1, 1, 0, 4, 1)]
 UNSEEN = Path(__file__).with_name("unseen.yaml")  # by kernel and digest: why nothing finds a fault
+RESULTS = Path(__file__).parent / "results" / "mutations.md"
 GRADIENTS = ("dq", "dk", "dv")
-SEEDS = 4
+DRAWS = 2
+LARGER = (1.0, 4.0)  # q of a draw, in 16 bits: maxima that grow by less and by more than a lazy rescale lets pass
 ROUNDING = 6e-7  # at least, relative to a row's norm, as float32 sums are rounded too
-SHOWN = 60  # characters of a change
-LIMIT = 120  # seconds of a mutant, its compilation included
-CALL = re.compile(r"(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
-OFF_BY_ONE = [
-    (" < ", " <= "),
-    (" <= ", " < "),
-    (" > ", " >= "),
-    (" >= ", " > "),
-    (" + 1", ""),
-    (" - 1", ""),
-    (" ^ 1", ""),
-    (" & 1", " & 3"),
-    (" % 8", " % 4"),
-]
-OPERANDS = re.compile(r'("[rlf]")(\([^()]*\)), \1(\([^()]*\))')
-FENCE = re.compile(r"\b(ptx::\w*fence\w*|__threadfence)\(\);")
-ATOMIC = re.compile(r"\batomicAdd\(([^()]+), (\w+)\)")
-ALL = ("fence", "atomic")  # kinds of which there are few
-ARGUMENTS = re.compile(r"\b(\w+\()([\w.]+), ([\w.]+)(?=[,)])")
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A change of some lines."""
-
-    kind: str
-    line: int  # the first, from 0
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-
-    def apply(self, text: str) -> str:
-        lines = text.splitlines()
-        lines[self.line : self.line + len(self.old)] = self.new
-        return "\n".join(lines) + "\n"
-
-    def digest(self, text: str) -> str:
-        """Of the change and the lines around it, up to an empty one on either side."""
-        lines = text.splitlines()
-        begin = max((i for i in range(self.line) if not lines[i]), default=0)
-        end = next((i for i in range(self.line, len(lines)) if not lines[i]), len(lines))
-        return hashlib.sha256("\n".join([*lines[begin:end], str(self.line - begin), *self.new]).encode()).hexdigest()[:8]
-
-    def __str__(self) -> str:
-        old, new = ("  ".join(line.partition("//")[0].strip() for line in side) for side in (self.old, self.new))
-        if self.kind in ("drop", "move"):
-            return short(old)
-        at = next(i for i, (a, b) in enumerate(zip(old + " ", new + " ", strict=False)) if a != b)
-        begin = max(0, at - SHOWN // 3)
-        return f"{short(old[begin:])}  →  {short(new[begin:])}"
-
-
-def short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
-
-
-def mutants(text: str) -> Iterator[Mutant]:
-    """Every change that the four rules allow, in the text from the device vocabulary on."""
-    lines = text.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("namespace ptx"))
-    for i, line in enumerate(lines[first:], first):
-        code, _, _ = line.partition("//")
-        if not code.strip() or code.lstrip().startswith("#"):
-            continue
-        arguments = [] if "asm" in code or "__launch_bounds__" in code else [ARGUMENTS.sub(r"\1\3, \2", code, count=1)]
-        for new in [OPERANDS.sub(r"\1\3, \1\2", code, count=1), *arguments]:
-            if new != code:
-                yield Mutant("swap", i, (line,), (new,))
-        if "asm" in code or "__launch_bounds__" in code:
-            continue
-        for m in FENCE.finditer(code):
-            yield Mutant("fence", i, (line,), (code[: m.start()] + ";" + code[m.end() :],))
-        for m in ATOMIC.finditer(code):
-            yield Mutant("atomic", i, (line,), (f"{code[: m.start()]}((*({m[1]}) += {m[2]}) - {m[2]}){code[m.end() :]}",))
-            yield Mutant("atomic", i, (line,), (f"{code[: m.start()]}0{code[m.end() :]}",))
-        if CALL.match(code.strip()) and not FENCE.search(code):
-            yield Mutant("drop", i, (line,), ("",))
-            after = lines[i + 1] if i + 1 < len(lines) else ""
-            if CALL.match(after.partition("//")[0].strip()) and indentation(after) == indentation(line) and callee(after) != callee(line):
-                yield Mutant("move", i, (line, after), (after, line))
-        for old, new in OFF_BY_ONE:
-            for at in (m.start() for m in re.finditer(re.escape(old) + r"\b", code)):
-                yield Mutant("off by one", i, (line,), (code[:at] + new + code[at + len(old) :],))
-
-
-def callee(line: str) -> str:
-    return line.strip().partition("(")[0]
-
-
-def indentation(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def chosen(text: str, each: int, first: int, planted: set[str]) -> list[Mutant]:
-    """So many of each kind, drawn without looking; all fences and atomics that were not planted yet."""
-    draw, by_kind = random.Random(first), {}
-    for mutant in mutants(text):
-        if mutant.kind not in ALL or str(mutant) not in planted:
-            by_kind.setdefault(mutant.kind, []).append(mutant)
-    planted.update(str(mutant) for kind in ALL for mutant in by_kind.get(kind, []))
-    return [
-        m
-        for kind in sorted(by_kind)
-        for m in draw.sample(by_kind[kind], len(by_kind[kind]) if kind in ALL else min(each, len(by_kind[kind])))
-    ]
+LIMIT = 240  # seconds of a mutant, its compilation included
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +80,15 @@ class Call:
     """Arguments, and what they should give by name."""
 
     given: Given
-    values: dict[str, np.ndarray]
-    wanted: dict[str, np.ndarray]
+    values: dict[str, Array]
+    wanted: dict[str, Array]
 
-    def run(self, a_plan: Program, source: Source, seed: int) -> dict[str, np.ndarray]:
-        if isinstance(a_plan.main, Backward):
-            return emulate_backward(a_plan, source, self.given, self.values, seed=seed)
-        return emulate(a_plan, source, self.given.q, self.given.k, self.given.v, self.values, seed=seed, blocks=2)
+    def run(self, program: Program, source: Source, seed: int) -> dict[str, Array]:
+        if isinstance(program.main, Backward):
+            return emulate_backward(program, source, self.given, self.values, seed=seed)
+        return emulate(program, source, self.given.q, self.given.k, self.given.v, self.values, seed=seed, blocks=2)
 
-    def wrong(self, name: str, found: np.ndarray, rounding: float) -> int:
+    def wrong(self, name: str, found: Array, rounding: float) -> int:
         """The numbers, or rows of an array, that are off by more than rounding; of a gradient relative to its longest row."""
         want = self.wanted[name]
         if name not in ("o", *GRADIENTS):
@@ -189,93 +98,172 @@ class Call:
         return int((~(np.linalg.norm(found.astype(np.float64) - want, axis=-1) <= 3 * rounding * norm + 1e-6)).sum())
 
 
-def calls_of(a_plan: Program) -> list[Call]:
+def calls_of(program: Program, draw: int, few: bool) -> list[Call]:
     """A call of each shape."""
-    rng, d = np.random.default_rng(0), a_plan.spec.head_dim
-    calls = []
-    for b, sq, sk, h, hk in SHAPES:
-        shapes = ((b, sq, h, d.qk), (b, sk, hk, d.qk), (b, sk, hk, d.v))
-        q, k, v = (rng.standard_normal(shape).astype(a_plan.dtype.numpy) for shape in shapes)
-        k[:, 400::7] *= 1e-8  # more than float16 planes hold: float32's last query tile goes another way
-        values = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in a_plan.spec.tensors}
-        wanted = reference_outputs(a_plan.spec, q, k, v, **values)
-        o, do = wanted["o"].astype(a_plan.dtype.numpy), rng.standard_normal(wanted["o"].shape).astype(a_plan.dtype.numpy)
-        if isinstance(a_plan.main, Backward):
-            true = backward(a_plan.spec, q, k, v, do, **values)
-            gradients = dict(zip(GRADIENTS, (true.q, true.k, true.v), strict=True))
-            calls.append(Call(given=Given(q=q, k=k, v=v, o=o, do=do, lse=np.float32(wanted["lse"])), values=values, wanted=gradients))
-        else:
-            calls.append(Call(given=Given(q=q, k=k, v=v, o=o, do=do), values=values, wanted=wanted))
-    return calls
+    spec, rng = program.spec, np.random.default_rng(draw)
+    larger = 1.0 if spec.backward or spec.dtype == "float32" else LARGER[draw]
+    return [call_of(program, rng, shape, larger) for shape in (FEW_SHAPES if few else SHAPES)]
 
 
-def attempt(pipe: Connection, a_plan: Program, source: Source, calls: list[Call]) -> None:
-    """Sends what is found under each seed, or why there is nothing to run."""
-    for seed in range(SEEDS):
+def call_of(program: Program, rng: np.random.Generator, shape: tuple[int, ...], larger: float) -> Call:
+    spec, d = program.spec, program.spec.head_dim
+    b, sq, sk, h, hk = shape
+    q, k, v, do = (
+        rng.standard_normal(spec.order.arranged(b=b, s=s, h=n, d=columns)).astype(program.dtype.numpy)
+        for s, n, columns in ((sq, h, d.qk), (sk, hk, d.qk), (sk, hk, d.v), (sq, h, d.v))
+    )
+    q *= larger
+    k[..., 400::7, :, :] *= 1e-8  # more than float16 planes hold: float32's last query tile goes another way
+    values: dict[str, Array] = {t.name: np.sort(rng.integers(0, 4, (b, sk)).astype(np.int32)) for t in spec.tensors}
+    if spec.geometry.packed:
+        inner = {"cu_seqlens_q": np.sort(rng.integers(0, sq, 3)), "cu_seqlens_k": np.sort(rng.integers(0, sk + 1, 3))}
+        values |= {name: np.array([0, *inside, end], np.int32) for (name, inside), end in zip(inner.items(), (sq, sk), strict=True)}
+    elif spec.cache:
+        values["kv_lens"] = rng.integers(0, sk + 1, b).astype(np.int32)
+        for batch, n in enumerate(values["kv_lens"]):
+            k[batch, n:] = v[batch, n:] = np.nan
+    wanted = reference_outputs(spec, q, k, v, **values) if spec.softmax.normalized else {"o": reference(spec, q, k, v, **values)[0]}
+    o, lse = wanted["o"].astype(program.dtype.numpy), np.float32(wanted.get("lse", 0))
+    if isinstance(program.main, Backward):
+        true = backward(spec, q, k, v, do, **values)
+        wanted = dict(zip(GRADIENTS, (true.q, true.k, true.v), strict=True))
+    return Call(given=Given(q=q, k=k, v=v, o=o, do=do, lse=lse), values=values, wanted=wanted)
+
+
+@dataclass
+class Task:
+    """A kernel with a fault, or without one, and what each draw finds in it."""
+
+    kernel: str
+    program: Program
+    source: Source
+    mutant: Mutant | None
+    findings: list[str] = field(default_factory=list)  # a draw each
+    seconds: list[float] = field(default_factory=list)
+    compiles: bool = True
+
+    @property
+    def text(self) -> Source:
+        return dataclasses.replace(self.source, text=self.mutant.apply(self.source.text)) if self.mutant else self.source
+
+    def attempt(self, pipe: Connection) -> None:
+        """Sends what is found by each draw and how long that took, or that there is nothing to run."""
+        for draw in range(DRAWS):
+            calls, begin = calls_of(self.program, draw, self.kernel == FEW), time.perf_counter()
+            try:
+                found = next(filter(None, (finding(self.program, self.text, call, draw) for call in calls)), "")
+            except CompileError:
+                pipe.send(None)
+                return
+            pipe.send((found, time.perf_counter() - begin))
+
+    def take(self, pipe: Connection) -> bool:
+        """Takes in what the process that tries it has sent; true if there is no more to come."""
         try:
-            pipe.send(next(filter(None, (finding(a_plan, source, call, seed) for call in calls)), ""))
-        except CompileError:
-            pipe.send(None)
-            return
+            sent = pipe.recv()
+        except EOFError:
+            sent = "crash", float("nan")
+        if sent is None:
+            self.compiles = False
+            return True
+        self.findings.append(sent[0])
+        self.seconds.append(sent[1])
+        return len(self.findings) == DRAWS
 
 
-def finding(a_plan: Program, source: Source, call: Call, seed: int) -> str:
-    rounding = max(ROUNDING, a_plan.dtype.rounding)
+def finding(program: Program, source: Source, call: Call, seed: int) -> str:
+    rounding = max(ROUNDING, program.dtype.rounding)
     try:
-        got = call.run(a_plan, source, seed)
+        got = call.run(program, source, seed)
     except EmulationFault as fault:
         return fault.what.splitlines()[0]
     wrong = {name: call.wrong(name, got[name], rounding) for name in call.wanted}
     return "wrong values: " + ", ".join(f"{count} {name}" for name, count in wrong.items()) if any(wrong.values()) else ""
 
 
-def outcome(a_plan: Program, source: Source, calls: list[Call]) -> tuple[int, str] | None:
-    """How many seeds see it, and the first finding; None when the change does not compile. In a process of its own, as a fault may spin."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=attempt, args=(theirs, a_plan, source, calls))
-    process.start()
-    theirs.close()
-    found = []
-    try:
-        while len(found) < SEEDS and ours.poll(LIMIT):
-            found.append(ours.recv())
-            if found[-1] is None:
-                return None
-    except EOFError:
-        found.append("crash")
-    finally:
-        process.kill()
-        process.join()
-    found += ["no end"] * (SEEDS - len(found))
-    return sum(map(bool, found)), next(filter(None, found), "")
+def try_all(tasks: Sequence[Task], jobs: int) -> None:
+    """Tries tasks, `jobs` at once, each in a process of its own, as a fault may spin."""
+    waiting, running = list(reversed(tasks)), dict[Any, tuple[Task, Any, float]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            task, (ours, theirs) = waiting.pop(), multiprocessing.Pipe()
+            process = multiprocessing.Process(target=task.attempt, args=(theirs,))
+            process.start()
+            theirs.close()
+            running[ours] = task, process, time.monotonic() + LIMIT
+        ready = wait(list(running), 1)
+        for pipe, (task, process, late) in list(running.items()):
+            if (pipe in ready and task.take(pipe)) or time.monotonic() > late:
+                task.findings += ["no end"] * (DRAWS - len(task.findings)) if task.compiles else []
+                del running[pipe]
+                process.kill()
+                process.join()
+                print(f"{task.kernel}: {task.mutant or 'as it is'}: {task.findings}", flush=True)
+
+
+def tasks_of(each: int, first: int, only: str) -> Iterator[Task]:
+    """Each kernel as it is, then with its faults. A fence or an atomic is planted once, in the first kernel that has it."""
+    planted: set[str] = set()
+    for name, (arch, options) in KERNELS.items():
+        spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options})
+        if spec.backward:
+            program = plan_backward(spec, arch)
+        else:
+            program = plan(spec, arch, demand=Demand(shared=True, rows=16) if name == FEW else None)
+        source = render(program)
+        drawn = chosen(source.text, each, first, planted)
+        yield from (Task(name, program, source, mutant) for mutant in [None, *drawn] if only in name)
+
+
+def page(tasks: Sequence[Task], arguments: argparse.Namespace) -> tuple[str, int]:
+    """The tables as Markdown, and how many faults have neither been found by each draw nor a reason."""
+    reasons, unexplained = YAML(typ="safe").load(UNSEEN), 0
+    summary, tables, spent = [], [], [t.seconds[-1] for t in tasks if t.mutant and t.compiles and t.findings[-1] and t.seconds]
+    for name in dict.fromkeys(t.kernel for t in tasks):
+        faults = [t for t in tasks if t.kernel == name and t.mutant and t.compiles]
+        counts = [0] * 4  # found by each draw, by some, by none for a reason, by none
+        tables += ["", f"## {name}", "", f"| kind | change | draws of {DRAWS} | found |", "|---|---|---|---|"]
+        for task in faults:
+            assert task.mutant
+            seen, digest = sum(map(bool, task.findings)), task.mutant.digest(task.source.text)
+            reason = "" if seen == DRAWS else reasons.get(name, {}).get(digest, "")
+            found = next(filter(None, task.findings), "not found")
+            counts[0 if seen == DRAWS else 1 if seen else 2 if reason else 3] += 1
+            unexplained += seen < DRAWS and not reason
+            why = "" if seen == DRAWS else f": {reason or f'NO REASON GIVEN for {digest}'}"
+            change = str(task.mutant).replace("|", "\\|")
+            tables.append(f"| {task.mutant.kind} | `{change}` | {seen} | {found}{why} |".replace("\n", " "))
+        summary.append(f"| {name} | {len(faults)} | {' | '.join(map(str, counts))} |")
+    asked = ["git", "-C", str(UNSEEN.parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    head = [
+        "# Faults planted in emitted kernels, and what finds them",
+        "",
+        f"`benchmarks/mutations.py --each {arguments.each} --first {arguments.first}`" + (f", commit {commit}." if commit else "."),
+        "" if not spent else f"A draw that finds a fault takes {statistics.median(spent):.1f} s (median, compilation left out).",
+        "",
+        "| kernel | planted | found by each draw | by one of them | not found, for a reason | not found |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *summary, *tables]) + "\n", unexplained
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=4, help="faults of a kind, a kernel")
+    parser.add_argument("--each", type=int, default=3, help="faults of a kind, a kernel")
     parser.add_argument("--first", type=int, default=0, help="which ones")
     parser.add_argument("--kernel", default="", help="those alone whose name has this")
+    parser.add_argument("--jobs", type=int, default=1, help="faults tried at once")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    reasons, count = YAML(typ="safe").load(UNSEEN), collections.Counter()
-    planted: set[str] = set()
-    for name, (arch, options) in ((name, how) for name, how in KERNELS.items() if arguments.kernel in name):
-        spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options})
-        a_plan = (plan_backward if spec.backward else plan)(spec, arch)
-        source, calls = render(a_plan), calls_of(a_plan)
-        assert outcome(a_plan, source, calls) == (0, ""), "the kernel itself is not right"
-        print(f"\n{name}\n\n| kind | change | seeds of {SEEDS} | found |\n|---|---|---|---|", flush=True)
-        for mutant in chosen(source.text, arguments.each, arguments.first, planted):
-            result = outcome(a_plan, dataclasses.replace(source, text=mutant.apply(source.text)), calls)
-            if result is not None:
-                seeds, finding = result
-                digest = mutant.digest(source.text)
-                reason = "" if seeds else reasons.get(name, {}).get(digest, "")
-                verdict = finding or f"not found: {reason or f'NO REASON GIVEN for {digest}'}"
-                count["found" if seeds else "not found, for a reason" if reason else "not found, no reason given"] += 1
-                change = str(mutant).replace("|", "\\|")
-                print(f"| {mutant.kind} | `{change}` | {seeds} | {verdict} |", flush=True)
-    print(f"\nOf {count.total()} faults: " + ", ".join(f"{number} {outcome}" for outcome, number in count.items()))
-    sys.exit(count["not found, no reason given"] > 0)
+    tasks = list(tasks_of(arguments.each, arguments.first, arguments.kernel))
+    try_all(tasks, arguments.jobs)
+    for task in tasks:
+        assert task.mutant or not any(task.findings), f"{task.kernel} itself is not right: {task.findings}"
+    text, unexplained = page(tasks, arguments)
+    arguments.out.write_text(text)
+    print(f"{len(tasks)} tried, {unexplained} without a reason")
+    sys.exit(unexplained > 0)
 
 
 if __name__ == "__main__":
