@@ -83,7 +83,10 @@ template <class T, class Change> INLINED T atomic(T* address, Change change) {
   copy(address, &changed, sizeof old);
   return old;
 }
-template <class T> INLINED T atomicAdd(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T old) { return old + value; }); }
+template <class T> INLINED T atomicAdd(Pointer<T> address, std::type_identity_t<T> value) {
+  if constexpr (std::same_as<T, float>) leaves(value);
+  return atomic(address.at, [=](T old) { return old + value; });
+}
 template <class T> INLINED T atomicExch(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T) { return value; }); }
 template <class T> INLINED T atomicMax(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T old) { return old < value ? value : old; }); }
 template <class T> INLINED T atomicCAS(Pointer<T> address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {

@@ -39,6 +39,15 @@ std::uint32_t vote(std::uint32_t mask, bool predicate) {
   for (int i = 0; i < 32; ++i) bits |= static_cast<std::uint32_t>(all[i]) << i;
   return bits;
 }
+// Numbers leave a thread's registers, one in each word.
+INLINED void leave(const void* words, std::size_t bytes) {
+  for (std::size_t at = 0; at + 4 <= bytes; at += 4) {
+    std::uint32_t word;
+    std::memcpy(&word, static_cast<const char*>(words) + at, sizeof word);
+    if (TensorCore::in_flight(word) && block->checks()) block->fault("an accumulator was read before the wait for its wgmma", "wgmma.wait_group before the accumulators are touched");
+  }
+}
+void met_nan(float x) { HERE, leave(&x, sizeof x); }
 void begin_turn() { HERE, block->pause(); }
 void end_turn() { block->pause(); }
 void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
@@ -135,6 +144,7 @@ void cp_async_wait_all() { HERE, THIS_STACK.units->copies.wait_all(); }
 
 void store_shared(std::uint32_t address, const void* value, std::uint32_t bytes) {
   HERE;
+  leave(value, bytes);
   std::memcpy(this_thread().memory->write(address, bytes, agent::warp(block->warp_index()), block->clock(), SharedMemory::Proxy::generic), value, bytes);
 }
 void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
@@ -143,6 +153,7 @@ void load_shared(std::uint32_t address, void* value, std::uint32_t bytes) {
 }
 template <unsigned kBytes> void store_global(void* address, const void* value) {
   note_instruction<Access::write, kBytes>(HERE, address, __builtin_return_address(0));
+  leave(value, kBytes);
   std::memcpy(address, value, kBytes);
 }
 template <unsigned kBytes> void load_global(const void* address, void* value) {

@@ -13,6 +13,8 @@ namespace cuda_on_host {
 
 void misaligned_pointer();
 void past_the_end();
+void met_nan(float x);                                 // on its way to memory, or to fewer bits
+INLINED void leaves(float x) { if (x != x) [[unlikely]] met_nan(x); }
 // A load or a store of C++, to the race checker: global memory's, unless it is the thread's own.
 template <unsigned kBytes> void note_load(const void* address);
 template <unsigned kBytes> void note_store(const void* address);
@@ -30,7 +32,10 @@ template <class T> class Element {
     return *at_;
   }
   INLINED T operator=(const T& value) const {
-    if (elsewhere()) note_store<sizeof(T)>(at_);
+    if (elsewhere()) {
+      note_store<sizeof(T)>(at_);
+      if constexpr (std::same_as<T, float>) leaves(value);
+    }
     return *at_ = value;
   }
   INLINED T operator=(const Element& other) const { return *this = static_cast<T>(other); }

@@ -250,7 +250,7 @@ WORD(s32, std::int32_t)
 WORD(b32, std::uint32_t)
 #undef WORD
 INLINED void red_relaxed_gpu_global_add_f32(float* address, float value) { builtins::atomicAdd(Pointer(address), value); }
-INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) builtins::atomicAdd(Pointer(address + i), values.v[i]); }
+INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> values) { for (int i = 0; i < 4; ++i) red_relaxed_gpu_global_add_f32(address + i, values.v[i]); }
 
 // --- numbers
 INLINED std::uint32_t smid() { return blockIdx.x; }   // as if each block had a multiprocessor of its own
@@ -288,8 +288,8 @@ INLINED std::uint32_t bf16(float value) {              // round to nearest even
 }
 INLINED std::uint32_t f16(float value) { return value != value ? 0x7FFF : __builtin_bit_cast(std::uint16_t, static_cast<Half>(value)); }
 INLINED void cvt_f32_f16(float& y, std::uint16_t x) { y = static_cast<float>(__builtin_bit_cast(Half, x)); }
-INLINED void cvt_rn_f16x2_f32(std::uint32_t& d, float high, float low) { d = f16(high) << 16 | f16(low); }   // the first source: the high half
-INLINED void cvt_rn_bf16x2_f32(std::uint32_t& d, float high, float low) { d = bf16(high) << 16 | bf16(low); }
+INLINED void cvt_rn_f16x2_f32(std::uint32_t& d, float high, float low) { leaves(high + low), d = f16(high) << 16 | f16(low); }   // the first source: the high half
+INLINED void cvt_rn_bf16x2_f32(std::uint32_t& d, float high, float low) { leaves(high + low), d = bf16(high) << 16 | bf16(low); }
 
 }  // namespace ptx
 }  // namespace cuda_on_host

@@ -64,6 +64,9 @@ class TensorCore : public Engine {                     // the share of one warpg
  public:
   TensorCore(int warpgroup, Block& block, SharedMemory& memory) : agent_(agent::tensor_core(warpgroup)), block_(block), memory_(memory) {}
 
+  // Whether a float comes of an accumulator in flight, by whatever arithmetic: results of a NaN keep its bits.
+  static bool in_flight(std::uint32_t bits) { return (bits | kQuiet) == (kInFlight | kQuiet); }
+
   void fence() { state().fenced = true; }
   void commit() { state().groups.push_back(state().issued); }
 
@@ -160,7 +163,8 @@ class TensorCore : public Engine {                     // the share of one warpg
     int threads;                                       // that have issued it
     Place place;
   };
-  static constexpr std::uint32_t kInFlight = 0x7FC0F117;   // a NaN
+  // A signalling NaN: a move leaves it as it is, and any arithmetic makes it quiet, so that what was touched is no longer the same.
+  static constexpr std::uint32_t kInFlight = 0x7FA0F117, kQuiet = 1u << 22;
 
   State& state() { return states_[static_cast<std::size_t>(block_.thread().id % 128)]; }
 
