@@ -41,8 +41,6 @@ __device__ __forceinline__ u32 load_volatile(const u32* at) {
 }
 __device__ __forceinline__ u32 rank() { u32 x; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(x)); return x; }
 __device__ __forceinline__ u32 mapa(u32 at, u32 rank) { u32 x; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank)); return x; }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_mbarrier_arrive(u32 bar) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(bar) : "memory");
 }
