@@ -57,8 +57,7 @@ class Binder:
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         self.geometry = spec.geometry
         self.extents: dict[str | int, Node] = dict(EXTENTS)
-        if spec.geometry.packed:
-            self.extents.update(OWN)
+        self.extents.update({name: OWN[name] for name in spec.geometry.behind})
         self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}, **({"h": HEAD_OF_ROW} if heads_by_row else {})}
         positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
         positives |= {param(name): proof for name, proof in positive(spec.params).items()}

@@ -158,7 +158,7 @@ def holes(
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     uniform, row = hoist.members()
     return Holes(
-        members=Members((*uniform, *_paired(reads, "first_key" if spec.geometry.packed else "p.kv_len")), row),
+        members=Members((*uniform, *_paired(reads, "first_key" if "kv_len" in spec.geometry.behind else "p.kv_len")), row),
         score=score,
         mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
         reads=reads,

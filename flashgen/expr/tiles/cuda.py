@@ -55,7 +55,7 @@ class Printer:
         self.facts, self.tensors, self.geometry = facts, {param(tensor.name): tensor for tensor in tensors}, geometry
         symbols = SYMBOLS if facts.side is KEYS else KERNEL
         self.symbols = {name: symbol for name, symbol in symbols.items() if name not in geometry.own}  # else in scope under their names
-        self.axes = AXES if geometry.packed else AXES | {name: named(KERNEL[name]) for name in geometry.own}
+        self.axes = AXES | {name: named(KERNEL[name]) for name in geometry.own - geometry.behind}
         given = [KERNEL[name] for name in geometry.own] + [node.name for node in (*FIRST.values(), *TOTAL.values())]
         facts.known |= dict.fromkeys(given, (0, MAX_LENGTH))
         self.texts: dict[Atom, tuple[str, bool]] = {}

@@ -24,8 +24,6 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "scores in memory are of sequences that are all as long"
     if request.spec.geometry.packed and (operand == "planes" or request.algorithm == "keys_outer"):
         return "it takes sequences that have arrays of their own, layout bshd or bhsd"
-    if request.spec.page and request.spec.geometry.packed:
-        return "keys in pages are of queries that have arrays of their own, layout bshd or bhsd"
     if request.spec.page and operand == "planes":
         return "it takes keys that lie in one piece, without pages"
     if request.spec.geometry.packed and "max_logit" in request.spec.outputs:
