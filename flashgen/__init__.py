@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flashgen.merge import merge_states
     from flashgen.spec import Spec, load, loads
     from flashgen.theory.derive import Derivation, derive
-    from flashgen.trace import Traced, trace
+    from flashgen.tracing import Traced, trace
 
 _HOMES = {
     "flashgen.api": ("Attention", "compile"),
@@ -24,7 +24,7 @@ _HOMES = {
     "flashgen.theory.derive": ("Derivation", "derive"),
     "flashgen.merge": ("merge_states",),
     "flashgen.spec": ("Spec", "load", "loads"),
-    "flashgen.trace": ("Traced", "trace"),
+    "flashgen.tracing": ("Traced", "trace"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -22,7 +22,7 @@ from flashgen.runtime.habits import HABITS, PACKED, unknown
 from flashgen.spec import Spec
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
-from flashgen.trace import trace
+from flashgen.tracing import trace
 
 
 def attention(

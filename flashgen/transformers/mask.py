@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from transformers import masking_utils as known
 
-from flashgen.trace import trace
-from flashgen.trace.symbol import symbol
+from flashgen.tracing import trace
+from flashgen.tracing.symbol import symbol
 
 
 @dataclass(frozen=True, kw_only=True)

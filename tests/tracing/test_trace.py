@@ -16,7 +16,7 @@ from flashgen.expr.language.nodes import Call, names, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.meaning.definition import meaning
 from flashgen.spec import Spec
-from flashgen.trace import trace
+from flashgen.tracing import trace
 from tests.expr import grammar
 from tests.test_api import error, qkv
 

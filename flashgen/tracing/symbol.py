@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flashgen.errors import Position, SpecError, did_you_mean
-from flashgen.trace.names import FUNCTIONS, METHODS, UFUNCS
+from flashgen.tracing.names import FUNCTIONS, METHODS, UFUNCS
 
 _traced: list[set[CodeType]] = []  # the functions that are being traced, innermost last
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flashgen.errors import SpecError
 from flashgen.spec.words import free_name, value_name_fault
-from flashgen.trace.symbol import Array, Symbol
+from flashgen.tracing.symbol import Array, Symbol
 
 
 @dataclass

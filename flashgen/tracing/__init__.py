@@ -12,8 +12,8 @@ from flashgen.errors import SpecError
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.language.scope import words
 from flashgen.spec import Spec
-from flashgen.trace.capture import Captured
-from flashgen.trace.symbol import Symbol, tracing, tree
+from flashgen.tracing.capture import Captured
+from flashgen.tracing.symbol import Symbol, tracing, tree
 
 __all__ = ["Traced", "trace"]
 

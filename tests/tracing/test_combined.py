@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flashgen.errors import SpecError
-from flashgen.trace import trace
-from flashgen.trace.symbol import symbol
+from flashgen.tracing import trace
+from flashgen.tracing.symbol import symbol
 
 IDS = np.array([[0, 0, 1]], np.int32)
 
