@@ -48,10 +48,7 @@ def attention(
     float32, natural log. `values`: what the expressions name, numbers and arrays. mask and score may be functions, as `trace` takes them.
     Tensors of PyTorch that require gradients get them. Raises SpecError, CallError, PlanError, BackendError.
     """
-    if callable(mask) or callable(score):
-        mask, score, values = _traced(mask, score, values)
-    if not (isinstance(mask, str) and isinstance(score, str)):
-        raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
+    mask, score, values = as_texts(mask, score, values)
     if scale is not None and not isinstance(scale, str):
         scale = _as_param(scale, values, mask, score)
     sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
@@ -95,6 +92,15 @@ def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str,
     """The attention of a call. Raises CallError."""
     likes = tuple([liken(adopt(x, name), name) for name, x in zip("qkv", qkv, strict=True)])
     return _for(sketch, likes, _kinds(values, sketch) if values else ())
+
+
+def as_texts(mask: Any, score: Any, values: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
+    """Mask and score as texts, and the values of a call with what functions captured. Raises SpecError, CallError."""
+    if callable(mask) or callable(score):
+        mask, score, values = _traced(mask, score, values)
+    if not (isinstance(mask, str) and isinstance(score, str)):
+        raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
+    return mask, score, values
 
 
 def _traced(mask: Any, score: Any, values: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:

@@ -1,0 +1,63 @@
+"""What flashgen costs in JAX: a call under jit beside a direct call on arrays of CuPy.
+
+    python benchmarks/jit.py    # needs a GPU, CuPy and JAX with CUDA
+
+bfloat16, causal, 8 heads of dim 128, one sequence of each length. Milliseconds a call of 50 in a row, waited for at the end; medians of
+seven in turns. `off`: the largest difference of results from those of the direct call.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import jax
+import jax.numpy as jnp
+
+import flashgen
+from flashgen.jax import attention
+
+LENGTHS, CALLS, TURNS = (512, 2048, 8192, 16384), 50, 7
+
+
+def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        found = run()
+    wait(found)
+    return (time.perf_counter() - start) / CALLS * 1e3
+
+
+def compare(length: int) -> None:
+    shape = (1, length, 8, 128)
+    q, k, v = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3))
+    jitted = jax.jit(attention)
+    learning = jax.jit(jax.grad(lambda *x: attention(*x).astype(jnp.float32).sum(), (0, 1, 2)))
+    attn = flashgen.compile({"dtype": "bfloat16", "head_dim": 128, "mask": "causal"})
+    direct = [cupy.from_dlpack(jax.lax.bitcast_convert_type(x, jnp.uint16)).view(attn.spec.element.numpy) for x in (q, k, v)]
+    runs: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        "direct": (lambda: attn(*direct), lambda _: cupy.cuda.get_current_stream().synchronize()),
+        "jit": (lambda: jitted(q, k, v), jax.block_until_ready),
+        "gradients": (lambda: learning(q, k, v), jax.block_until_ready),
+    }
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(TURNS + 1):
+        for name, (run, wait) in runs.items():
+            took = milliseconds(run, wait)
+            if turn:
+                times[name].append(took)
+    ours = cupy.asnumpy(attn(*direct)).astype("float32")
+    off = abs(jitted(q, k, v).astype(jnp.float32) - ours).max()
+    row = "  ".join(f"{name} {statistics.median(found):7.3f}" for name, found in times.items())
+    print(f"{length:6}  {row}  off {float(off):.1e}", flush=True)
+
+
+def main() -> None:
+    print(jax.devices()[0].device_kind, "jax", jax.__version__)
+    for length in LENGTHS:
+        compare(length)
+
+
+if __name__ == "__main__":
+    main()

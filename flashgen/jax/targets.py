@@ -1,0 +1,113 @@
+"""The functions that XLA calls: an attention and its backward, on the CPU and in the caller's stream on a GPU."""
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from flashgen.dtypes import by_name
+from flashgen.jax import frame as xla
+from flashgen.jax.frame import Operand
+from flashgen.jax.text import text_of
+from flashgen.runtime import arrays
+
+FORWARD, BACKWARD = "flashgen_attention_1", "flashgen_attention_backward_1"  # XLA keeps a name for ever: another meaning is another name
+_MEMORY: Any = ctypes.pythonapi.PyMemoryView_FromMemory
+_MEMORY.restype, _MEMORY.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_READ, _WRITE = 0x100, 0x200
+_KEPT: list[Any] = []  # XLA forgets no handler
+
+
+def forward(given: list[Any], made: list[Any], told: str) -> None:
+    """Computes an attention of arrays into others."""
+    text = text_of(told)
+    for named, out in _each(dict(zip(text.arrays, given, strict=True)), made, text.rank, text.foldable):
+        q, k, v = (named.pop(name) for name in "qkv")
+        values = {**named, **text.numbers}
+        text.attention((q, k, v), values)(q, k, v, out=tuple(out), **values)
+
+
+def backward(given: list[Any], made: list[Any], told: str) -> None:
+    """Computes the gradients of an attention into arrays."""
+    text = text_of(told)
+    for named, out in _each(dict(zip(text.arrays, given, strict=True)), made, text.rank, fold=False):
+        roles = {name: named.pop(name, None) for name in ("do", "q", "k", "v", "o", "lse", "dlse")}
+        values = {**named, **text.numbers}
+        found = text.attention((roles["q"], roles["k"], roles["v"]), values).backward(**roles, **values)
+        for x, gradient in zip(out, found, strict=True):
+            x[...] = gradient
+
+
+def _each(named: dict[str, Any], made: list[Any], rank: int, fold: bool) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """The calls that arrays stand for: where q has more axes than a call's, those of vmap, as many in front of each array."""
+    more = named["q"].ndim - rank
+    if not more:
+        yield named, made
+    elif fold:
+        yield {name: _merged(x, more + 1) for name, x in named.items()}, [_merged(x, more + 1) for x in made]
+    else:
+        flat = {name: _merged(x, more) for name, x in named.items()}, [_merged(x, more) for x in made]
+        for i in range(math.prod(named["q"].shape[:more])):
+            yield {name: x[i] for name, x in flat[0].items()}, [x[i] for x in flat[1]]
+
+
+def _merged(x: Any, axes: int) -> Any:
+    """An array whose first axes are one."""
+    return x.reshape(math.prod(x.shape[:axes]), *x.shape[axes:])
+
+
+def _on_host(operand: Operand, flags: int) -> Any:
+    """Host memory as an array, until the handler returns."""
+    data, shape, dtype = operand
+    element = by_name(dtype).numpy
+    size = math.prod(shape) * element.itemsize
+    return np.ndarray(shape, element, _MEMORY(data, size, flags)) if size else np.empty(shape, element)
+
+
+def _run_on_host(frame: Any, run: Callable[..., None]) -> None:
+    run([_on_host(x, _READ) for x in xla.operands(frame.args)], [_on_host(x, _WRITE) for x in xla.operands(frame.rets)], xla.text(frame))
+
+
+def _on_gpu(operand: Operand, device: int) -> Any:
+    """GPU memory as an array, until the handler returns."""
+    cupy = arrays.cupy()
+    data, shape, dtype = operand
+    element = by_name(dtype).numpy
+    size = math.prod(shape) * element.itemsize
+    memory = cupy.cuda.UnownedMemory(data or 0, size, None, device)
+    return cupy.ndarray(shape, element, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
+    given, made = xla.operands(frame.args), xla.operands(frame.rets)
+    cupy = arrays.cupy()
+    address = next((x.data for x in (*given, *made) if x.data), None)
+    if address is None:
+        return  # nothing has elements
+    device = cupy.cuda.runtime.pointerGetAttributes(address).device
+    with cupy.cuda.Device(device), cupy.cuda.ExternalStream(xla.stream(frame), device):
+        run([_on_gpu(x, device) for x in given], [_on_gpu(x, device) for x in made], xla.text(frame))
+
+
+def _register(name: str, run: Callable[..., None], platform: str, execute: Callable[..., None]) -> None:
+    def handler(pointer: Any) -> int | None:
+        frame = pointer.contents
+        try:
+            if not xla.asks_what_it_is(frame):
+                assert frame.stage == xla.EXECUTE
+                execute(frame, run)
+        except BaseException as fault:
+            return xla.error(frame, fault)
+        return None
+
+    callback = xla.HANDLER(handler)
+    _KEPT.append(callback)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(ctypes.cast(callback, ctypes.c_void_p).value), platform=platform)
+
+
+for _name, _function in ((FORWARD, forward), (BACKWARD, backward)):
+    _register(_name, _function, "cpu", _run_on_host)
+    _register(_name, _function, "CUDA", _run_on_gpu)
