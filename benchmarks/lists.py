@@ -1,0 +1,108 @@
+"""Lists of blocks beside dense attention of the same run and FlexAttention: share of the key tiles, and of the time. bfloat16.
+
+    python benchmarks/lists.py                            # a table to the terminal
+    python benchmarks/lists.py --quick                    # fewer repetitions
+
+`relative`: the time over that of dense attention, over the share of key blocks that are listed; 1 where a tile costs what it costs in
+dense attention. `making`: lists without any block, so what is left is making them. Decode: one token over 16 of 512 blocks of 64 keys,
+beside a cache of these 16. Needs a GPU.
+"""
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import flashgen
+from flashgen.bench import DeviceClock
+from flashgen.bench.cases import rounded
+from flashgen.bench.peers import to_torch
+from flashgen.bench.timing import measure
+from flashgen.runtime import arrays
+from flashgen.spec import Spec
+
+HEADS, LENGTH, QUERIES = 16, 8192, 128
+DECODE = {"batch": 16, "heads": 32, "kv_heads": 32, "keys": 64, "blocks": 512, "listed": 16}
+Runs = dict[str, Callable[[], Any]]
+
+
+def spec(head_dim: int, blocks: dict[str, Any] | None = None, mask: str = "full") -> Spec:
+    return Spec(head_dim=head_dim, dtype="bfloat16", mask=mask, blocks=blocks)
+
+
+def draw(*shape: int) -> Any:
+    return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
+
+
+def drawn_lists(batch: int, queries: int, count: int, listed: int) -> Any:
+    """Random blocks, `listed` of `count`, for each block of queries."""
+    cp = arrays.cupy()
+    order = cp.argsort(cp.random.random((batch, HEADS, queries, count)), axis=-1)
+    return cp.sort(order[..., :listed], axis=-1).astype(cp.int32)
+
+
+def flex(q: Any, k: Any, v: Any, lists: Any, keys: int) -> Callable[[], Any]:
+    """FlexAttention on the same lists, its block mask made before."""
+    torch = importlib.import_module("torch")
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    called = torch.compile(module.flex_attention)
+    numbers = to_torch(lists)
+    counts = torch.full(numbers.shape[:3], numbers.shape[3], dtype=torch.int32, device="cuda")
+    every = torch.zeros((*numbers.shape[:3], k.shape[1] // keys), dtype=torch.int32, device="cuda")
+    every[..., : numbers.shape[3]] = numbers
+    none = torch.zeros_like(counts)
+    mask = module.BlockMask.from_kv_blocks(none, torch.zeros_like(every), counts, every, BLOCK_SIZE=(QUERIES, keys))
+    rows = [to_torch(x).transpose(1, 2) for x in (q, k, v)]
+    return lambda: called(*rows, block_mask=mask)
+
+
+def prefill(head_dim: int, keys: int, listed: int) -> tuple[str, Runs, float]:
+    """Lists of so many blocks of so many keys, beside all."""
+    cp, count = arrays.cupy(), LENGTH // keys
+    blocks = {"m": QUERIES, "n": keys, "lists": "idx"}
+    q, k, v = (draw(1, LENGTH, HEADS, head_dim) for _ in range(3))
+    idx, none = drawn_lists(1, LENGTH // QUERIES, count, listed), cp.full((1, 1, LENGTH // QUERIES, 1), -1, cp.int32)
+    dense, by_lists = flashgen.compile(spec(head_dim)), flashgen.compile(spec(head_dim, blocks))
+    runs: Runs = {
+        "dense": lambda: dense(q, k, v),
+        "listed": lambda: by_lists(q, k, v, idx=idx),
+        "making": lambda: by_lists(q, k, v, idx=none),
+    }
+    if importlib.util.find_spec("torch"):
+        runs["flex"] = flex(q, k, v, idx, keys)
+    return f"{LENGTH} keys, head dim {head_dim}, {listed} of {count} blocks of {keys}", runs, listed / count
+
+
+def decode(head_dim: int) -> tuple[str, Runs, float]:
+    """One token over some blocks of a cache, beside a cache of these alone."""
+    batch, heads, kv_heads, keys, count, listed = DECODE.values()
+    blocks = {"m": 16, "n": keys, "lists": "idx"}
+    q = draw(batch, 1, heads, head_dim)
+    (k, v), (few_k, few_v) = ([draw(batch, n * keys, kv_heads, head_dim) for _ in range(2)] for n in (count, listed))
+    cp = arrays.cupy()
+    order = cp.argsort(cp.random.random((batch, heads, 1, count)), axis=-1)
+    idx = order[..., :listed].astype(cp.int32)
+    dense, by_lists = flashgen.compile(spec(head_dim)), flashgen.compile(spec(head_dim, blocks))
+    runs: Runs = {"dense": lambda: dense(q, few_k, few_v), "listed": lambda: by_lists(q, k, v, idx=idx)}
+    return f"one token, head dim {head_dim}, {listed} of {count} blocks of {keys} beside a cache of {listed}", runs, 1.0
+
+
+def cases() -> Iterator[tuple[str, Runs, float]]:
+    for head_dim in (64, 128):
+        yield prefill(head_dim, 128, 16)
+        yield prefill(head_dim, 64, 32)
+        yield decode(head_dim)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    repetitions = 3 if parser.parse_args().quick else 11
+    for name, runs, share in cases():
+        found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
+        times = ", ".join(f"{part} {ms:.4f}" for part, ms in found.items())
+        print(f"{name}: {times} ms; relative {found['listed'] / found['dense'] / share:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
