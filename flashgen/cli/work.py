@@ -11,7 +11,7 @@ from flashgen.bench.lists import every_block
 from flashgen.cli.errors import CommandError
 from flashgen.errors import did_you_mean
 from flashgen.expr import KeyRanges, evaluate
-from flashgen.expr.tiles.lists import listed_tiles
+from flashgen.expr.tiles.lists import listed_tiles, looked_at
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Program
 from flashgen.plan.geometry import Sizes
@@ -106,14 +106,18 @@ def _look(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) 
 def _bands(
     program: Program, ranges: KeyRanges, lengths: tuple[int, int], values: Mapping[str, Any], rows: int
 ) -> Iterator[NDArray[np.int8]]:
-    """The classes of tiles, a band of rows at a time: those that the mask's ranges have, without those that lists leave out."""
+    """The classes of tiles, a band of rows at a time: those that the mask's ranges have, by lists where there are some."""
     bands, blocks = ranges.bands(*lengths, values, rows), program.spec.blocks
-    if not blocks:
+    tile, known = (ranges.block_m, ranges.block_n), {**values, "q_len": lengths[0], "kv_len": lengths[1]}
+    if not program.dealing.listed:
         yield from bands
+        return
+    if not blocks:
+        yield from (looked_at(program.expressions.mask, band, tile, known, i * rows) for i, band in enumerate(bands))
         return
     lists = values[blocks.lists]
     own = lists[tuple(values[name] if n > 1 else 0 for name, n in zip("bh", lists.shape, strict=False))]
-    listed = listed_tiles(blocks, own, (ranges.block_m, ranges.block_n), lengths)
+    listed = listed_tiles(blocks, own, tile, lengths)
     for i, band in enumerate(bands):
         yield np.where(listed[i * rows : i * rows + len(band)], band, np.int8(EMPTY))
 

@@ -17,7 +17,8 @@ from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
 from flashgen.expr.meaning.sequences import Sequence as OfBatch
 from flashgen.expr.meaning.sequences import heads_first, sequences
-from flashgen.expr.tiles.lists import listed_tiles, runs_of_listed
+from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
+from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.params import softmax_scale
@@ -143,16 +144,17 @@ class _Run:
             yield np.array(members), runs
 
     def _runs(self, *head: int) -> Runs:
-        """The key tiles that a head sees: those in the ranges of the mask, and of these the listed ones, where the spec has lists."""
-        ranges, known, blocks = self.program.attention.ranges, dict(zip(Heads._fields, head, strict=True)), self.program.spec.blocks
-        begin, end = replace(ranges, block_m=self.block_m).evaluate(self.q_len, self.kv_len, self.values | known)
-        masked = [loop.masked for loop in ranges.loops]
+        """The key tiles that a head takes: those in the ranges of the mask, and of these the listed ones, where there are lists."""
+        attention, blocks = self.program.attention, self.program.spec.blocks
+        ranges, known = replace(attention.ranges, block_m=self.block_m), self.values | dict(zip(Heads._fields, head, strict=True))
+        if not attention.dealing.listed:
+            return Runs(*ranges.evaluate(self.q_len, self.kv_len, known), [loop.masked for loop in ranges.loops])
+        tile, classes = (self.block_m, ranges.block_n), ranges.classes(self.q_len, self.kv_len, known)
         if not blocks:
-            return Runs(begin, end, masked)
+            return Runs(*runs_of(looked_at(self.program.expressions.mask, classes, tile, known)))
         lists = self.values[blocks.lists]
         own = lists[tuple(i if n > 1 else 0 for i, n in zip((known["b"], known["h"]), lists.shape, strict=False))]
-        listed = listed_tiles(blocks, own, (self.block_m, ranges.block_n), (self.q_len, self.kv_len))
-        return Runs(*runs_of_listed(begin, end, masked, listed))
+        return Runs(*runs_of(np.where(listed_tiles(blocks, own, tile, (self.q_len, self.kv_len)), classes, np.int8(EMPTY))))
 
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len

@@ -110,6 +110,10 @@ class SharePlan:
     grouped: bool  # see DealingPlan
 
 
+# What says which key tiles are in lists: blocks that a call lists; each pair of the tiles where ranges do not tell; there are none.
+Listed = Literal["call", "mask", ""]
+
+
 @dataclass(frozen=True)
 class DealingPlan:
     """The way in which query tiles, and the key tiles of each, come to blocks and warpgroups."""
@@ -120,7 +124,7 @@ class DealingPlan:
     narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
     shares: SharePlan | None = None  # a block takes a share of the key tiles of a query tile, and `combine` brings shares together
     grouped: bool = False  # rows of a query tile are those of all heads of a group, one token after the other: row = token * group + head
-    listed: bool = False  # the key tiles of a query tile are those of a list, which a kernel before the attention makes
+    listed: Listed = ""  # the key tiles of a query tile are those of a list, which a kernel before the attention makes
 
     @property
     def keys(self) -> str:

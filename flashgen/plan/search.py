@@ -13,8 +13,10 @@ from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels.head_maximum import head_maximum
-from flashgen.plan.kernels.key_lists import key_lists
+from flashgen.plan.kernels.key_lists import key_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
+from flashgen.plan.lists import listed
+from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.shares import Demand, groupable, pinned
 from flashgen.plan.strategies import STRATEGIES
@@ -24,6 +26,7 @@ from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.theory.schedule import SoftmaxPlan, resolve
 
 LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+LISTED = 128  # queries and keys of a tile at most, where tiles are listed because pairs of them are seen
 DOCUMENT = 1024  # queries and keys of one of several packed into a sequence
 
 
@@ -61,7 +64,8 @@ def plan(
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry, spec.params)
-    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *_range_reasons(spec, ranges))
+    of_tiles = (*lists_reasons(spec, best.dealing.listed, length), *_range_reasons(ranges))
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles)
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
@@ -85,6 +89,10 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
         for name, size, of in (("m", draft.tile.block_m, blocks.m), ("n", draft.tile.block_n, blocks.n)):
             if of % size:
                 return f"block {name} is {size}: it divides that of lists, {of}"
+    if problem.seen.listed == "mask":
+        for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
+            if given is None and size > LISTED:
+                return f"block {name} is {size}: where tiles are listed because pairs of them are seen, larger ones than {LISTED} hold more"
     return strategy.objection(problem, draft)
 
 
@@ -96,6 +104,8 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         early = parts.kernels[0].grid.early
         if best.dealing.listed:
             parts = parts.preceded(key_lists(ranges.block_m, ranges.block_n, early=early, pieces=best.pieces))
+        if best.dealing.listed == "mask":
+            parts = parts.preceded(seen_tiles(ranges.block_m, ranges.block_n, problem.expressions.mask, early=early))
         if not problem.softmax.materialize:
             parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces))
     return Program(
@@ -132,6 +142,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     strategy = serving(STRATEGIES, request)
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
+    chosen = listed(request, strategy, ranges, length)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if demand.rows and groupable(spec) else "rows_of_head"
     found = holes(expressions, spec, request.arch.tanh, strategy.separate, beyond=strategy.beyond, rows=rows)
@@ -140,7 +151,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
         expressions=expressions,
         holes=found,
         softmax=_softmax(spec, strategy, found),
-        seen=seen(spec, expressions, ranges, length),
+        seen=replace(seen(spec, expressions, ranges, length), listed=chosen),
     )
     return strategy, problem
 
@@ -215,12 +226,7 @@ def _reasons(problem: Problem, strategy: Strategy, cost: dict[str, float], why: 
     yield "rescale", _rescale_reason(problem.softmax)
 
 
-def _range_reasons(spec: Spec, ranges: KeyRanges) -> Iterator[tuple[str, str]]:
-    if spec.blocks:
-        yield (
-            "lists",
-            f"{spec.blocks.text}: a small kernel before the attention makes of each list a bit a key tile, of those in the ranges",
-        )
+def _range_reasons(ranges: KeyRanges) -> Iterator[tuple[str, str]]:
     for pairing in ranges.pairings:
         yield "ranges", f"{pairing.text}: known by extents over tiles, which two small kernels find before the attention"
     for reason in ranges.reasons:

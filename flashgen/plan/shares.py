@@ -125,7 +125,7 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
 
 def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPlan:
     """How query tiles are dealt, with shares of their keys where the call asks for that, by lists where the spec has some."""
-    shares, dealing = planned(problem, tile), replace(dealing, listed=problem.spec.blocks is not None)
+    shares, dealing = planned(problem, tile), replace(dealing, listed=problem.seen.listed)
     if not shares:
         return dealing
     first = dealing.longest_first and not problem.grouped

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, row_ranges
-from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, Listed, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
 from flashgen.plan.shares import WHOLE, Demand
 from flashgen.spec import Spec
@@ -66,6 +66,7 @@ class Seen:
     end: NDArray[np.int64]
     uniform: bool  # every query tile has the same number of key tiles
     paired: bool  # kernels before the attention find the keys of each query tile
+    listed: Listed = ""  # kernels before the attention list the key tiles of each query tile
 
     _known: dict[tuple[int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)  # many drafts ask the same
 
@@ -216,6 +217,7 @@ class Strategy(Drafting):
     lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
     beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more
+    walks_lists: ClassVar[bool] = False  # its skeleton walks lists of key tiles
     separate: ClassVar[bool] = False  # what a score adds to rows and to columns is separated: the skeleton has places for both
 
     @abstractmethod

@@ -90,7 +90,8 @@ def _runs(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"
-    listed = f"; of these, {program.spec.blocks.text}" if program.spec.blocks else ""
+    of_mask = "; of these, those that some row sees, by a look at each pair" if program.dealing.listed else ""
+    listed = f"; of these, {program.spec.blocks.text}" if program.spec.blocks else of_mask
     return f"{_ranges_of(program.attention.ranges)}{listed}, {order}"
 
 

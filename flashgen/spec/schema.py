@@ -197,6 +197,8 @@ class SpecKeys(Closed):
                 raise refusal(f"{blocks.lists!r} is among the {kind} too", "the array of lists has a name of its own", within=("lists",))
         if axis_order(info.data.get("layout", DEFAULT)).packed:
             raise refusal("packed sequences have no lists of blocks yet", "leave blocks out, or layout: bshd")
+        if isinstance(info.data.get("cache"), Pages):
+            raise refusal("keys in pages have no lists of blocks yet", "leave blocks out, or cache: contiguous")
         if info.data.get("backward"):
             raise refusal("gradients do not walk lists yet", "leave backward out, or say the blocks in the mask: bit(words[b, q_idx], i)")
         return blocks

@@ -118,6 +118,7 @@ def test_wrong_shapes_are_refused(kind):
     [
         ({"backward": True}, "gradients do not walk lists yet"),
         ({"layout": "thd"}, "packed sequences have no lists of blocks yet"),
+        ({"cache": {"page": 16}}, "keys in pages have no lists of blocks yet"),
         ({"params": {"idx": 1.0}, "score": "s * idx"}, "'idx' is among the params too"),
     ],
 )
@@ -138,3 +139,13 @@ def test_specs_that_cannot_be(said, message):
 def test_plans_that_cannot_be(said, message):
     with pytest.raises(PlanError, match=message):
         plan(Spec(**{"head_dim": 64, "dtype": "float16", "blocks": INDICES, **said}), "sm_90a")
+
+
+def test_the_run_that_is_whole_may_lie_between_others():
+    """Keys before a window are in a run where the mask is tested, the first of three."""
+    spec = Spec(head_dim=16, dtype="float16", mask="window(100, 0)", block={"m": 64, "n": 16}, blocks={"m": 64, "n": 16, "lists": "idx"})
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 300, 1, 16)).astype(np.float16) for _ in range(3))
+    chosen, idx = plan(spec, "sm_80"), np.arange(19, dtype=np.int32).reshape(1, 1, 1, 19).repeat(5, 2)
+    assert [loop.masked for loop in chosen.attention.ranges.loops] == [True, False, True]
+    check(spec, emulate(chosen, render(chosen), q, k, v, {"idx": idx}), q, k, v, idx=idx)

@@ -1,15 +1,21 @@
-"""Lists of blocks as tiles: which key tiles the block of a query tile lists, and the runs of tiles that are left of a mask's."""
+"""Lists of key tiles: those of the blocks that a call lists, and those that are left where each pair of a mask's tiles is looked at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.expr.language.nodes import Node
+from flashgen.expr.meaning.evaluate import evaluate
+from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
+
 if TYPE_CHECKING:
     from flashgen.spec.tensors import Blocks
 
 Array = NDArray[Any]
+_PAIRS_AT_ONCE = 1 << 22  # to bound memory
 
 
 def listed_tiles(blocks: "Blocks", x: Array, tile: tuple[int, int], lengths: tuple[int, int]) -> NDArray[np.bool_]:
@@ -28,24 +34,45 @@ def listed_tiles(blocks: "Blocks", x: Array, tile: tuple[int, int], lengths: tup
     return found[rows][:, keys]
 
 
-def runs_of_listed(begin: Array, end: Array, masked: Sequence[bool], listed: NDArray[np.bool_]) -> tuple[Array, Array, tuple[bool, ...]]:
-    """Begin and end of runs that have of these the listed tiles alone, and whether the mask is tested in each. begin, end: [runs, query
-    tiles], ascending.
+def looked_at(mask: Node, classes: NDArray[np.int8], tile: tuple[int, int], values: Mapping[str, Any], top: int = 0) -> NDArray[np.int8]:
+    """The classes of tiles, where those that are partial by the ranges of a mask are told by each of their pairs.
 
-    >>> runs_of_listed(np.array([[0]]), np.array([[4]]), [True], np.array([[True, False, True, True]]))
+    `classes`: of query tiles from the `top`-th on; `tile`: their queries and keys; `values`: what the mask reads, q_len and kv_len.
+    """
+    found, (m, n) = classes.copy(), tile
+    rows, columns = np.nonzero(classes == PARTIAL)
+    together = max(1, _PAIRS_AT_ONCE // (m * n))
+    for first in range(0, len(rows), together):
+        at = rows[first : first + together], columns[first : first + together]
+        q_idx, kv_idx = (at[0][:, None] + top) * m + np.arange(m), at[1][:, None] * n + np.arange(n)
+        exist = (q_idx < values["q_len"])[:, :, None], (kv_idx < values["kv_len"])[:, None, :]
+        seen = evaluate(mask, {**values, "q_idx": q_idx[:, :, None], "kv_idx": kv_idx[:, None, :]}) & exist[1]
+        some, every = (seen & exist[0]).any((1, 2)), (seen | ~exist[0]).all((1, 2))
+        found[at] = np.where(every, FULL, np.where(some, PARTIAL, EMPTY))
+    return found
+
+
+def runs_of(classes: NDArray[np.int8]) -> tuple[Array, Array, tuple[bool, ...]]:
+    """Runs of key tiles: begin and end of each, [runs, query tiles], ascending, and whether the mask is tested in it. classes: [query
+    tiles, key tiles].
+
+    >>> runs_of(np.int8([[PARTIAL, EMPTY, FULL, FULL]]))
     (array([[0],
            [2]]), array([[1],
-           [4]]), (True, True))
+           [4]]), (True, False))
     """
-    tiles = np.arange(listed.shape[1])
-    firsts, lasts, tested = [], [], []
-    for first, last, mask in zip(begin, end, masked, strict=True):
-        taken = listed & (first[:, None] <= tiles) & (tiles < last[:, None])
-        edges = [np.flatnonzero(np.diff(row, prepend=False, append=False)) for row in taken]
-        for i in range(max((len(each) // 2 for each in edges), default=0)):
-            places = [each[2 * i : 2 * i + 2] if len(each) > 2 * i else (0, 0) for each in edges]
-            firsts.append([place[0] for place in places])
-            lasts.append([place[1] for place in places])
-            tested.append(mask)
-    shape = (len(tested), begin.shape[1])
-    return np.array(firsts, np.int64).reshape(shape), np.array(lasts, np.int64).reshape(shape), tuple(tested)
+    bounds: list[tuple[list[int], list[int]]] = []  # of masked ones and others in turns
+    for line, kinds in enumerate(classes):
+        edges = np.flatnonzero(np.diff(kinds, prepend=-1, append=-1))
+        place = 0
+        for begin, end in pairwise(edges.tolist()):
+            if (kind := kinds[begin]) == EMPTY:
+                continue
+            place += (place % 2 == 0) != (kind == PARTIAL)
+            while len(bounds) <= place:
+                bounds.append(([0] * len(classes), [0] * len(classes)))
+            bounds[place][0][line], bounds[place][1][line] = begin, end
+            place += 1
+    shape = (len(bounds), len(classes))
+    begins, ends = (np.array([each[i] for each in bounds], np.int64).reshape(shape) for i in (0, 1))
+    return begins, ends, tuple(i % 2 == 0 for i in range(len(bounds)))

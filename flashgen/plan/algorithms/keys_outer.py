@@ -19,6 +19,7 @@ class KeysOuter(MmaSync):
 
     skeleton = "keys_outer_sm80"
     lazy_from = NEVER
+    walks_lists = False
 
     def serves(self, request: Request) -> str | None:
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="keys_outer")

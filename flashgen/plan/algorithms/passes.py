@@ -15,6 +15,7 @@ class Passes(MmaSync):
 
     skeleton = "passes_sm80"
     lazy_from = NEVER
+    walks_lists = False
 
     def serves(self, request: Request) -> str | None:
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="passes")

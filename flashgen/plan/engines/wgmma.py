@@ -44,6 +44,7 @@ class Wgmma(Strategy):
     costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
     separate = True
+    walks_lists = True
     beyond = True
 
     def serves(self, request: Request) -> str | None:

@@ -1,0 +1,65 @@
+"""Whether the key tiles of query tiles are listed before the attention: as a call says, or where looking at each pair of a mask pays."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from flashgen.expr import KeyRanges, analyse, lower
+from flashgen.expr.language.nodes import Call, Load, Node, names, walk
+from flashgen.expr.tiles.lists import looked_at
+from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.plan.costs.model import of_arch
+from flashgen.plan.kernel import Listed
+from flashgen.plan.strategy import Request, Strategy
+from flashgen.spec import Spec
+
+COSTS = "lists"  # the table of its numbers in flashgen.plan.costs
+SAMPLE = 128, 64  # queries and keys of a tile, where a mask is looked at while planning
+BANDS = 6  # of query tiles that are looked at
+
+
+def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int) -> Listed:
+    """What says which key tiles are listed, for calls of this class of lengths; `ranges`: of the mask."""
+    spec, known = request.spec, of_arch(request.arch, COSTS)
+    if spec.blocks:
+        return "call"
+    mask = lower(spec).mask
+    others = spec.geometry.own or request.demand.rows or names(mask) & {"h", "hk"}
+    if not strategy.walks_lists or others or length < known["length"] or not loses(mask, ranges):
+        return ""
+    return "mask" if left_out(spec, length) >= known["gain"] else ""
+
+
+def loses(mask: Node, ranges: KeyRanges) -> bool:
+    """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too."""
+    return bool(ranges.reasons) or (bool(ranges.pairings) and any(isinstance(node, Call) and node.op == "|" for node in walk(mask)))
+
+
+@lru_cache(256)
+def left_out(spec: Spec, length: int) -> float:
+    """The share of the tiles in a mask's ranges that no row sees, of some query tiles. What tensors hold is not known: then it is 1."""
+    mask, (m, n) = lower(spec).mask, SAMPLE
+    if any(isinstance(node, Load) for node in walk(mask)):
+        return 1.0
+    values = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}, "q_len": length, "kv_len": length}
+    classes = analyse(mask, m, n, geometry=spec.geometry, params=spec.params).classes(length, length, values)
+    taken = left = 0
+    for top in np.linspace(0, len(classes) - 1, BANDS).round().astype(int).tolist():
+        band = classes[top : top + 1]
+        taken += int(np.count_nonzero(band))
+        left += int(np.count_nonzero((looked_at(mask, band, SAMPLE, values, top) == EMPTY) & (band != EMPTY)))
+    return left / max(1, taken)
+
+
+def reasons(spec: Spec, chosen: Listed, length: int) -> Iterator[tuple[str, str]]:
+    """Why key tiles are listed."""
+    if spec.blocks:
+        yield "lists", f"{spec.blocks.text}: a small kernel before the attention makes of each a bit a key tile, of those in the ranges"
+    elif chosen:
+        share = left_out(spec, length)
+        many = "how many nobody sees is in tensors" if share == 1 else f"nobody sees {share:.0%} of them at length {length}"
+        yield (
+            "lists",
+            f"ranges do not tell which tiles are seen: a kernel before the attention looks at each pair; {many}",
+        )
