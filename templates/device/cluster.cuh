@@ -6,15 +6,8 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-__device__ __forceinline__ void mbarrier_arrive_there(u32 bar) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(bar) : "memory");
-}
-
-// For what another block does before it arrives, or sends.
-__device__ __forceinline__ void mbarrier_wait_cluster(u32 bar, int parity) {
-  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE: }"
-    :: "r"(bar), "r"(parity) : "memory");
-}
+// In another block. It tells what products have read, not what was written: at the scope of the cluster it would wait for all of memory.
+__device__ __forceinline__ void mbarrier_arrive_there(u32 bar) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(bar) : "memory"); }
 
 // Both complete on an mbarrier of the block that they go to.
 __device__ __forceinline__ void send_x4(u32 to, u32 x, u32 y, u32 z, u32 w, u32 bar) {

@@ -9,7 +9,7 @@ from flashgen.emulate import emulate_backward
 from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.emulate.test_backward import check
+from tests.emulate.test_backward import check, tensor
 from tests.plan.agreement import arrays
 from tests.plan.gradients import completed, judge
 
@@ -57,13 +57,24 @@ def test_what_hidden_keys_hold_reaches_nothing():
 @pytest.mark.parametrize(
     "spec",
     [
-        Spec(head_dim=256, dtype="float16", mask="causal", score="cap * tanh(s / cap)", params={"cap": 5.0}, backward=True),
+        Spec(
+            head_dim=256,
+            dtype="float16",
+            mask="causal",
+            score="cap * tanh(s / cap)",
+            params={"cap": 5.0},
+            softmax={"sink": "sinks[h]"},
+            tensors={"sinks": {"shape": ["hq"], "dtype": "float32", "grad": True}},
+            backward=True,
+        ),
         Spec(head_dim=136, dtype="bfloat16", mask="causal", score="sigmoid(s - 2.0)", softmax="none", backward=True),
     ],
     ids=["softcap", "sigmoid"],
 )
-def test_slopes(spec):
-    check(spec, (1, 2, 1, 150, 140), arch="sm_90a")
+def test_slopes_and_a_sink(spec):
+    """What the other block gets is the weight times the slope; delta has the gradient of a sink."""
+    assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
+    check(spec, (1, 2, 1, 150, 140), arch="sm_90a", **{t.name: tensor(2) for t in spec.tensors})
 
 
 @pytest.mark.parametrize("head_dim", [136, 192, 256, {"qk": 192, "v": 128}, {"qk": 64, "v": 256}])

@@ -107,7 +107,7 @@ template <Role ROLE> struct Part {       // what a block has of the work
 namespace ptx {                          // one instruction a function
 
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
-// cluster.cuh: address_in, cluster_arrive, cluster_wait, mbarrier_arrive_there, mbarrier_wait_cluster, send_x4, send_bulk
+// cluster.cuh: address_in, cluster_arrive, cluster_wait, mbarrier_arrive_there, send_x4, send_bulk
 // global.cuh: store_floats, add_floats
 // grid.cuh: previous_kernel_wait, next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
@@ -474,9 +474,9 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   }
   __device__ __forceinline__ void leave(int place) const { if (lane == 0) ptx::mbarrier_arrive(shared + RING_EMPTY + BARRIER_BYTES * place); }
   // Of the step that comes: ds of two before is there; the other block needs no more of what lies in its place of this buffer.
-  __device__ __forceinline__ void await_ds() const { ptx::mbarrier_wait_cluster(shared + DS_FULL + BARRIER_BYTES * (step & 1), step / 2 & 1 ^ 1); }
+  __device__ __forceinline__ void await_ds() const { ptx::mbarrier_wait(shared + DS_FULL + BARRIER_BYTES * (step & 1), step / 2 & 1 ^ 1); }
   __device__ __forceinline__ void await_other(int buffer) const {
-    ptx::mbarrier_wait_cluster(shared + DS_EMPTY + BARRIER_BYTES * buffer, (step + 1) / 2 & 1 ^ 1);
+    ptx::mbarrier_wait(shared + DS_EMPTY + BARRIER_BYTES * buffer, (step + 1) / 2 & 1 ^ 1);
   }
   // lse or delta of a thread's queries; its weights on their way.
   __device__ __forceinline__ u32 rows_at() const { return shared + ROWS + step % STEPS * ROWS_BYTES + lane % 4 * 16; }
@@ -524,7 +524,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     const int buffer = step & 1;
     const u32 here = shared + WEIGHTS_FULL + BARRIER_BYTES * (WARPGROUPS * buffer + warpgroup), half = DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES;
     if (leader) ptx::mbarrier_expect(here, WEIGHT_BYTES);
-    ptx::mbarrier_wait_cluster(here, step / 2 & 1);
+    ptx::mbarrier_wait(here, step / 2 & 1);
     u32 weights[BLOCK_M / 4];
     #pragma unroll
     for (int k = 0; k < BLOCK_M / 16; ++k) {

@@ -44,9 +44,6 @@ void mbarrier_inval_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_shared_cta_b64(std::uint32_t barrier);
 void mbarrier_arrive_expect_tx_shared_cta_b64(std::uint32_t barrier, int bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(bool& done, std::uint32_t barrier, int parity);
-INLINED void mbarrier_try_wait_parity_acquire_cluster_shared_cta_b64(bool& done, std::uint32_t barrier, int parity) {
-  mbarrier_try_wait_parity_shared_cta_b64(done, barrier, parity);
-}
 void fence_mbarrier_init_release_cluster();
 void griddepcontrol_wait();
 inline void griddepcontrol_launch_dependents() {}      // kernels run one after another here
@@ -101,6 +98,7 @@ void barrier_cluster_arrive_release_aligned();
 void barrier_cluster_arrive_relaxed_aligned();
 void barrier_cluster_wait_acquire_aligned();
 void mbarrier_arrive_release_cluster_shared_cluster_b64(std::uint32_t barrier);
+INLINED void mbarrier_arrive_shared_cluster_b64(std::uint32_t barrier) { mbarrier_arrive_release_cluster_shared_cluster_b64(barrier); }
 void mbarrier_arrive_expect_tx_release_cluster_shared_cluster_b64(std::uint32_t barrier, int bytes);
 void store_cluster(std::uint32_t address, const void* value, std::uint32_t bytes);
 void load_cluster(std::uint32_t address, void* value, std::uint32_t bytes);

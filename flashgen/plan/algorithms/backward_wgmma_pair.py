@@ -6,6 +6,8 @@ One has s, p and dv, the other dp, ds and dk, and each half of the columns of dq
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flashgen.expr.language.nodes import Name
+from flashgen.expr.meaning.gradient import derivatives
 from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, others
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
@@ -15,6 +17,7 @@ from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
+from flashgen.spec import Spec
 
 BLOCKS = 2  # of a cluster
 QUERIES = range(32, 97, 16)  # of tiles
@@ -36,8 +39,8 @@ class BackwardWgmmaPair(BackwardStrategy):
             return f"head dims are {dims.qk} and {dims.v}: one block holds the gradients of {MOST} columns"
         if request.spec.deterministic:
             return "it sums dq in any order"
-        if request.spec.with_grad:
-            return f"the gradient of {request.spec.with_grad[0].name} needs scores in the block that has ds, and those are in the other one"
+        if asked := _of_scores(request.spec):
+            return f"the gradient of {asked[0]} needs scores in the block that has ds, and those are in the other one"
         return limits.unserved(request, engine="wgmma", operand="native") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
@@ -81,6 +84,15 @@ class BackwardWgmmaPair(BackwardStrategy):
         before = delta(tile)
         arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
         return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile, early=True))
+
+
+def _of_scores(spec: Spec) -> list[str]:
+    """The tensors and params that ask for a gradient by the score, not by the sink alone."""
+    if not spec.with_grad:
+        return []
+    found = derivatives(spec)
+    read = {by.name if isinstance(by, Name) else by.tensor for by in (*found.score, *found.scale)}
+    return [one.name for one in spec.with_grad if one.name in read]
 
 
 def _draft(problem: Problem, queries: int) -> Draft:
