@@ -480,7 +480,10 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   }
   // lse or delta of a thread's queries; its weights on their way.
   __device__ __forceinline__ u32 rows_at() const { return shared + ROWS + step % STEPS * ROWS_BYTES + lane % 4 * 16; }
-  __device__ __forceinline__ u32 weights_at(int buffer) const { return DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES + (threadIdx.x & 127) * 16; }
+  __device__ __forceinline__ u32 weights_at(int buffer) const {
+    const int thread = ptx::held(threadIdx.x) & 127;   // else the address is kept over the loop, in a register that there is not
+    return DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES + thread * 16;
+  }
 
   // s^T = k q^T, or dp^T = v do^T, goes to the tensor cores.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_M / 2]) const {
