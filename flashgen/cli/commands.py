@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from flashgen import arch as arches
@@ -78,10 +79,16 @@ def explain(
     param: Annotated[
         list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="a param, b, h, hk, or a tensor (all its elements)")
     ] = None,
+    tensor: Annotated[list[str] | None, typer.Option("--tensor", metavar="NAME=FILE.npy", help="a tensor, or lists of blocks")] = None,
+    tiles: Annotated[
+        Path | None, typer.Option(metavar="FILE.npy", help="save the tiles, [query tiles, key tiles]: 0 not loaded, 1 mask tested, 2 not")
+    ] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="save the picture of the mask")] = None,
 ) -> None:
     """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
-    explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [])
+    explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [], tensor or [])
+    if tiles:
+        np.save(tiles, explanation.tiles)
     if png:
         save(explanation.program, explanation.work, png)
     if as_json:

@@ -1,17 +1,20 @@
 """`flashgen explain`: the plan and why, as data and as a page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.text import Text
 
 from flashgen.arch import Arch, by_name
 from flashgen.cli.gradients import BackwardWork, measure_backward
 from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
+from flashgen.cli.tensors import read_tensors
 from flashgen.cli.terminal import console, drawn, plain, table
-from flashgen.cli.work import Work, measure, read_values
+from flashgen.cli.work import Work, classes, measure, read_values
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Region
@@ -32,6 +35,12 @@ class Explanation:
     work: Work
     counted: tuple[tuple[str, str, int], ...]  # what the kernels do: what, formula, number
     backward: tuple[Program, BackwardWork] | None = None  # of a spec that has one
+    values: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  # that the mask reads
+
+    @property
+    def tiles(self) -> NDArray[np.int8]:
+        """The class of each tile, [query tiles, key tiles]: 0 never loaded, 1 the mask is tested, 2 it is not."""
+        return classes(self.program, self.work.q_len, self.work.kv_len, self.values)
 
     def to_json(self) -> dict[str, Any]:
         """The plan, rejected candidates with reasons, and the work: lengths, tiles by class, FLOPs, bytes, roofline, counts."""
@@ -45,20 +54,20 @@ class Explanation:
         return {"plan": program, "rejected": program.pop("rejected"), **work}
 
 
-def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = ()) -> Explanation:
-    """Plans and measures; `given` holds NAME=VALUE. Raises SpecError, CommandError, PlanError."""
+def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = (), files: Sequence[str] = ()) -> Explanation:
+    """Plans and measures; `given` holds NAME=VALUE, `files` NAME=FILE.npy. Raises SpecError, CommandError, PlanError."""
     sizes = Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=spec.group or 1, kv_heads=1)
     asked_for = Demands(spec, by_name(arch)).of(sizes)
     # Few query rows are so whatever the number of heads; whether tiles fill a card is not known without it.
     chosen = plan(spec, arch, demand=asked_for) if asked_for.rows else planned(spec, by_name(arch), length_class(kv_len))
-    values = read_values(spec, given, q_len, kv_len)
+    values = read_values(spec, given, q_len, kv_len) | read_tensors(spec, files, q_len, kv_len)
     work, gradients = measure(chosen, q_len, kv_len, values), None
     if spec.backward:
         planned_backward = plan_backward(spec, arch)
         gradients = planned_backward, measure_backward(planned_backward, work, values)
     unknown = chosen.combine or chosen.dealing.listed  # formulas are of blocks that take all keys of a mask's ranges
     counted = () if unknown else tuple(_counted(chosen, sizes, values))
-    return Explanation(program=chosen, work=work, counted=counted, backward=gradients)
+    return Explanation(program=chosen, work=work, counted=counted, backward=gradients, values=values)
 
 
 def _counted(chosen: Program, sizes: Sizes, values: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:

@@ -94,13 +94,15 @@ def _look(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) 
     for i, band in enumerate(_bands(program, program.attention.ranges, (q_len, kv_len), values, rows)):
         grid.counts = [count + int(np.count_nonzero(band == kind)) for kind, count in enumerate(grid.counts)]
         if grid.counts[PARTIAL] * m * n > _MOST_ELEMENTS:
-            raise CommandError(
-                f"{q_len} queries and {kv_len} keys: the mask cuts so many tiles that it would be evaluated at more than {_MOST_ELEMENTS} "
-                "pairs of a query and a key to count those that see each other. Give a shorter --q-len or --kv-len"
-            )
+            raise _too_many(q_len, kv_len)
         grid.pairs += _pairs(program, band, i * rows, q_len, kv_len, values)
         grid.picture.append(coarser(band, down, across))
     return grid
+
+
+def classes(program: Program, q_len: int, kv_len: int, values: Mapping[str, Any]) -> NDArray[np.int8]:
+    """The classes of all tiles of a head, [query tiles, key tiles]."""
+    return np.concatenate(list(_bands(program, program.attention.ranges, (q_len, kv_len), values, _ROWS_AT_ONCE)))
 
 
 def _bands(
@@ -113,6 +115,8 @@ def _bands(
         yield from bands
         return
     if not blocks:
+        if lengths[0] * lengths[1] > _MOST_ELEMENTS:
+            raise _too_many(*lengths)
         yield from (looked_at(program.expressions.mask, band, tile, known, i * rows) for i, band in enumerate(bands))
         return
     lists = values[blocks.lists]
@@ -120,6 +124,13 @@ def _bands(
     listed = listed_tiles(blocks, own, tile, lengths)
     for i, band in enumerate(bands):
         yield np.where(listed[i * rows : i * rows + len(band)], band, np.int8(EMPTY))
+
+
+def _too_many(q_len: int, kv_len: int) -> CommandError:
+    return CommandError(
+        f"{q_len} queries and {kv_len} keys: the mask cuts so many tiles that it would be evaluated at more than {_MOST_ELEMENTS} "
+        "pairs of a query and a key to count those that see each other. Give a shorter --q-len or --kv-len"
+    )
 
 
 def coarser(classes: NDArray[np.int8], down: int, across: int) -> NDArray[np.int8]:
