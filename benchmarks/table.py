@@ -1,4 +1,4 @@
-"""Puts the results of `benchmarks/grid.py` into the README, between its two markers.
+"""Puts the results of `benchmarks/grid.py` into the README and docs/performance.md, between two markers.
 
 python benchmarks/table.py benchmarks/results/NVIDIA_H100_80GB_HBM3.json
 """
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
 OURS = "flashgen"
 
@@ -36,10 +37,11 @@ def _cell(speed: dict[str, float]) -> str:
 
 
 def update(results: dict[str, Any]) -> None:
-    """Writes the README anew."""
-    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    README.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}", encoding="utf-8")
+    """Writes the pages anew."""
+    for page in PAGES:
+        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+        _, after = rest.split(END)
+        page.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
