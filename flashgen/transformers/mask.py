@@ -1,7 +1,6 @@
 """Masks of models: what a model says as a function of positions, as an expression and the arrays that it reads."""
 
 import ast
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,9 +49,16 @@ def mask(
     if isinstance(q_offset, torch.Tensor):  # of a static cache: read on the device
         lengths = (q_offset + q_length).to(torch.int32).expand(batch_size).contiguous()
     last = lengths is not None or q_offset - kv_offset == kv_length - q_length  # queries are the last of the sequence
-    before = 0 if _relative(mask_function) else kv_offset
-    text, values = _traced(mask_function, "kv_len - q_len" if last else "ahead", before)
-    values |= {name: x for name, x in {"ahead": q_offset - kv_offset, "before": before}.items() if re.search(rf"\b{name}\b", text)}
+    ahead, before = "kv_len - q_len" if last else "ahead", kv_offset
+    if (pattern := _pattern(mask_function)) is None:
+        text, values = _traced(mask_function, ahead, before)
+    else:
+        before, values = 0, {}
+        if (pattern, ahead) not in _TEXTS:
+            _TEXTS[pattern, ahead], _ = _traced(mask_function, ahead, before)
+        text = _TEXTS[pattern, ahead]
+    numbers = {"before": before} if last else {"before": before, "ahead": q_offset - kv_offset}
+    values |= {name: x for name, x in numbers.items() if re.search(rf"\b{name}\b", text)}
     if attention_mask is not None and not (padding := _fitted(attention_mask, kv_length, kv_offset)).all():
         text, values = f"({text}) & padding[b, kv_idx]", values | {"padding": padding}
     return Mask(text=text, values=values, lengths=lengths, shape=(batch_size, 1, q_length, kv_length))
@@ -65,13 +71,17 @@ _RELATIVE = {
     known.sliding_window_overlay(1).__code__,
     known.sliding_window_bidirectional_overlay(1).__code__,
 }
+_TEXTS: dict[tuple[Any, str], str] = {}  # of patterns, which a model asks for in every step
 
 
-def _relative(function: Any) -> bool:
-    """True for a mask of transformers' own that reads nothing but how far a key is from a query: where both begin does not matter."""
-    if function.__code__ in _COMBINED:
-        return all(_relative(part) for part in inspect.getclosurevars(function).nonlocals["mask_functions"])
-    return function.__code__ in _RELATIVE
+def _pattern(function: Any) -> Any:
+    """What tells apart the masks of transformers' own that read nothing but how far a key is from a query, so that it does not matter where
+    both begin; None for another."""
+    code, inside = getattr(function, "__code__", None), [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if code in _COMBINED:
+        parts = tuple(_pattern(part) for part in inside[0])
+        return None if None in parts else (code, parts)
+    return (code, *inside) if code in _RELATIVE else None
 
 
 def _traced(function: Callable[..., Any], ahead: str, before: int) -> tuple[str, dict[str, Any]]:
