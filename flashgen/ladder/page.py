@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.ladder.climb import Climb
+from flashgen.ladder.gradients import memory
 from flashgen.ladder.loops import inner_loops
 from flashgen.ladder.overflow import overflow
 from flashgen.ladder.picture import png
@@ -37,6 +38,8 @@ def html(climb: Climb, picture: bytes) -> str:
         climb=climb,
         rungs=[_rung(rung, below, climb) for rung, below in zip(rungs, [None, *rungs], strict=False)],
         overflow=overflow(),
+        backward=_derivation(derive("backward")),
+        memory=memory(climb.shape, climb.lengths, rows[rungs[-1].name].arch if climb.on_gpu else "sm_90a"),
         words=[(mathml(symbol), meaning) for symbol, meaning in WORDS.items()],
         picture=base64.b64encode(picture).decode(),
     )

@@ -14,12 +14,14 @@ from flashgen.arch import by_name
 from flashgen.cli.commands import app
 from flashgen.ladder import RUNGS, Shape, climb
 from flashgen.ladder.climb import Absent
+from flashgen.ladder.gradients import memory
 from flashgen.ladder.loops import functions, inner_loops
 from flashgen.ladder.overflow import naive, overflow
 from flashgen.ladder.page import html
 from flashgen.ladder.picture import png
 from flashgen.plan import plan
 from flashgen.runtime import device
+from flashgen.theory.derive import derive
 
 pytestmark = pytest.mark.skipif(not device.missing(), reason="a GPU is here: tests/gpu climbs on it")
 SHAPE = Shape(256, 64, 2, 1, "float16")
@@ -114,6 +116,15 @@ def test_inner_loops_are_functions_of_the_text(rung):
         assert f" {name}(" in code
     assert code.count("{") == code.count("}")
     assert functions(code, ("no_such",)) == []
+
+
+def test_the_last_chapter_is_the_gradients(page, climbed):
+    chapter = page.partition("And back: the gradients")[2]
+    assert chapter.count("<math") >= 5 + len(derive("backward").steps)
+    rows = memory(climbed.shape, (1024, 2048), "sm_90a")
+    assert [row.standard for row in rows] == [2 * 2 * climbed.shape.batch * climbed.shape.heads * n * n for n in (1024, 2048)]
+    assert 1.9 <= rows[1].tiled / rows[0].tiled <= 2.1
+    assert memory(dataclasses.replace(climbed.shape, dtype="float32"), (1024,), "sm_90a") == []
 
 
 def test_the_command(tmp_path):

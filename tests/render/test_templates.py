@@ -34,7 +34,7 @@ GIVEN_OTHERWISE = {
         "share_cost",
         "section",
     },
-    "ladder.html.j2": {"climb", "rungs", "overflow", "words", "picture"},
+    "ladder.html.j2": {"climb", "rungs", "overflow", "words", "picture", "backward", "memory"},
 }
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
