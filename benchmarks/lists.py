@@ -68,7 +68,7 @@ def prefill(head_dim: int, keys: int, listed: int) -> tuple[str, Runs, float]:
         "listed": lambda: by_lists(q, k, v, idx=idx),
         "making": lambda: by_lists(q, k, v, idx=none),
     }
-    if importlib.util.find_spec("torch"):
+    if importlib.util.find_spec("torch") and keys >= QUERIES:  # FlexAttention compiles for no narrower blocks
         runs["flex"] = flex(q, k, v, idx, keys)
     return f"{LENGTH} keys, head dim {head_dim}, {listed} of {count} blocks of {keys}", runs, listed / count
 
