@@ -27,6 +27,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
+        """The dtype of NumPy, that of ml_dtypes for bfloat16."""
         if self.name == "bfloat16":
             import ml_dtypes
 

@@ -39,6 +39,7 @@ class Tuning:
 
     @property
     def choice(self) -> str:
+        """The name of the fastest candidate."""
         return next(iter(self.scores))
 
     @property

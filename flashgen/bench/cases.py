@@ -64,11 +64,13 @@ class Case:
 
     @property
     def name(self) -> str:
+        """The case as tables name it: variant or spec, head dim, dtype, length."""
         d = self.spec.head_dim
         return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {self.seqlen}"
 
     @property
     def sizes(self) -> Sizes:
+        """The sizes of its call; of packed sequences, lengths are those of all together."""
         spec, kv_heads = self.spec, self.heads // (self.spec.group or 1)
         q_len, kv_len = (self.seqlen * (self.batch if word in spec.geometry.behind else 1) for word in ("q_len", "kv_len"))
         if not spec.page:

@@ -31,6 +31,7 @@ class Measured:
 
     @property
     def tflops(self) -> float:
+        """The speed in TFLOP/s, of the pairs that the mask shows."""
         return self.case.operations(self.visible) / self.ms / 1e9
 
     def row(self, suite: str) -> dict[str, Any]:

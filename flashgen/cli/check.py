@@ -74,6 +74,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
+        """True if no fault was found and every output is within its limit."""
         return not self.fault and all(self.errors[name] <= limit for name, limit in self.limits.items())
 
 
@@ -92,6 +93,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """True if all shapes passed."""
         return all(outcome.passed for outcome in self.outcomes)
 
     def to_json(self) -> dict[str, Any]:
@@ -211,7 +213,7 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
 
 
 def _off(spec: Spec, found: Mapping[str, Array], known: Mapping[str, Between], limits: Mapping[str, float]) -> Iterator[str]:
-    """Which elements of the outputs are off, and how; of emulated kernels also who wrote the worst."""
+    """Says which elements of the outputs are off, and how; of emulated kernels also who wrote the worst."""
     emulated = found if isinstance(found, Emulated) else None
     for name, limit in limits.items():
         by_row = OUTPUTS[name].axes == ROW

@@ -41,6 +41,7 @@ class Declarations:
         return next((kind for place, kind in reversed(found) if place < at), "")
 
     def is_pointer(self, name: str, at: int) -> bool:
+        """True if the name was declared as a pointer last before a place."""
         return "*" in self.type_of(name, at)
 
 

@@ -87,6 +87,7 @@ def folder() -> Path:
 
 @functools.cache
 def usable(wanted: Path) -> Path:
+    """The folder if outputs can be kept there; else one of this process, with a RuntimeWarning."""
     try:
         store.make(wanted)
         store.trust(wanted)
@@ -124,10 +125,12 @@ def library(kernel: HostText, name: str) -> Path:
 
 
 def compile_to(output: Path, text: Path, *arguments: str) -> None:
+    """Compiles a C++ text to a file, which is there whole or not at all. Raises CompileError, BackendError."""
     unfinished = store.aside(output)
     run_compiler(text, *OPTIONS, "-o", str(unfinished), *arguments, "-x", "c++", str(text))
     unfinished.replace(output)
 
 
 def digest(*texts: str) -> str:
+    """A name for texts, by what they hold."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]

@@ -135,6 +135,7 @@ def run(cuda: Path, launch: LaunchFile, seed: int) -> dict[str, Array]:
 
 
 def use(array: Mapping[str, Any]) -> Any:
+    """The word for how a kernel uses an array of a launch file: `fill`, `update` or `constant`."""
     if array.get("fill") == "unset":
         return "fill"
     return "update" if array.get("written") or "equals" in array else "constant"
@@ -167,6 +168,7 @@ def record(params: Mapping[str, Any], arrays: Mapping[str, Array]) -> Array:
 
 
 def member_bytes(member: Any, arrays: Mapping[str, Array]) -> tuple[bytes, int]:
+    """A member of the kernel's struct as bytes, and its alignment."""
     if isinstance(member, bool | int):
         return np.int32(member).tobytes(), 4
     if isinstance(member, float):

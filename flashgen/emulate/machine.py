@@ -140,7 +140,7 @@ class HostKernel:
             yield finding_of(found.contents, seed)
 
     def told(self, write: Write | None) -> str:
-        """Who wrote, and the line of the kernel: "block 0, warp 3, kernel.cu:412 in store_tile"; empty for nobody."""
+        """The writer, and the line of the kernel: "block 0, warp 3, kernel.cu:412 in store_tile"; empty for nobody."""
         if not write:
             return ""
         place = int(self._library.cuda_on_host_place(write.place))
@@ -163,6 +163,7 @@ def check_cluster(blocks: int, along_x: int, threads: int) -> None:
 
 
 def finding_of(found: _Report, seed: int) -> report.Finding:
+    """The finding of a report that the machine wrote, for the order of events `seed`."""
     return report.Finding(
         what=found.what.decode(),
         hint=found.hint.decode(),

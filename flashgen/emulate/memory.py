@@ -75,6 +75,7 @@ class Watched:
 
 @functools.cache
 def libc() -> ctypes.CDLL:
+    """The C library of this process."""
     return ctypes.CDLL(None)
 
 

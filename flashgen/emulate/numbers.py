@@ -102,6 +102,7 @@ def kinds(x: Array, want: Array, bad: Array, finite: Array, axes: Sequence[str])
 
 
 def alike(values: Array) -> bool:
+    """True if the middle half of the values lies close together."""
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75)) if len(values) else (0, 0, 1)
     return bool(high - low <= ALIKE * abs(middle))
 

@@ -92,6 +92,7 @@ def excerpt(chain: list[Frame], source: str) -> Iterable[str]:
 
 
 def addr2line() -> str | None:
+    """The path of addr2line of binutils or LLVM; None if neither is installed."""
     return shutil.which("addr2line") or shutil.which("llvm-addr2line")
 
 

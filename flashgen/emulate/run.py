@@ -93,10 +93,11 @@ class Emulated(dict[str, Array]):
     block_m = 0
 
     def remember(self, kernel: HostKernel, watched: Mapping[str, Watched]) -> None:
+        """Keeps the kernel that ran and the arrays that were watched, for `writer`."""
         self._kernel, self._watched = kernel, watched
 
     def writer(self, name: str, index: tuple[int, ...]) -> str:
-        """Who wrote an element of an output last, and on which line of the kernel; empty if nobody noted it.
+        """The thread that wrote an element of an output last, and its line of the kernel; empty if nobody noted it.
 
         `index` is of the output as it was returned.
         """
@@ -136,6 +137,7 @@ def fill(program: Program, arrays: Mapping[str, Array | None], known: Mapping[st
 
 
 def member(argument: Argument, x: Array | None) -> Any:
+    """An argument of a kernel as a member of its record: a pointer, a number or a tensor map; 0 for no array."""
     if x is None:  # a null pointer
         return 0
     strides = tuple(s // x.itemsize for s in x.strides)

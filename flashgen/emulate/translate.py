@@ -83,6 +83,7 @@ def calls_of(asm: Asm, instructions: list[Instruction]) -> Iterator[str]:
 
 
 def call_of(one: str, asm: Asm, instructions: list[Instruction]) -> str:
+    """The C++ statement of one PTX instruction, which is added to `instructions`."""
     if guard := re.match(r"@(!?)(\w+)\s+", one):
         return f"if ({guard[1]}{guard[2]}) {call_of(one[guard.end() :], asm, instructions)}"
     name, _, rest = one.partition(" ")
@@ -100,6 +101,7 @@ def call_of(one: str, asm: Asm, instructions: list[Instruction]) -> str:
 
 
 def arguments(text: str, operands: Sequence[Operand]) -> Iterator[str]:
+    """The C++ expressions of an instruction's operands."""
     for operand in (o.strip() for o in cut(text, ",")):
         if operand.startswith("["):  # an address, perhaps with coordinates
             yield from arguments(operand[1:-1], operands)

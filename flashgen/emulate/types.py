@@ -32,6 +32,7 @@ def with_types(text: str) -> str:
 
 
 def array(declared: re.Match[str]) -> str:
+    """The declaration of a local array as one whose elements are watched."""
     element, reference, name, sizes, value, more = declared.groups("")
     if element == "auto":  # of any type, its size too
         return f"auto& {name}"
@@ -39,4 +40,5 @@ def array(declared: re.Match[str]) -> str:
 
 
 def local(element: str, sizes: str) -> str:
+    """The C++ type of a local array whose elements are watched."""
     return f"{NAMESPACE}Local<{element}, {sizes[1:-1].replace('][', ', ')}>"

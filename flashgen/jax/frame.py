@@ -1,4 +1,4 @@
-"""What XLA hands a handler: the C structs of its foreign function interface, read by ctypes, without a C++ build.
+"""The C structs that XLA hands a handler, of its foreign function interface, read by ctypes, without a C++ build.
 
 Names of fields follow xla/ffi/api/c_api.h of jaxlib 0.10 (version 0.3); all that is read lies at the same place since version 0.1. Pointers
 that are only handed on are void.

@@ -1,4 +1,4 @@
-"""What a call of XLA computes, as a text: what a handler needs and no array is."""
+"""A call of XLA as a text: all that a handler needs besides arrays."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from flashgen.spec.outputs import OUTPUTS
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What a call computes: a spec, or the sketch of one; the names of its arrays, in order; its numbers, by name.
+    """A call as plain values: a spec, or the sketch of one; the names of its arrays, in order; its numbers, by name.
 
     `foldable`: sequences of several calls may be those of one.
     """
@@ -64,7 +64,7 @@ def told(text: Text) -> str:
 
 @functools.lru_cache(1024)
 def text_of(told: str) -> Text:
-    """What a text says."""
+    """The call that a text stands for."""
     keys = json.loads(told)
     what = Sketch(**{key: _hashable(x) for key, x in keys["sketch"].items()}) if "sketch" in keys else Spec(**keys["spec"])
     return Text(what=what, arrays=tuple(keys["arrays"]), numbers=keys["numbers"], foldable=keys["foldable"])

@@ -40,9 +40,11 @@ class Shape:
 
     @property
     def sizes(self) -> Sizes:
+        """The sizes of its call."""
         return Sizes(batch=self.batch, q_len=self.length, kv_len=self.length, heads=self.heads, kv_heads=self.heads)
 
     def arrays(self) -> list[NDArray[Any]]:
+        """q, k and v, normal and always the same."""
         random = np.random.default_rng(self.length)
         shape = (self.batch, self.length, self.heads, self.head_dim)
         dtype = RUNGS[0].spec(self.head_dim, self.dtype).element.numpy
@@ -92,6 +94,7 @@ class Climb:
 
     @property
     def lengths(self) -> list[int]:
+        """The lengths that were measured, in order."""
         return sorted({row.length for row in self.rows})
 
     def to_json(self) -> dict[str, Any]:

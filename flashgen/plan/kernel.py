@@ -27,6 +27,7 @@ class TilePlan:
 
     @property
     def text(self) -> str:
+        """Query rows x keys, for people."""
         return f"{self.block_m}x{self.block_n}"
 
 
@@ -81,6 +82,7 @@ class PipelinePlan:
 
     @property
     def stages_text(self) -> str:
+        """The number of stages, for people."""
         return f"{self.stages} stage{'s' if self.stages > 1 else ''}"
 
     @property
@@ -165,6 +167,7 @@ class Region:
 
     @property
     def end(self) -> int:
+        """The byte behind its last."""
         return self.offset + self.bytes * self.count
 
 

@@ -1,4 +1,4 @@
-"""Whether the key tiles of query tiles are listed before the attention: as a call says, or where looking at each pair of a mask pays."""
+"""Decides whether key tiles are listed before the attention: as a call says, or where looking at each pair of a mask pays."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -20,7 +20,7 @@ BANDS = 6  # of query tiles that are looked at
 
 
 def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int) -> Listed:
-    """What says which key tiles are listed, for calls of this class of lengths; `ranges`: of the mask."""
+    """The source of the lists of key tiles, for calls of this class of lengths; `ranges`: of the mask."""
     spec, known = request.spec, of_arch(request.arch, COSTS)
     if spec.blocks:
         return "call"

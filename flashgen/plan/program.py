@@ -121,7 +121,7 @@ class Program:
 
     @property
     def dealing(self) -> DealingPlan:
-        """How the kernel that attends is dealt its tiles; as usual where there is none, as in a backward."""
+        """The way in which tiles are dealt to the kernel that attends; the usual one where there is none, as in a backward."""
         return self.attention.dealing if self.attentions else DealingPlan()
 
     @property
@@ -151,10 +151,12 @@ class Program:
 
     @property
     def dtype(self) -> DType:
+        """The row of the dtype of q, k and v."""
         return self.spec.element
 
     @property
     def out_dtype(self) -> DType:
+        """The row of the dtype of o."""
         return self.spec.out_element
 
     @property

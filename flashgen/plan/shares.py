@@ -1,4 +1,4 @@
-"""What the lengths of a call ask for: that blocks share the keys of a query tile, and that its rows are those of all heads of a group."""
+"""The demands of a call's lengths: that blocks share the keys of a query tile, and that its rows are those of all heads of a group."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
 
 @dataclass(frozen=True)
 class Demand:
-    """What the lengths of a call ask of a plan, besides the class of its number of keys."""
+    """The demands of a call's lengths on a plan, besides the class of its number of keys."""
 
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
@@ -62,7 +62,7 @@ def groupable(spec: Spec) -> bool:
 
 
 def pinned(spec: Spec) -> Demand:
-    """What a spec alone asks for. Raises PlanError for a number of shares where no kernel makes any."""
+    """The demand of a spec alone. Raises PlanError for a number of shares where no kernel makes any."""
     if not isinstance(spec.split, int) or spec.split == 1:
         return WHOLE
     if reason := refusal(spec):
@@ -71,7 +71,7 @@ def pinned(spec: Spec) -> Demand:
 
 
 class Demands:
-    """What calls of a spec ask for on an arch: a function of a sequence's own lengths and heads, and with `split: auto` of the batch too.
+    """The demands of a spec's calls on an arch: a function of a sequence's own lengths and heads, and with `split: auto` of the batch too.
 
     >>> from flashgen.arch import by_name
     >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
@@ -89,7 +89,7 @@ class Demands:
         self.waves, self.idle = known["waves"], known["idle"]
 
     def of(self, sizes: Sizes) -> Demand:
-        """What a call of these sizes asks for."""
+        """The demand of a call of these sizes."""
         if self.never:
             return self.least
         rows = sizes.rows if self.grouped else sizes.q_len
@@ -103,7 +103,7 @@ class Demands:
 
 
 def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
-    """How the key tiles of a query tile are shared, if the call asks for that."""
+    """The shares of a query tile's key tiles, if the call asks for some."""
     spec, asked = problem.spec, problem.request.demand
     if not asked.shared:
         return None
@@ -124,7 +124,7 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
 
 
 def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPlan:
-    """How query tiles are dealt, with shares of their keys where the call asks for that, by lists where the spec has some."""
+    """The dealing of query tiles, with shares of their keys where the call asks for that, by lists where the spec has some."""
     shares, dealing = planned(problem, tile), replace(dealing, listed=problem.seen.listed)
     if not shares:
         return dealing

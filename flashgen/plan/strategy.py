@@ -94,10 +94,12 @@ class Problem:
 
     @property
     def spec(self) -> Spec:
+        """The spec that is planned."""
         return self.request.spec
 
     @property
     def arch(self) -> Arch:
+        """The architecture that is planned for."""
         return self.request.arch
 
     @property
@@ -129,6 +131,7 @@ class Draft:
 
     @property
     def text(self) -> str:
+        """The candidate for people: tile, stages, warps."""
         pipe, ahead = self.pipeline, [f"{self.key_stages} key tiles"] if self.key_stages > 1 else []
         return ", ".join([self.tile.text, pipe.stages_text, f"{self.workers.warps} warps", *pipe.extras, *ahead])
 

@@ -115,6 +115,8 @@ def name_of(dtype: Any) -> str:
 
 
 class NumpyFamily:
+    """Arrays of NumPy, in the memory of the host."""
+
     def on_gpu(self, x: Any) -> bool:  # noqa: ARG002
         return False
 
@@ -133,6 +135,8 @@ class NumpyFamily:
 
 
 class CupyFamily:
+    """Arrays of CuPy, in the memory of a GPU."""
+
     def __init__(self) -> None:
         self.cupy = cupy()
         self.current_device = self.cupy.cuda.runtime.getDevice
@@ -197,6 +201,7 @@ def cupy() -> Any:
 
 @functools.cache
 def cupy_family() -> CupyFamily:
+    """The family of CuPy's arrays. Raises BackendError where CuPy is missing."""
     return CupyFamily()
 
 

@@ -26,7 +26,7 @@ def paused() -> Any:
 
 
 def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
-    """What attn(q, k, v, **values) gives, as a node of PyTorch's graph. Raises CallError where a value has no gradient in the spec."""
+    """The result of attn(q, k, v, **values) as a node of PyTorch's graph. Raises CallError where a value has no gradient in the spec."""
     spec: Spec = attn.spec
     for name, value in values.items():
         if wanted(value) and name not in {one.name for one in spec.with_grad}:

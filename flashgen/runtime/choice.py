@@ -62,7 +62,7 @@ class Choice:
         return self.plan(arch, aligned, length, card, asked_for)
 
     def kind(self, arch: Arch, sizes: Sizes) -> tuple[int, Demand]:
-        """What the lengths of a call decide: a class of numbers of keys, and what else they ask of a plan.
+        """The kind of a call's lengths: a class of numbers of keys, and what else they demand of a plan.
 
         Where query rows are few, one plan serves any number of keys, so that a sequence's result does not change as others grow.
         """

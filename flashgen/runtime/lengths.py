@@ -92,7 +92,7 @@ class Axes:
 
 
 def _of_length(word: str | int) -> tuple[int, int] | None:
-    """Which length of a call an axis has, and by how many it is divided, rounded up; None: it has none."""
+    """The length of a call that an axis has, and by how many it is divided, rounded up; None: it has none."""
     length, _, pieces = "q_len / 32".partition(" / ") if word == "q_words" else str(word).partition(" / ")
     return (_WORDS[length], int(pieces or 1)) if length in _WORDS else None
 

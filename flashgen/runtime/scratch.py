@@ -25,7 +25,7 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, program: Program, sizes: Sizes) -> "Scratch":
-        """What a program wants in a call of these sizes."""
+        """The scratch of a program in a call of these sizes."""
         arrays = {each.name: (shape_of(each, sizes), each.dtype) for each in program.scratch}
         places, end = [], 0
         for shape, dtype in arrays.values():

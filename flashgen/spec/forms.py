@@ -57,18 +57,21 @@ def element(*dtypes: str) -> Callable[[object], object]:
 
 
 def integer(given: object) -> int:
+    """An integer. Raises a refusal for anything else."""
     if not _is_int(given):
         raise expected("an integer", given)
     return given
 
 
 def flag(given: object) -> bool:
+    """True or false. Raises a refusal for anything else."""
     if not isinstance(given, bool):
         raise expected("true or false", given)
     return given
 
 
 def positive(given: object) -> int:
+    """An integer from 1 to what 32 bits hold."""
     if not _is_int(given) or not 0 < given <= INT32:
         raise expected(f"an integer from 1 to {INT32}", given)
     return given
@@ -90,6 +93,7 @@ def number(given: object) -> int | float:
 
 
 def auto(given: object) -> int | None:
+    """An integer, or None for `auto`."""
     if given == "auto":
         return None
     if not _is_int(given):
@@ -107,6 +111,7 @@ def split(given: object) -> int | str:
 
 
 def name(given: object) -> str:
+    """The name of a spec."""
     return _named(given, name_fault)
 
 
@@ -116,6 +121,7 @@ def value_name(given: object) -> str:
 
 
 def let_name(given: object) -> str:
+    """The name of a let."""
     return _named(given, let_name_fault)
 
 
@@ -140,12 +146,14 @@ def expression(given: object) -> str:
 
 
 def mask(given: object) -> str:
+    """A mask as one line of text."""
     if given is None or isinstance(given, bool):
         raise expected("an expression as text", given, "a mask that hides nothing is mask: full")
     return expression(given)
 
 
 def scale(given: object) -> str:
+    """A scale as an expression; a number becomes its text."""
     if not isinstance(given, int | float):
         return expression(given)
     factor = number(given)
@@ -153,6 +161,7 @@ def scale(given: object) -> str:
 
 
 def axis(given: object) -> str | int:
+    """An axis of a tensor: a positive integer or a word."""
     if not isinstance(given, str):
         return positive(given)
     if given not in AXES:
@@ -161,42 +170,50 @@ def axis(given: object) -> str | int:
 
 
 def shape(given: object) -> object:
+    """A list of axes, whose entries are judged one by one."""
     if not isinstance(given, list | tuple) or not 1 <= len(given) <= MAX_RANK:
         raise expected(f"a list of 1 to {MAX_RANK} axes", given, "for example [hq] or [b, kv_len]")
     return given
 
 
 def head_dim(given: object) -> object:
+    """A mapping of qk and v; one number stands for both."""
     if _is_int(given):
         return {"qk": given, "v": given}
     return _mapping("an integer or {qk: 192, v: 128}", given)
 
 
 def block(given: object) -> object:
+    """A mapping of m and n; empty for `auto`."""
     return {} if given == "auto" else _mapping("auto or {m: 128, n: 128}", given)
 
 
 def blocks(given: object) -> object:
+    """A mapping, whose keys are judged one by one."""
     return _mapping("{m: 128, n: 64, lists: idx}", given)
 
 
 def cache(given: object) -> object:
+    """A mapping, whose keys are judged one by one; words are judged before."""
     return _mapping(f"{', '.join(CACHES)} or {{page: 16}}", given)
 
 
 def page(given: object) -> int:
+    """A power of two, the keys of a page."""
     if not _is_int(given) or not 1 <= given <= MAX_PAGE or given & (given - 1):
         raise expected(f"a power of two from 1 to {MAX_PAGE}", given)
     return given
 
 
 def schedule(given: object) -> object:
+    """A mapping of what is pinned; names are judged before."""
     if isinstance(given, str):
         raise refusal(f"unknown schedule {given[:64]!r}", did_you_mean(given, SCHEDULES))
     return _mapping("auto, a name or {passes: 1, normalize: end}", given)
 
 
 def softmax(given: object) -> object:
+    """A mapping of a sink; names are judged before."""
     if isinstance(given, str):
         raise refusal(f"unknown softmax {given[:64]!r}", did_you_mean(given, SOFTMAXES))
     return _mapping("a name or {sink: sinks[h]}", given)

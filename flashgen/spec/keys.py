@@ -15,10 +15,12 @@ from flashgen.spec.tensors import Blocks, Tensor
 
 
 def one_of(*words: str | int) -> BeforeValidator:
+    """A validator that takes one of these words, and says so in the JSON Schema."""
     return BeforeValidator(forms.choice(*words), json_schema_input_type=Literal.__getitem__(words))
 
 
 def element_of(*words: str) -> BeforeValidator:
+    """A validator that takes one of these dtypes, and says so in the JSON Schema."""
     return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
 
 
@@ -100,22 +102,27 @@ class SoftmaxKeys(Closed):
 
 
 def to_head_dim(given: object, keys: ValidatorFunctionWrapHandler) -> HeadDim:
+    """The HeadDim of a number or a mapping."""
     return HeadDim(**dict(keys(forms.head_dim(given))))
 
 
 def to_block(given: object, keys: ValidatorFunctionWrapHandler) -> Block:
+    """The Block of `auto` or a mapping."""
     return Block(**dict(keys(forms.block(given))))
 
 
 def to_blocks(given: object, keys: ValidatorFunctionWrapHandler) -> Blocks:
+    """The Blocks of a mapping."""
     return Blocks(**dict(keys(forms.blocks(given))))
 
 
 def to_cache(given: object, keys: ValidatorFunctionWrapHandler) -> str | Pages:
+    """The cache that a word or a mapping says."""
     return given if isinstance(given, str) and given in CACHES else Pages(**dict(keys(forms.cache(given))))
 
 
 def to_schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
+    """The Schedule of a name or a mapping."""
     if isinstance(given, str) and given in SCHEDULES:
         return SCHEDULES[given]
     pinned = dict(keys(forms.schedule(given)))
@@ -125,12 +132,14 @@ def to_schedule(given: object, keys: ValidatorFunctionWrapHandler) -> Schedule:
 
 
 def to_softmax(given: object, keys: ValidatorFunctionWrapHandler) -> Softmax:
+    """The Softmax of a name or a mapping."""
     if isinstance(given, str) and given in SOFTMAXES:
         return SOFTMAXES[given]
     return Softmax(**dict(keys(forms.softmax(given))))
 
 
 def to_param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
+    """The keys of a param, given as a number or a mapping; bounds become numbers of its type."""
     read: ParamKeys = keys(given if isinstance(given, dict) else {"default": forms.number(given)})
     kind = type(read.default)
     for key in ("min", "max"):
@@ -145,12 +154,15 @@ def to_param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
 
 
 def to_params(given: dict[str, ParamKeys]) -> tuple[Param, ...]:
+    """The params in the order of the spec."""
     return tuple(Param(name=name, **dict(keys)) for name, keys in given.items())
 
 
 def to_tensors(given: dict[str, TensorKeys]) -> tuple[Tensor, ...]:
+    """The tensors in the order of the spec."""
     return tuple(Tensor(name=name, shape=keys.shape, dtype=keys.dtype, grad=keys.grad) for name, keys in given.items())
 
 
 def to_let(given: dict[str, str]) -> tuple[Let, ...]:
+    """The lets in the order of the spec."""
     return tuple(Let(name=name, text=text) for name, text in given.items())

@@ -52,7 +52,7 @@ class AxisOrder:
         return self.expanded(x).transpose(self.to_rows_first)
 
     def given(self, x: NDArray[Any]) -> NDArray[Any]:
-        """What was expanded as the layout has it."""
+        """An expanded array without the axis b that the layout does not have."""
         return x[0] if self.packed else x
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a spec says of its softmax: how scores become weights, and the pinned part of its schedule."""
+"""The softmax of a spec: how scores become weights, and the pinned part of its schedule."""
 
 from dataclasses import dataclass
 

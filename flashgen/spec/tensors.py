@@ -24,7 +24,7 @@ class Tensor:
 
 
 class Lengths(Tensor):
-    """What says how long a call's sequences are and where their keys lie: flashgen names it, and no expression reads it."""
+    """An array of sequences' lengths, or of where their keys lie: flashgen names it, and no expression reads it."""
 
     @property
     def argument(self) -> str:
@@ -38,7 +38,7 @@ class Lists(Tensor):
 
 @dataclass(frozen=True)
 class Blocks:
-    """What `blocks` of a spec says: a query sees a key where the key's block is in the list of the query's, and the mask holds."""
+    """The blocks of keys that a call lists: a query sees a key where the key's block is in the list of the query's, and the mask holds."""
 
     m: int  # queries of a block
     n: int  # keys of a block
@@ -53,5 +53,5 @@ class Blocks:
 
     @property
     def text(self) -> str:
-        """What is listed, for people."""
+        """A description of what is listed, for people."""
         return f"blocks of {self.m} queries x {self.n} keys that {self.lists} lists, by {self.kind}"

@@ -41,6 +41,7 @@ class Value(Position):
     offset: int = field(default=0, repr=False, compare=False)
 
     def shift(self, columns: int) -> Position:
+        """The position so many columns further on in the value's text."""
         offset = self.offset + columns
         return replace(self, **vars(self.within.at(self._index(offset))), offset=offset)
 

@@ -1,4 +1,4 @@
-"""What an operator computes, as a text: a spec, or the expressions of a call without one, and the names of its values."""
+"""An operator's work as a text: a spec, or the expressions of a call without one, and the names of its values."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ from flashgen.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """What an operator computes, and the names of its values: of arrays and of numbers, each in order."""
+    """An operator's work, and the names of its values: of arrays and of numbers, each in order."""
 
     what: Sketch | Spec
     arrays: tuple[str, ...]
@@ -37,7 +37,7 @@ class Text:
 
 
 def _kind(value: Any) -> Any:
-    """What a value is, for a spec; of a number that only the run knows, a default of its type."""
+    """The declaration of a value in a spec; of a number that only the run knows, a default of its type."""
     match value:
         case torch.Tensor() if value.dim():
             return layouts({"": value})[""]
@@ -61,7 +61,7 @@ def layouts(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, Layout]:
 
 @functools.lru_cache(1024)
 def text_of(text: str) -> Text:
-    """What a text says."""
+    """The work that a text stands for."""
     keys = json.loads(text)
     what = Sketch(**{key: _hashable(x) for key, x in keys["sketch"].items()}) if "sketch" in keys else Spec(**keys["spec"])
     return Text(what=what, arrays=tuple(keys["arrays"]), numbers=tuple(keys["numbers"]))

@@ -83,10 +83,12 @@ class Holes:
 
     @property
     def uniform(self) -> tuple[Member, ...]:
+        """The members that are alike for a query tile."""
         return self.members.uniform
 
     @property
     def row(self) -> tuple[Member, ...]:
+        """The members that are alike for a row of a key tile."""
         return self.members.row
 
     @property

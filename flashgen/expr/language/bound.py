@@ -23,6 +23,7 @@ class Bound:
 
     @property
     def size(self) -> float:
+        """The greatest magnitude of the interval."""
         return max(-self.low, self.high)
 
 
@@ -35,10 +36,12 @@ class Term:
 
     @property
     def low(self) -> Any:
+        """The least value that the number may have within its error."""
         return self.value - UNITS * self.size
 
     @property
     def high(self) -> Any:
+        """The greatest value that the number may have within its error."""
         return self.value + UNITS * self.size
 
 
@@ -46,6 +49,7 @@ class Term:
 
 
 def anywhere(*_: Bound) -> Interval:
+    """The interval of a result of which nothing is known."""
     return -INF, INF
 
 
@@ -55,6 +59,7 @@ def rising(f: Callable[[float], float]) -> Callable[[Bound], Interval]:
 
 
 def within(low: float, high: float) -> Callable[..., Interval]:
+    """The interval of a function whose results lie from `low` to `high`."""
     return lambda *_: (low, high)
 
 
@@ -76,18 +81,22 @@ def inverse(a: Bound) -> Bound:
 
 
 def times(x: float, y: float) -> float:
+    """A product of bounds of errors, in which 0 times infinity is 0."""
     return x * y if x and y else 0.0  # 0 of what is unbounded too: a bound of errors, where an infinite number has none
 
 
 def added(*args: Bound) -> float:
+    """The error of a sum: that of all arguments together."""
     return sum(x.error for x in args)
 
 
 def greatest(*args: Bound) -> float:
+    """The error of a function that gives one of its arguments."""
     return max(x.error for x in args)
 
 
 def multiplied(a: Bound, b: Bound) -> float:
+    """The error of a product."""
     return times(a.size, b.error) + times(b.size, a.error) + times(a.error, b.error)
 
 
@@ -115,18 +124,22 @@ def steepest(slope: Callable[[float], float]) -> Callable[[Bound], float]:
 
 
 def exactly(value: Any, *_: Term) -> Any:
+    """The terms of a result that has no others than itself."""
     return np.abs(value)
 
 
 def kept(_: Any, x: Term) -> Any:
+    """The terms of a function that keeps those of its argument."""
     return x.size
 
 
 def summed(_: Any, *args: Term) -> Any:
+    """The terms of a sum: those of all arguments together."""
     return sum(x.size for x in args)
 
 
 def larger(_: Any, a: Term, b: Term) -> Any:
+    """The terms of a function that gives one of two arguments."""
     return np.maximum(a.size, b.size)
 
 

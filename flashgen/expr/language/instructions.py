@@ -15,12 +15,15 @@ class Instructions:
         return Instructions(self.special + more.special, self.multiply + more.multiply, self.other + more.other)
 
     def times(self, count: float) -> "Instructions":
+        """So many times these instructions."""
         return Instructions(self.special * count, self.multiply * count, self.other * count)
 
     @property
     def floats(self) -> float:
+        """The number of floating-point instructions."""
         return self.special + self.multiply
 
     @property
     def all(self) -> float:
+        """The number of all instructions."""
         return self.floats + self.other

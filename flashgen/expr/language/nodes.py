@@ -18,12 +18,16 @@ UNIFORM, ROW, ELEMENT = 1, 2, 3  # what a name of a kernel varies over: query ti
 
 @dataclass(frozen=True)
 class Const:
+    """A number or a truth value in a text."""
+
     value: int | float | bool
     type: Type
 
 
 @dataclass(frozen=True)
 class Name:
+    """A name in a text, which is alike at some level of a kernel."""
+
     name: str  # `s`, an index name, or a param
     type: Type
     level: int = field(default=UNIFORM, repr=False)  # in a kernel

@@ -94,10 +94,12 @@ class Sums:
         self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
     def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
+        """Adds the gradients that come through the scores and the scale of these rows."""
         self._add(slopes.score, flow.score, rows.known)
         self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows.known)
 
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
+        """Adds the gradients that come through the sink of these rows."""
         self._add(slopes.sink, flow.sink, rows.known)
 
     def _add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:

@@ -37,10 +37,12 @@ class Sequence:
 
     @property
     def q_len(self) -> int:
+        """The number of queries of the sequence."""
         return self.rows.stop - self.rows.start  # type: ignore[no-any-return]  # of a slice
 
     @property
     def kv_len(self) -> int:
+        """The number of keys of the sequence."""
         return self.keys.stop - self.keys.start  # type: ignore[no-any-return]
 
 

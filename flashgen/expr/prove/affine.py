@@ -46,6 +46,7 @@ class Atom(_Canonical):
 
     @cached_property
     def text(self) -> str:
+        """The atom as CUDA text, which also orders and identifies it."""
         args = [str(arg) for arg in self.args]
         match self.op:
             case "name":
@@ -63,6 +64,7 @@ class Atom(_Canonical):
 
     @cached_property
     def names(self) -> frozenset[str]:
+        """The names in it, at any depth."""
         return frozenset((self.name,)) if self.op == "name" else frozenset[str]().union(*(arg.names for arg in self.args))
 
 
@@ -75,12 +77,14 @@ class Int(_Canonical):
 
     @cached_property
     def text(self) -> str:
+        """The form as CUDA text, which also identifies it."""
         parts = [(_alone(str(a)) if c == 1 else f"-{grouped(str(a))}" if c == -1 else f"{c} * {grouped(str(a))}") for a, c in self.terms]
         parts += [str(self.const)] if self.const or not parts else []
         return " + ".join(parts).replace(" + -", " - ")
 
     @cached_property
     def names(self) -> frozenset[str]:
+        """The names in it, at any depth."""
         return frozenset[str]().union(*(atom.names for atom, _ in self.terms))
 
     def __add__(self, other: "Int | int") -> "Int":
@@ -133,10 +137,12 @@ def _alone(text: str) -> str:
 
 
 def of(atom: Atom) -> Int:
+    """The form that is one atom."""
     return Int(0, ((atom, 1),))
 
 
 def named(name: str) -> Int:
+    """The form that is a name."""
     return of(Atom("name", name=name))
 
 
@@ -169,6 +175,7 @@ def _substituted(atom: Atom, meanings: Mapping[str, Int]) -> Int:
 
 
 def number(x: Int | int) -> Int:
+    """A Python integer as a form; a form stays as it is."""
     return x if isinstance(x, Int) else Int(x)
 
 
@@ -195,10 +202,12 @@ def _product(x: Atom, y: Atom) -> Atom:
 
 
 def smallest(*xs: Int) -> Int:
+    """The least of several forms, as few atoms as can be proven."""
     return _extreme("min", min, xs)
 
 
 def largest(*xs: Int) -> Int:
+    """The greatest of several forms, as few atoms as can be proven."""
     return _extreme("max", max, xs)
 
 

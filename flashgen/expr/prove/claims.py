@@ -67,7 +67,7 @@ def _positive(claim: Claim, scope: Scope) -> tuple[Node, ...]:
 
 
 def _required(claim: Claim, condition: Call, message: str, integers: Integers) -> Iterator[Requirement]:
-    """What is left to require of a condition x > y or x >= y of integers."""
+    """The requirements that are left of a condition x > y or x >= y of integers."""
     low, high = integers.extent(Call("-", condition.args, "int"))
     least = 1 if condition.op == ">" else 0
     if high < least:

@@ -20,6 +20,7 @@ class Sum:
 
     @property
     def type(self) -> Type:
+        """The type of the number."""
         return self.const.type
 
     def __add__(self, other: "Sum") -> "Sum":
@@ -29,23 +30,28 @@ class Sum:
         return Sum(plus(self.const, other.const), tuple((core, c) for core, c in total.items() if c != Const(0, "int")))
 
     def times(self, factor: Node) -> "Sum":
+        """The sum with each term multiplied by a factor that does not vary."""
         const = self.const if self.const == zero(self.type) else times(self.const, factor)
         return Sum(const, tuple((core, times(c, factor)) for core, c in self.terms))
 
     def over(self, divisor: Node) -> "Sum":
+        """The sum of floats with each term divided by a divisor that does not vary."""
         const = self.const if self.const == zero("float") else call("/", self.const, divisor)
         return Sum(const, tuple((core, call("/", c, divisor)) for core, c in self.terms))
 
 
 def zero(type: Type) -> Const:
+    """The constant 0 of a type."""
     return Const(0, "int") if type == "int" else Const(0.0, "float")
 
 
 def one(type: Type) -> Const:
+    """The constant 1 of a type."""
     return Const(1, "int") if type == "int" else Const(1.0, "float")
 
 
 def plus(a: Node, b: Node) -> Node:
+    """A node of a + b, as a - c where b is negative by its text."""
     match b:
         case Call("neg", (x,)):
             return call("-", a, x)
@@ -57,6 +63,7 @@ def plus(a: Node, b: Node) -> Node:
 
 
 def times(a: Node, b: Node) -> Node:
+    """A node of a * b, as -b where a is -1; a constant stands in front."""
     minus = Const(-1, a.type)
     if minus in (a, b):
         return call("neg", b if a == minus else a)

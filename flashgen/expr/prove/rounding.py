@@ -36,7 +36,7 @@ class Form:
 
     @property
     def way(self) -> Literal["short", "fast", "library"]:
-        """Which cell of a function's row it is: one instruction, the special function unit, or CUDA's functions."""
+        """The cell of a function's row that computes it: one instruction, the special function unit, or CUDA's functions."""
         if self.error <= self.allowed:
             return "short"
         return "fast" if self.long <= self.allowed or self.long == INF else "library"

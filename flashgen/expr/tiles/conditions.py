@@ -130,6 +130,7 @@ def _at_least(core: Node, x: Node) -> Node | None:
 
 
 def parts(op: str, node: Node | None) -> list[Node]:
+    """The nodes that an operator joins at the top of a node; none of None."""
     match node:
         case Call(o, (a, b)) if o == op:
             return [*parts(op, a), *parts(op, b)]

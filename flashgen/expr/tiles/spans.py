@@ -22,6 +22,7 @@ class Span:
 
     @property
     def long(self) -> bool:
+        """True if a bound of it has too long a text for a kernel."""
         return max(len(self.begin.text), len(self.end.text)) > MAX_TEXT
 
 
@@ -49,17 +50,21 @@ class Combiner:
         self.reasons: list[str] = []
 
     def lose(self, reason: str) -> None:
+        """Adds a reason why ranges say less than the mask, once."""
         reason = reason.replace(param(""), "")
         if reason not in self.reasons:
             self.reasons.append(reason)
 
     def some(self, found: Iterable[list[Strip]]) -> list[Strip]:
+        """The strips of keys that at least one of several conditions allows."""
         return self.condense([strip for strips in found for strip in strips])
 
     def every(self, found: Iterable[list[Strip]]) -> list[Strip]:
+        """The strips of keys that all of several conditions allow."""
         return reduce(lambda left, right: self.condense([self.meet(x, y) for x, y in product(left, right)]), found)
 
     def meet(self, x: Strip, y: Strip) -> Strip:
+        """The intersection of two strips."""
         may, must = self.both(x.may, y.may), self.both(x.must, y.must)
         if may.long or must.long:
             self.lose("a bound is too long")
@@ -67,6 +72,7 @@ class Combiner:
         return Strip(may, must)
 
     def both(self, x: Span, y: Span) -> Span:
+        """The intersection of two spans."""
         return Span(self.facts.largest(x.begin, y.begin), self.facts.smallest(x.end, y.end))
 
     def condense(self, strips: list[Strip], limit: int = MAX_HELD) -> list[Strip]:
@@ -90,6 +96,7 @@ class Combiner:
         return done
 
     def empty(self, span: Span) -> bool:
+        """True if the span is proven to have no keys."""
         return self.facts.nonnegative(span.begin - span.end)
 
     def join(self, x: Strip, y: Strip) -> Strip | None:
