@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flashgen.api import Attention, compile  # noqa: A004
+    from flashgen.appending import append
     from flashgen.attend import attention
     from flashgen.errors import BackendError, CallError, CompileError, FlashgenError, PlanError, SpecError
     from flashgen.merge import merge_states
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "flashgen.api": ("Attention", "compile"),
+    "flashgen.appending": ("append",),
     "flashgen.attend": ("attention",),
     "flashgen.errors": ("BackendError", "CallError", "CompileError", "FlashgenError", "PlanError", "SpecError"),
     "flashgen.theory.derive": ("Derivation", "derive"),
@@ -30,7 +32,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Attention", "BackendError", "CallError", "CompileError", "Derivation", "FlashgenError", "PlanError", "Spec", "SpecError", "Traced",
-    "attention", "compile", "derive", "load", "loads", "merge_states", "trace",
+    "append", "attention", "compile", "derive", "load", "loads", "merge_states", "trace",
 ]  # fmt: skip
 
 

@@ -2,11 +2,14 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from flashgen.expr.tiles.cuda import RangeText
+from flashgen.plan.appending import ENTRY, AppendPlan
 from flashgen.plan.kernel import Backward
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
@@ -42,23 +45,34 @@ def render(program: Program) -> Source:
     >>> source.entries
     ('forward',)
     """
-    env = environment()
-    context = {"program": program, "holes": program.holes, "digest": program.digest, "version": _version()}
+    context = {"program": program, "holes": program.holes, "digest": program.digest}
     if program.attentions:
         context["keys"] = _some(program.attention.ranges.cuda())
     if isinstance(program.main, Backward):
         context["rows"] = _some(program.main.ranges.cuda())
-    env.filters["description"] = describe
-    text = env.get_template(f"kernels/{program.skeleton}.cu.j2").render(context, vocabulary={kind: _place(kind) for kind in KINDS})
-    for kind, functions in used(text).items():
-        text = text.replace(_place(kind), functions)
     return Source(
         name=program.spec.name,
-        text=_tidy(text),
+        text=_text(program.skeleton, context),
         arch=program.arch.name,
         entries=tuple(kernel.entry for kernel in program.kernels),
         options=OPTIONS,
     )
+
+
+def render_append(plan: AppendPlan) -> Source:
+    """The CUDA of a kernel that puts new keys and values into a cache."""
+    return Source(name=ENTRY, text=_text(ENTRY, {"plan": plan}), arch=plan.arch, entries=(ENTRY,), options=OPTIONS)
+
+
+def _text(skeleton: str, context: Mapping[str, Any]) -> str:
+    """The text of a skeleton, with the functions that it calls."""
+    env = environment()
+    env.filters["description"] = describe
+    template, places = env.get_template(f"kernels/{skeleton}.cu.j2"), {kind: _place(kind) for kind in KINDS}
+    text = template.render(context, version=_version(), vocabulary=places)
+    for kind, functions in used(text).items():
+        text = text.replace(_place(kind), functions)
+    return _tidy(text)
 
 
 def _some(ranges: RangeText) -> RangeText:
