@@ -20,7 +20,7 @@ TENSORS = {"own": {"shape": ["b", "kv_len"], "dtype": "float32"}, "row": {"shape
 KERNELS = {
     "interpreter": ("interpreter", "sm_90a", {"mask": "causal & window(40, 0)", "cache": {"page": 4}}),
     "wgmma": ("emulate", "sm_90a", {"mask": "causal & window(40, 0)", "cache": {"page": 16}, "block": {"m": 64, "n": 48}}),
-    "wgmma, reads": ("emulate", "sm_90a", {**READS, "mask": "causal", "cache": {"page": 2}}),
+    "wgmma, reads": ("emulate", "sm_90a", {**READS, "mask": "causal", "cache": {"page": 16}}),
     "mma_sync": ("emulate", "sm_80", {**READS, "mask": "causal", "softmax": "off_by_one", "cache": {"page": 1}}),
     "passes": ("emulate", "sm_80", {"schedule": "two_pass", "cache": {"page": 64}}),
 }

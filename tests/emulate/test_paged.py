@@ -17,7 +17,7 @@ ROOM = 256
 KERNELS = {
     "interpreter": ("interpreter", "sm_90a", {"mask": "causal & window(40, 0)", "cache": {"page": 4}}),
     "wgmma": ("emulate", "sm_90a", {"mask": "causal & window(40, 0)", "cache": {"page": 16}}),
-    "wgmma, small pages": ("emulate", "sm_90a", {"mask": "causal", "cache": {"page": 1}, "layout": "bhsd"}),
+    "wgmma, a page a tile": ("emulate", "sm_90a", {"mask": "causal", "cache": {"page": 64}, "layout": "bhsd"}),
     "wgmma, large pages": ("emulate", "sm_90a", {"dtype": "bfloat16", "cache": {"page": 256}, "block": {"m": 64, "n": 48}}),
     "mma_sync": ("emulate", "sm_80", {"mask": "causal", "softmax": "off_by_one", "cache": {"page": 8}}),
     "mma_sync, small pages": ("emulate", "sm_80", {"mask": "causal & window(40, 0)", "cache": {"page": 1}, "layout": "bhsd"}),

@@ -27,6 +27,7 @@ COLUMN_REGISTERS = 16  # where all rows read the same,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
+SMALLEST_PAGE = 16  # keys: a box takes 50 clocks to start, of two keys as of sixteen
 TILE_BYTES = 128  # of what is told about a query tile, all at once or each reader
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
@@ -52,6 +53,8 @@ class Wgmma(Strategy):
             return f"its tiles have 64 query rows or more, and a key/value head has {request.demand.rows} or fewer"
         if request.spec.blocks and request.spec.blocks.m % WARPGROUP_ROWS:
             return f"its tiles have 64 query rows or more, and blocks of lists {request.spec.blocks.m}"
+        if 0 < request.spec.page < SMALLEST_PAGE:
+            return f"a page has {request.spec.page} keys: boxes of fewer than {SMALLEST_PAGE} are slower than copies by threads"
         return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
