@@ -8,7 +8,7 @@ from flashgen.expr import analyse, holes, lower
 from flashgen.plan.kernel import Backward
 from flashgen.plan.kernels.key_ranges import row_ranges
 from flashgen.plan.program import Decision, Program, Rejected
-from flashgen.plan.search import LENGTHS, seen, tried
+from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, Problem, Request, serving
 from flashgen.spec import Spec
@@ -34,12 +34,14 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, 
     strategy = serving(BACKWARD_STRATEGIES, request)
     _check(spec)
     expressions = lower(spec)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN, params=spec.params)
+    length = DOCUMENT if ranges.pairings else length
     problem = Problem(
         request=request,
         expressions=expressions,
         holes=holes(expressions, spec, request.arch.tanh, backward=True),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
-        seen=seen(spec, expressions, analyse(expressions.mask, STRIPE, GRAIN, params=spec.params), length),
+        seen=seen(spec, expressions, ranges, length),
     )
     found = tried(problem, strategy)
     (best, cost), *others = found.legal

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashgen.emulate import EmulationFault, emulate_backward
+from flashgen.emulate import emulate_backward
 from flashgen.errors import PlanError
 from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_backward import check, tensor
 from tests.plan.agreement import arrays
-from tests.plan.gradients import completed, given, judge
+from tests.plan.gradients import completed, judge
 
 SHAPES = [(1, 4, 2, 170, 190), (2, 1, 1, 40, 300), (1, 2, 2, 300, 20)]  # more key tiles than blocks; fewer keys than queries: some see none
 
@@ -44,20 +44,6 @@ def test_what_hidden_keys_hold_reaches_nothing():
     found = emulate_backward(program, render(program), replace(given, k=k, v=v))
     judge(spec, found, given)
     assert not found["dk"][:, 170:].any()
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_kernels_start_early_and_wait(number):
-    """The products for delta, by the warp that loads; what finishes dq for the products."""
-    spec = Spec(head_dim=64, dtype="float16", mask="causal", backward=True)
-    program = plan_backward(spec, "sm_90a")
-    assert [kernel.grid.early for kernel in program.kernels] == [False, True, True]
-    source, wait = render(program), "ptx::previous_kernel_wait();"
-    parts = source.text.split(wait)
-    assert len(parts) == 3
-    faulty = replace(source, text=wait.join(parts[: number + 1]) + ";" + wait.join(parts[number + 1 :]))
-    with pytest.raises(EmulationFault, match=r"before griddepcontrol.wait"):
-        emulate_backward(program, faulty, given(spec, 1, 1, 1, 100, 90))
 
 
 SCORE = "cap * tanh(s / cap) + rows[q_idx] * keys[kv_idx] + slopes[h] * bias[b, q_idx, kv_idx]"

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan d894ab22 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan c2114e6d | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -105,7 +105,7 @@ namespace ptx {                          // one instruction a function
 
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
 // global.cuh: store_floats, add_floats
-// grid.cuh: previous_kernel_wait, next_kernel_start
+// grid.cuh: next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // shared.cuh: load_shared, store_shared, stmatrix_x4, stmatrix_x4_trans, load_shared_floats, store_shared_x4
 // tma.cuh: tma_load, passing, tma_store_as, tma_store_commit, tma_store_wait_read, tma_store_wait, async_proxy_fence, bulk_load
@@ -393,8 +393,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
   const bool first = threadIdx.x == 0;
   const auto wait = [](u32 barrier, int parity) { ptx::mbarrier_wait(barrier, parity), __syncwarp(); };
   const int count = Work::count(p);
-  ptx::previous_kernel_wait();           // what it wrote is there; who computes waits for what this warp loads
-  int stage = 0, parity = 1, t = blockIdx.x, taken = 0;
+  int stage = 0, parity = 1, t = blockIdx.x;
   #pragma unroll 1
   for (int dealt = 0;; ++dealt) {
     const int slot = dealt % KEY_STAGES;
@@ -406,10 +405,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     }
     const Work work(t, p);
     const Copies copies{p, shared, work};
-    if (first) {
-      taken = atomicAdd(p.counter, 1);   // the next key tile, while this one is worked on
-      copies.keys(slot);
-    }
+    if (first) copies.keys(slot);
     #pragma unroll 1
     for (int head = work.kv_head * p.group; head < (work.kv_head + 1) * p.group; ++head) {
       const QueryTiles tiles(p, work.batch, head, work.kv_head, work.block * BLOCK_N);
@@ -424,7 +420,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
-    t = gridDim.x + __shfl_sync(~0u, taken, 0);
+    t = gridDim.x + __shfl_sync(~0u, first ? atomicAdd(p.counter, 1) : 0, 0);   // no sooner, so that who is done first takes the longest
   }
   if (first) leave(p.counter, 1);
 }
@@ -685,7 +681,6 @@ struct QueryTile {                       // the query tile of a block, and where
 
 // A block: a query tile.
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
-  ptx::next_kernel_start();
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
   const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
@@ -716,7 +711,6 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
-  ptx::previous_kernel_wait();           // its additions are there
   const QueryTile tile(p);
   u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan b5597abf | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 4551b49e | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -109,7 +109,7 @@ namespace ptx {                          // one instruction a function
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
 // cluster.cuh: address_in, cluster_arrive, cluster_wait, mbarrier_arrive_there, send_x4, send_bulk
 // global.cuh: store_floats, add_floats
-// grid.cuh: previous_kernel_wait, next_kernel_start
+// grid.cuh: next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // shared.cuh: load_shared, store_shared, stmatrix_x4, stmatrix_x4_trans, load_shared_floats, load_shared_x4, store_shared_x4
 // tma.cuh: tma_load, passing, tma_store_as, tma_store_commit, tma_store_wait, async_proxy_fence, bulk_load
@@ -436,7 +436,6 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   // Scores are a step ahead of gradients.
   __device__ __forceinline__ void run() {
     const Work work(blockIdx.x / 2, p);
-    ptx::previous_kernel_wait();         // what it wrote is there; who computes waits for what this warp loads
     if (acts) keys(work);
     int head_before = 0, tile_before = 0;
     #pragma unroll 1
@@ -478,6 +477,8 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   __device__ __forceinline__ void await_other(int buffer) const {
     ptx::mbarrier_wait(shared + DS_EMPTY + BARRIER_BYTES * buffer, (step + 1) / 2 & 1 ^ 1);
   }
+  // What the loading warp tells of it: its query tile, and whether the mask is tested.
+  __device__ __forceinline__ int this_step() const { return __shfl_sync(~0u, ptx::load_shared(shared + STEP + STEP_BYTES * (step % STEPS)), 0); }
   // lse or delta of a thread's queries; its weights on their way.
   __device__ __forceinline__ u32 rows_at() const { return shared + ROWS + step % STEPS * ROWS_BYTES + lane % 4 * 16; }
   __device__ __forceinline__ u32 weights_at(int buffer) const {
@@ -595,8 +596,8 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   }
 
   // The scores of a step become the operand of its gradient; `first`: the number of the first query tile of its head among those of all heads.
-  __device__ __forceinline__ void weigh_scores(float (&s)[BLOCK_M / 2], u32 (&operand)[BLOCK_M / 4], const Variant& variant, int kv_idx, int first) {
-    const int told = __shfl_sync(~0u, ptx::load_shared(shared + STEP + STEP_BYTES * (step % STEPS)), 0);
+  __device__ __forceinline__ void weigh_scores(float (&s)[BLOCK_M / 2], u32 (&operand)[BLOCK_M / 4], const Variant& variant, int kv_idx, int first,
+                                               int told) {
     if constexpr (ROLE == VALUES) send_weights(s, operand, variant, (told >> 1) * BLOCK_M + first_query(), kv_idx, told & 1);
     else send_ds(s, operand);
     before = last, last = first + (told >> 1);
@@ -607,10 +608,11 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   __device__ __forceinline__ void begin(u32 (&operand)[BLOCK_M / 4], const Variant& variant, int kv_idx, int first) {
     float s[BLOCK_M / 2];
     start_scores(s);
+    const int told = this_step();
     ptx::wgmma_wait<0>();
     leave(stage);
     pass();
-    weigh_scores(s, operand, variant, kv_idx, first);
+    weigh_scores(s, operand, variant, kv_idx, first, told);
   }
 
   // One more. What crosses the cluster has a step to arrive: at once run dq of two steps before, the scores of this one, the gradient of the one before.
@@ -621,6 +623,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     await_ds();
     start_queries(dq, buffer);           // of the second step zeros
     start_scores(s);
+    const int told = this_step();        // here, as after the additions it would wait behind them
     pass();
     start_gradient(sum, operand);
     ptx::wgmma_wait<2>();
@@ -628,7 +631,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     if (before >= 0) add_queries(dq, before);
     ptx::wgmma_wait<1>();
     leave(scored);
-    weigh_scores(s, next, variant, kv_idx, first);
+    weigh_scores(s, next, variant, kv_idx, first, told);
     ptx::wgmma_wait<0>();
     ptx::read_until_here(operand);
     leave(stage);
@@ -749,7 +752,6 @@ struct QueryTile {                       // the query tile of a block, and where
 
 // A block: a query tile.
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
-  ptx::next_kernel_start();
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
   const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
@@ -780,7 +782,6 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
-  ptx::previous_kernel_wait();           // its additions are there
   const QueryTile tile(p);
   u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;

@@ -85,11 +85,11 @@ class BackwardWgmma(BackwardStrategy):
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""
         tile = draft.tile
-        grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"), early=True, resident=1)
+        grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"), resident=1)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
         before = delta(tile)
         arguments = (*arrays(problem.spec, tile), *counter(), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile, early=True))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
 
 
 def elements(problem: Problem) -> Elements:

@@ -79,11 +79,11 @@ class BackwardWgmmaPair(BackwardStrategy):
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """A cluster a key tile, between the two small kernels."""
         tile = draft.tile
-        grid = Grid(draft.workers.threads, (BLOCKS, ("kv_len", tile.block_n), "kv_heads", "batch"), early=True, cluster=BLOCKS)
+        grid = Grid(draft.workers.threads, (BLOCKS, ("kv_len", tile.block_n), "kv_heads", "batch"), cluster=BLOCKS)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
         before = delta(tile)
         arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile, early=True))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
 
 
 def _of_scores(spec: Spec) -> list[str]:

@@ -6,6 +6,6 @@ from flashgen.plan.program import Parts
 THREADS = 256
 
 
-def finish_queries(tile: TilePlan, *, early: bool = False) -> Parts:
-    """The kernel, a block a query tile. `early`: it starts before the products' kernel ends, and waits."""
-    return Parts((Kernel("finish_queries", Grid(THREADS, (("q_len", tile.block_m), "heads", "batch"), early)),), ())
+def finish_queries(tile: TilePlan) -> Parts:
+    """The kernel, a block a query tile."""
+    return Parts((Kernel("finish_queries", Grid(THREADS, (("q_len", tile.block_m), "heads", "batch"))),), ())
