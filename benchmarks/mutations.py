@@ -10,6 +10,8 @@ stands in unseen.yaml, under a digest of the fault and of the text around it, so
 import argparse
 import dataclasses
 import multiprocessing
+import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -72,7 +74,7 @@ DRAWS = 2
 LARGER = (1.0, 4.0)  # q of a draw, in 16 bits: maxima that grow by less and by more than a lazy rescale lets pass
 ROUNDING = 6e-7  # at least, relative to a row's norm, as float32 sums are rounded too
 DOCUMENTS = (0, 0, 1, 2)  # the first as long as the two behind it, so that tiles lie inside of it from the first on
-LIMIT = 240  # seconds of a mutant, its compilation included
+LIMIT, PATIENCE = 120, 2400  # seconds of a mutant: of a processor, and of a machine that has others to serve
 Array = np.ndarray[Any, Any]
 
 
@@ -149,6 +151,7 @@ class Task:
 
     def attempt(self, pipe: Connection) -> None:
         """Sends what is found by each draw and how long that took, or that there is nothing to run."""
+        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
         for draw in range(DRAWS):
             calls, begin = calls_of(self.program, draw, self.kernel == FEW), time.perf_counter()
             try:
@@ -158,12 +161,13 @@ class Task:
                 return
             pipe.send((found, time.perf_counter() - begin))
 
-    def take(self, pipe: Connection) -> bool:
+    def take(self, pipe: Connection, process: Any) -> bool:
         """Takes in what the process that tries it has sent; true if there is no more to come."""
         try:
             sent = pipe.recv()
         except EOFError:
-            sent = "crash", float("nan")
+            process.join()
+            sent = "no end" if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else "crash", float("nan")
         if sent is None:
             self.compiles = False
             return True
@@ -191,10 +195,10 @@ def try_all(tasks: Sequence[Task], jobs: int) -> None:
             process = multiprocessing.Process(target=task.attempt, args=(theirs,))
             process.start()
             theirs.close()
-            running[ours] = task, process, time.monotonic() + LIMIT
+            running[ours] = task, process, time.monotonic() + PATIENCE
         ready = wait(list(running), 1)
         for pipe, (task, process, late) in list(running.items()):
-            if (pipe in ready and task.take(pipe)) or time.monotonic() > late:
+            if (pipe in ready and task.take(pipe, process)) or time.monotonic() > late:
                 task.findings += ["no end"] * (DRAWS - len(task.findings)) if task.compiles else []
                 del running[pipe]
                 process.kill()

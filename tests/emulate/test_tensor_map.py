@@ -99,3 +99,19 @@ def test_a_store_before_the_first_row_is_no_instruction():
 def test_rules_of_the_driver(array, box, swizzle, rule):
     with pytest.raises(BackendError, match=rule):
         tensor_map(array, box, swizzle)
+
+
+def test_a_store_past_the_tensor_reads_shared_memory_all_the_same():
+    """Its elements are dropped, and yet all of its box has to lie in the block's memory."""
+    x, y = np.ones((4, 8), np.uint32), np.zeros((4, 8), np.uint32)
+    values = {
+        "from": tensor_map(x, (4, 8), 0),
+        "to": tensor_map(y, (4, 8), 0),
+        "raw": np.zeros(32, np.uint32),
+        "bytes": 128,
+        "c0": 8,
+        "c1": 0,
+    }
+    changed = text(2).replace('"l"(&p.to), "r"(shared + 1024)', '"l"(&p.to), "r"(shared + 1152)')
+    with pytest.raises(EmulationFault, match=r"the TMA store of warp 0 reads .*, outside the block's 1152 bytes"):
+        HostKernel(changed).launch(1, 32, 1152, record(PARAMS, **values, c0=8, c1=0))

@@ -127,6 +127,7 @@ class BulkStores : public Engine {
     if (at[0] * static_cast<std::int64_t>(map.element_bytes) % 16)   // likewise
       block->fault(text("a TMA store at column %d of %u-byte elements: not a multiple of 16 bytes", at[0], map.element_bytes), "the first column of the box; ordinary stores for the rest");
     const int agent = agent::bulk_store(t.id / 32);
+    memory_.must_hold(source, map.bytes(), agent, "reads");
     Store store{map, source, t.id, -1, at, block->clock(), ++issued_[agent], block->place(), {}, add, false, false};
     store.clock.time[agent] = store.time;
     stores_.push_back(store);

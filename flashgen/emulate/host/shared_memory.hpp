@@ -16,6 +16,9 @@ class SharedMemory {
       : block_(block), rank_(rank), memory_(bytes + 64, 0xFF), bytes_(bytes), shadow_(bytes / kGranule + 1), writes_(std::make_unique_for_overwrite<OtherWrites[]>(shadow_.size())),
         more_(std::make_unique_for_overwrite<MoreReads[]>(shadow_.size())), live_(shadow_.size()), unfenced_(static_cast<std::size_t>(block.all())), reads_unfenced_(block.strict() ? shadow_.size() : 0) {}   // NaN, whatever the type
 
+  // All of a box lies in the block's memory, whichever of its rows then matter.
+  void must_hold(std::uint32_t address, int bytes, int agent, const char* verb) { at(address, static_cast<std::uint32_t>(bytes), agent, verb); }
+
   // Past the shadow, for what it has already judged.
   unsigned char* poke(std::uint32_t address) { return memory_.data() + (address - kBase); }
 
