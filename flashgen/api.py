@@ -204,7 +204,7 @@ class Attention:
         if self.backend == "emulate":
             from flashgen.emulate import emulate_backward
 
-            found = emulate_backward(chosen, render(chosen), taken, values)
+            found: Mapping[str, Any] = emulate_backward(chosen, render(chosen), taken, values)
         else:
             found = interpret_backward(chosen, taken, values)
         names = ("dq", "dk", "dv", *(one.name for one in spec.with_grad))

@@ -205,7 +205,7 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
         advance()
     if gradients and not fault and check_backward.judged(spec, data):
         try:
-            of_gradients, allowed = check_backward.errors(spec, gradients, (q, k, v), values, seeds)
+            of_gradients, allowed, fault = check_backward.errors(spec, gradients, (q, k, v), values, seeds)
             errors, limits = errors | of_gradients, limits | allowed
         except EmulationFault as error:
             fault = str(error)

@@ -1,7 +1,7 @@
 """The gradients of `flashgen check`: each against the float64 reference, beside standard attention's in the same dtype."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from flashgen.api import Attention
 from flashgen.arch import DEFAULT, by_name
 from flashgen.bench.standard_backward import UNITS, standard_backward
 from flashgen.emulate import emulate_backward
+from flashgen.emulate.numbers import differences, worst
+from flashgen.emulate.run import Emulated
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, walk
-from flashgen.expr.meaning.reference import reference
+from flashgen.expr.meaning.reference import output_heads_first, reference
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.interpret import Given, interpret_backward
 from flashgen.plan.program import Program
@@ -87,8 +89,9 @@ def judged(spec: Spec, data: str) -> bool:
 
 def errors(
     spec: Spec, run: Run, qkv: tuple[Array, Array, Array], values: Mapping[str, Any], seeds: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The greatest error of each gradient over the seeds, and what is allowed; both relative to the greatest of the gradient, or to 1.
+) -> tuple[dict[str, float], dict[str, float], str]:
+    """The greatest error of each gradient over the seeds, and what is allowed; both relative to the greatest of the gradient, or to 1. And
+    what is off, in words; empty if nothing is.
 
     Raises EmulationFault.
     """
@@ -104,11 +107,23 @@ def errors(
     true = {"dq": exact.q, "dk": exact.k, "dv": exact.v, **exact.values}
     usual = standard_backward(spec, given, values)
     found = [run(given, values, seed) for seed in range(seeds)]
-    worst = {name: max(_off(each[name], true[name]) for each in found) for name in names(spec)}
+    furthest = {name: max(_off(each[name], true[name]) for each in found) for name in names(spec)}
     usually = {name: _off(usual[name], true[name]) for name in names(spec)}
     allowed = {name: FLOOR[spec.dtype] + (TIMES * off if math.isfinite(off) else 0.0) for name, off in usually.items()}
     summed = {name: UNITS * _greatest(exact.sizes.get(name, np.zeros(()))) / _size(true[name]) for name in allowed}
-    return worst, {name: limit + summed[name] for name, limit in allowed.items()}
+    limits = {name: limit + summed[name] for name, limit in allowed.items()}
+    return furthest, limits, next(filter(None, ("\n".join(_told(spec, each, true, limits)) for each in found)), "")
+
+
+def _told(spec: Spec, found: Mapping[str, Array], true: Mapping[str, Array], limits: Mapping[str, float]) -> Iterator[str]:
+    """Which elements of dq, dk and dv are off, and how; of emulated kernels also who wrote the worst."""
+    for name in ("dq", "dk", "dv"):
+        want = np.where(np.isfinite(true[name]), true[name], found[name].astype(np.float64))
+        by_head = [output_heads_first(x, spec) for x in (found[name], want)]
+        if off := differences(name, by_head[0], (by_head[1], by_head[1]), limits[name] * _size(true[name])):
+            yield off
+            if isinstance(found, Emulated) and (who := found.writer(name, worst(found[name], (want, want)))):
+                yield f"  it was written by {who}"
 
 
 def _greatest(x: Array) -> float:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flashgen.dtypes import by_name
 from flashgen.emulate.memory import Watched, fence
-from flashgen.emulate.run import fill, guarded, judge, judge_counter, launch, some, unset
+from flashgen.emulate.run import Emulated, compiled, fill, guarded, judge, judge_counter, launch, some, unset
 from flashgen.interpret import Given
 from flashgen.plan.geometry import Sizes, shape
 from flashgen.plan.params import scalars
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 def emulate_backward(
     program: Program, source: Source, given: Given, values: Mapping[str, Any] = MappingProxyType({}), *, seed: int = 0, checks: bool = True
-) -> dict[str, Array]:
+) -> Emulated:
     """Runs the emitted kernels on the CPU: dq, dk and dv, each like the array that it is the gradient of, and by its name the gradient of
     each tensor and param that asks for one, float32.
 
@@ -35,7 +35,7 @@ def emulate_backward(
     (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = arrays["q"].shape, arrays["k"].shape
     sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
     results = {f"d{name}": guarded(getattr(given, name).shape, program.dtype.numpy) for name in ("q", "k", "v")}
-    outputs = {name: x for name, (_, x) in results.items()}
+    outputs = Emulated((name, x) for name, (_, x) in results.items())
     numbers = {name: x for name in ("lse", "dlse") if (x := getattr(given, name)) is not None}
     tensors = {t.argument: some(np.asarray(values[t.name])) for t in program.spec.tensors}
     inputs = {name: fence(x) for name, x in (arrays | numbers | tensors).items() if x.size}
@@ -47,7 +47,8 @@ def emulate_backward(
     rows = {name: x.transpose(rows_first) for name, x in outputs.items()}
     memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, **added, "counter": counter}
     if (some_rows := next((inputs[name] for name in ("q", "k") if name in inputs), None)) is None:
-        return outputs | sums
+        outputs |= sums
+        return outputs
     # Of arrays without elements nothing is used, but a tensor map wants an address.
     memory |= {name: some_rows for name in (*arrays, *rows) if not memory[name].size}
     record = fill(program, memory, scalars(program, sizes, params))
@@ -55,7 +56,9 @@ def emulate_backward(
     watched |= {name: Watched(x) for name, x in ({"counter": counter} | added).items() if x.size}
     watched |= {name: Watched(x, "fill") for name, x in (outputs | scratch).items()}
     launch(program, source, sizes, record, watched, seed, checks, 3)
+    outputs.remember(compiled(source.text, program.kernels[0].entry, f"{source.name}.cu"), watched)
     for name, (around, _) in results.items():
         judge(rows[name], around, f"{name} [batch, row, head, column]")
     judge_counter(counter)
-    return outputs | sums
+    outputs |= sums
+    return outputs

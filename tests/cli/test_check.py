@@ -114,6 +114,28 @@ def test_gradients_are_judged_too(flashgen, monkeypatch, tmp_path):
     assert {"hidden", "axes", "views", "short"} <= {shape["data"] for shape in shapes if "dq_error" in shape}
 
 
+def test_what_is_wrong_with_a_gradient_is_told(flashgen, monkeypatch, tmp_path):
+    right = check_backward.emulate_backward
+
+    def wrong(*given, **options):
+        found = right(*given, **options)
+        found["dk"][0, 16:24] *= 2
+        return found
+
+    monkeypatch.setattr(checking, "SHAPES", ((1, 40, 50, 1),))
+    monkeypatch.setattr(checking, "SHORT", ())
+    monkeypatch.setattr(checking, "HOSTILE", (1, 20, 30, 1))
+    monkeypatch.setattr(check_backward, "emulate_backward", wrong)
+    (tmp_path / "plain.yaml").write_text(json.dumps({"head_dim": 16, "dtype": "float16", "backward": True}))
+    ran = flashgen("check", tmp_path / "plain.yaml", "--arch", "sm_80", "--emulate", "--seeds", "1")
+    assert ran.code == 1
+    told = ran.out.replace("\n", " ")
+    assert "dk: " in told
+    assert "rows 16-23 of 50" in told
+    assert "each about 2 times what it should be" in told
+    assert "it was written by block" in told
+
+
 def test_a_wrong_gradient_is_exit_code_1(flashgen, monkeypatch, tmp_path):
     right = check_backward.interpret_backward
 
