@@ -223,7 +223,7 @@ def tasks_of(each: int, first: int, only: str) -> Iterator[Task]:
 def page(tasks: Sequence[Task], arguments: argparse.Namespace) -> tuple[str, int]:
     """The tables as Markdown, and how many faults have neither been found by each draw nor a reason."""
     reasons, unexplained = YAML(typ="safe").load(UNSEEN), 0
-    spent = [t.seconds[-1] for t in tasks if t.mutant and t.compiles and t.findings[-1] and np.isfinite(t.seconds).all()]
+    spent = [t.seconds[-1] for t in tasks if t.mutant and t.compiles and t.findings[-1] and len(t.seconds) == DRAWS]
     summary, tables = [], []
     for name in dict.fromkeys(t.kernel for t in tasks):
         faults = [t for t in tasks if t.kernel == name and t.mutant and t.compiles]

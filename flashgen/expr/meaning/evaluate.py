@@ -18,7 +18,7 @@ def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
     array([[0.5, 1. ]], dtype=float32)
 
     Floats are float64 if an array of `values` is, or none is of floats; else float32, and so are always those that decide something.
-    An index outside a tensor is clamped to it.
+    An index outside a tensor is clamped to it; one without elements, as of no key, reads as 0.
     """
     floats = [v.dtype for v in values.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
     with np.errstate(all="ignore"):
@@ -44,7 +44,9 @@ class _Evaluation:
                 return np.asarray(self.values[name], self.type(type, decided and name != "s"))
             case Load(tensor, indices, type):
                 array = np.asarray(self.values[tensor])
-                clamped = (np.clip(self(i), 0, size - 1) for i, size in zip(indices, array.shape, strict=True))
+                clamped = [np.clip(self(i), 0, max(0, size - 1)) for i, size in zip(indices, array.shape, strict=True)]
+                if not array.size:
+                    return np.zeros(np.broadcast_shapes(*(i.shape for i in clamped)), self.type(type, decided))
                 return array[tuple(clamped)].astype(self.type(type, decided))
             case Call("float", (x,)):
                 return self(x).astype(self.type("float", decided))

@@ -44,3 +44,9 @@ def test_reads_outside_a_tensor_are_clamped():
 def test_integers_round_down():
     assert evaluate(read("m // 3"), {"m": -2}) == -1
     assert evaluate(read("m % 3"), {"m": -2}) == 1
+
+
+def test_a_tensor_without_elements_reads_as_0():
+    """As of no key, whose condition the interpreter asks once a head."""
+    found = evaluate(read("ids[b, 1] + kv_idx"), place() | {"ids": np.zeros((2, 0), np.int32), "b": 1, "kv_idx": np.arange(3)})
+    assert found.tolist() == [0, 1, 2]
