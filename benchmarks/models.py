@@ -36,10 +36,10 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
 
 def model(name: str, sizes: dict[str, Any], layers: int, attention: str) -> Any:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SHARED, **sizes, num_hidden_layers=layers)
-    return (
-        getattr(transformers, f"{name}ForCausalLM")._from_config(config, attn_implementation=attention, dtype=torch.bfloat16).cuda().eval()
-    )
+    config, kind = (getattr(transformers, f"{name}{part}") for part in ("Config", "ForCausalLM"))
+    given = config(**SHARED, **sizes, num_hidden_layers=layers)
+    with torch.device("cuda"):
+        return kind._from_config(given, attn_implementation=attention, dtype=torch.bfloat16).eval()
 
 
 def milliseconds(run: Callable[[], Any]) -> float:

@@ -82,8 +82,8 @@ def run(sketch: Sketch, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: 
     """The outputs of a call. Raises SpecError, CallError, PlanError, BackendError."""
     if not autograd.wanted(q, k, v, *values.values()):
         return attention_of(sketch, (q, k, v), values)(q, k, v, out=out, **values)
-    with autograd.paused():
-        attn = attention_of(sketch._replace(sought=tuple(name for name, x in values.items() if autograd.requires(x))), (q, k, v), values)
+    sought = tuple([name for name, x in values.items() if autograd.requires(x)])
+    attn = autograd.paused(attention_of, sketch._replace(sought=sought), (q, k, v), values)
     results = attn(q, k, v, out=out, **values)
     return results[: len(sketch.outputs)] if len(sketch.outputs) > 1 else results[0]
 

@@ -19,6 +19,13 @@ def tensors(q_len=20, kv_len=24, heads=(4, 2), batch=2):
     return [torch.randn(shape, generator=random).to(DEVICE, DTYPE) for shape in shapes]
 
 
+def same(found, want):
+    """True for the same bits; on a GPU gradients are sums whose order is nobody's."""
+    if DEVICE == "cpu":
+        return torch.equal(found, want)
+    return (found.float() - want.float()).norm() <= 1e-2 * want.float().norm()
+
+
 def capped(q, k, v, slopes, c):
     return attention(q, k, v, "causal", slopes=slopes, c=c, **CAPPED)
 
@@ -41,7 +48,7 @@ def test_a_compiled_call_and_its_gradients_are_the_eager_ones(dynamic):
         o.float().square().sum().backward()
         found.append([o.detach(), *(x.grad for x in leaves)])
     for eager, other in zip(*found, strict=True):
-        assert torch.equal(eager, other)
+        assert same(other, eager)
 
 
 def test_a_compiled_call_serves_other_numbers_and_lengths():
@@ -86,7 +93,8 @@ def test_the_operator_is_what_the_dispatcher_expects(gradients):
     sought = ("slopes",) if gradients else None
     text = text_of_sketch(tuple(Sketch("causal", CAPPED["score"], None, "bshd", ("o",), sought=sought)), (("slopes",), ("c",)))
     slopes = torch.rand(4, device=DEVICE).requires_grad_(gradients)
-    torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], [2.0], text))
+    most = {} if DEVICE == "cpu" else {"rtol": 1e-1, "atol": 1e-1}
+    torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], [2.0], text), **most)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,7 @@ def test_a_module_learns_what_its_spec_gives_gradients_of():
         o, lse = function(*tensors())
         (o.float().square().sum() + lse.sum()).backward()
         found.append([o.detach(), module.slopes.grad, module.c.grad])
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert all(same(*pair) for pair in zip(*found, strict=True))
     assert found[0][1].abs().max() > 0
 
 

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import flashgen  # noqa: E402
 from flashgen.torch import attention  # noqa: E402
-from tests.torch.test_compile import DEVICE, capped, tensors  # noqa: E402
+from tests.torch.test_compile import DEVICE, capped, same, tensors  # noqa: E402
 
 
 def test_a_call_without_a_spec_has_gradients():
@@ -45,7 +45,7 @@ def test_checkpoint(reentrant):
         leaves = [x.clone().requires_grad_() for x in (*tensors(), slopes)]
         function(*leaves, 20.0).float().square().sum().backward()
         found.append([x.grad for x in leaves])
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert all(same(*pair) for pair in zip(*found, strict=True))
 
 
 def _lengths(q, k, v, lens):
@@ -76,4 +76,4 @@ def test_vmap_is_a_call_each(function, dims, value, gradients):
     if gradients:
         leaves = [x for x in given if x.requires_grad]
         for x, y in zip(*(torch.autograd.grad(o.sum(), leaves, allow_unused=True) for o in (found, want)), strict=True):
-            assert (x is None and y is None) or torch.allclose(x, y)
+            assert (x is None and y is None) or same(x, y)
