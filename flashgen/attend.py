@@ -12,9 +12,12 @@ from flashgen.api import Attention
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.functions import SHORTENED
-from flashgen.expr.language.nodes import Const, Node
+from flashgen.expr.language.identifiers import Names
+from flashgen.expr.language.nodes import Node
 from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.language.scope import words as language_words
+from flashgen.expr.prove.affine import MAX_LENGTH
+from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.runtime import autograd
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
@@ -206,8 +209,8 @@ def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, 
 
     if not read:
         return spec({})
-    reads = indices(spec(shapes))
-    return spec({name: _shape(array, axes, reads[name]) for name, array in read.items()})
+    reads, free = indices(spec(shapes)), Names(values)
+    return spec({name: _shape(array, axes, reads[name], free) for name, array in read.items()})
 
 
 def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int], dict[str, int]]:
@@ -240,14 +243,18 @@ def _dtype(name: str, layout: Layout) -> str:
     return kinds[kind]
 
 
-def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...]) -> tuple[str | int, ...]:
-    """The shape that a spec declares for such an array; an axis that an index runs over has the word of its extent."""
+def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...], free: Names) -> tuple[str | int, ...]:
+    """The shape that a spec declares for such an array; an axis that an index runs over has the word of its extent, another whose
+    indices no number of the text bounds a name, so that one kernel serves every extent."""
+    integers = Integers(of_language)
 
     def axis(n: int, found: tuple[Node, ...]) -> str | int:
         exact = [RUNS_OVER[index] for index in over(found)]
         if exact:
             return next((word for word in exact if axes[word] == n), exact[0])
-        return int(n) if all(isinstance(index, Const) for index in found) else next((word for word, m in axes.items() if m == n), int(n))
+        if all(integers.extent(index)[1] < MAX_LENGTH - 1 for index in found):
+            return int(n)
+        return next((word for word, m in axes.items() if m == n), None) or free.fresh("n")
 
     return tuple(axis(n, found) for n, found in zip(layout.shape, read, strict=True))
 

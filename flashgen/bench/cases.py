@@ -10,13 +10,14 @@ import numpy as np
 from flashgen.bench.lists import every_block
 from flashgen.dtypes import by_name
 from flashgen.plan.geometry import Sizes
-from flashgen.spec import Spec
+from flashgen.spec import Spec, axes
 from flashgen.spec.layout import DEFAULT, ROWS_FIRST
 from flashgen.spec.tensors import Tensor
 
 TOKENS, HIDDEN = 16384, 2048  # of the FlashAttention-3 paper's grid: in all, and of all heads together
 HEAD_DIMS, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
 DOCUMENT = 1111  # tokens of a document
+FREE = 7  # entries along an axis whose name is bound by the array
 _PER_HEAD = {"shape": ["hq"], "dtype": "float32"}
 
 # What a spec says besides dtype and head dim. Peers say the same their own way, in flashgen.bench.peers.
@@ -142,16 +143,16 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
 
 
 def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> Any:
-    """A random array for a tensor of a spec: floats are normal, bools and bits (of q_words) are either.
+    """A random array for a tensor of a spec: floats are normal, bools and bits (of queries) are either.
 
     Integers over positions number documents of 1,111 tokens, other integers hold the number of keys; those that `random`, as
     numpy.random.RandomState, draws lie anywhere from 0 to the number of keys.
     """
-    shape, source = sizes.shape(tensor), random or xp.random
+    shape, source = sizes.binding(tensor, FREE).shape(tensor), random or xp.random
     if tensor.dtype != "int32":
         values = source.standard_normal(shape)
         return values > 0 if tensor.dtype == "bool" else values.astype(tensor.dtype)
-    if tensor.shape[-1] == "q_words":
+    if tensor.shape[-1] == axes.ALIASES["q_words"]:
         high, low = (source.randint(0, 1 << 16, shape) for _ in range(2))
         return ((high << 16) + low).astype("int32")
     if random:

@@ -15,7 +15,7 @@ from flashgen.expr.tiles.lists import listed_tiles, looked_at
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Program
 from flashgen.plan.geometry import Sizes
-from flashgen.spec import Spec
+from flashgen.spec import Spec, axes
 
 _ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
 _MOST_ELEMENTS = 1 << 34  # in all, about a minute
@@ -164,7 +164,10 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
     Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
     """
     values: dict[str, Any] = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
-    values |= {t.name: {"int32": -1 if t.shape[-1] == "q_words" else kv_len, "float32": 0.0, "bool": True}[t.dtype] for t in spec.tensors}
+    values |= {
+        t.name: {"int32": -1 if t.shape[-1] == axes.ALIASES["q_words"] else kv_len, "float32": 0.0, "bool": True}[t.dtype]
+        for t in spec.tensors
+    }
     for item in given:
         name, _, text = item.partition("=")
         if name not in values:
@@ -176,7 +179,7 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
     sizes = Sizes(batch=values["b"] + 1, q_len=q_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
     for tensor in spec.tensors:
-        values[tensor.name] = np.full(sizes.shape(tensor), values[tensor.name], tensor.dtype)
+        values[tensor.name] = np.full(sizes.binding(tensor, kv_len).shape(tensor), values[tensor.name], tensor.dtype)
     if spec.blocks:
         values[spec.blocks.lists] = every_block(spec.blocks, sizes, np)
     return values

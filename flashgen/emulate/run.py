@@ -149,7 +149,7 @@ def member(argument: Argument, x: Array | None) -> Any:
             batch, row, head, column = strides
             return (batch, head, row, column)
         case "extent":
-            return x.shape[-1]
+            return x.shape[argument.rank]
         case "array" | "sums":
             return (x.ctypes.data, steps(x.shape, strides))
     return x.ctypes.data

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashgen.errors import CallError
+from flashgen.expr import evaluate
+from flashgen.expr.language.read import axis_node
 from flashgen.plan.kernel import Extent, Kernel, SharePlan
 from flashgen.plan.program import Scratch
-from flashgen.spec import Spec
+from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor
 
 MORE_SHARES, SHARE_COST = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
@@ -25,6 +27,7 @@ class Sizes:
     kv_heads: int
     pages: int = 0  # of k and v, of which kv_len is what a sequence may have; 0: they are not in pages
     page: int = 1  # keys of one
+    bound: tuple[tuple[str, int], ...] = ()  # the names of axes that arrays bind
 
     @property
     def group(self) -> int:
@@ -43,11 +46,16 @@ class Sizes:
     def axis(self, axis: str | int) -> int:
         """The extent of an axis: a number, a word for one, or a word and by how many it is divided, rounded up."""
         words = {"b": self.batch, "hq": self.heads, "hk": self.kv_heads, "q_len": self.q_len, "kv_len": self.kv_len}
-        words |= {"q_words": -(-self.q_len // 32), "b + 1": self.batch + 1, "pages": self.kv_len // self.page}
-        if not isinstance(axis, str):
-            return axis
+        words |= dict(self.bound) | {"b + 1": self.batch + 1, "pages": self.kv_len // self.page}
+        if isinstance(axis, int) or axis in words:
+            return axis if isinstance(axis, int) else words[axis]
         word, _, pieces = axis.partition(" / ")
-        return -(-words[word] // int(pieces or 1))
+        return -(-words[word] // int(pieces)) if pieces else max(0, int(evaluate(axis_node(axis), words)))
+
+    def binding(self, tensor: Tensor, entries: int) -> "Sizes":
+        """These sizes with so many entries along each axis whose name the tensor binds, or that others do and it counts with."""
+        names = frozenset[str]().union(*map(axes.names, tensor.shape)) - {*axes.WORDS}
+        return replace(self, bound=tuple((name, entries) for name in sorted(names)))
 
     def count(self, index: str) -> int:
         """The values of an index of the call: b, h, hk, q_idx or kv_idx."""

@@ -23,11 +23,11 @@ class Argument:
 
     name: str  # the member
     cuda: str  # its type
-    kind: Literal["tensor_map", "pointer", "strides", "array", "sums", "scalar", "extent"]  # extent: of the last axis of an array
+    kind: Literal["tensor_map", "pointer", "strides", "array", "sums", "scalar", "extent"]
     of: str  # q, k, v, an output, a scratch; counter, halves; `argument` of a param or tensor; softmax_scale; a size as group, section
     box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
     comment: str = ""
-    rank: int = 0  # array, sums: its axes
+    rank: int = 0  # array, sums: its axes; extent: which
 
 
 @dataclass(frozen=True)

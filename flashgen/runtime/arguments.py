@@ -1,7 +1,8 @@
 """Checks the arguments of a call against the spec before anything runs."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
-from flashgen.spec import Spec, Tensor
+from flashgen.spec import Spec, Tensor, axes
 from flashgen.spec.layout import axis_order
 from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.tensors import MOST, Blocks, Lengths
 
+_INT32 = 2**31 - 1
 WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
 
 
@@ -66,11 +68,10 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     for name, shape in output_shapes(spec, sizes).items():
         if name in layouts and layouts[name].shape != shape:
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}")
-    for tensor in spec.tensors:
-        read = list(indices(spec)[tensor.name])
-        if (at := spec.geometry.joined(tensor.shape)) is not None:
-            del read[at]
-        _check_tensor(spec.given(tensor), tuple(read), layouts[tensor.name].shape, sizes)
+    tensors = [(spec.given(tensor), _reads(spec, tensor), layouts[tensor.name].shape) for tensor in spec.tensors]
+    sizes = replace(sizes, bound=_bound(tensors))
+    for tensor, read, shape in tensors:
+        _check_tensor(tensor, read, shape, sizes)
     for name, words in spec.geometry.lengths:
         if layouts[name].shape != (shape := tuple(map(sizes.axis, words))):
             raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(words)}")
@@ -137,7 +138,37 @@ def _check_like(name: str, layouts: Mapping[str, Layout], shape: tuple[int, ...]
         raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
 
 
-def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tuple[int, ...], sizes: Sizes) -> None:
+def _reads(spec: Spec, tensor: Tensor) -> list[tuple[Node, ...]]:
+    """The indices of each axis of the array that a call gives for a tensor."""
+    read = list(indices(spec)[tensor.name])
+    if (at := spec.geometry.joined(tensor.shape)) is not None:
+        del read[at]
+    return read
+
+
+def _bound(tensors: Sequence[tuple[Tensor, list[tuple[Node, ...]], tuple[int, ...]]]) -> tuple[tuple[str, int], ...]:
+    """The names of axes and what arrays bind them to. Raises CallError where two arrays differ, and for more than 32 bits count."""
+    found: dict[str, tuple[int, str]] = {}
+    names = axes.bound(tensor.shape for tensor, *_ in tensors)
+    for tensor, read, shape in tensors:
+        if len(shape) != len(tensor.shape):
+            continue  # which is told where shapes are
+        for axis, n, indices_of_axis in zip(tensor.shape, shape, read, strict=True):
+            if n > _INT32 and (axes.named(axis) or axes.computed(axis)):
+                raise CallError(
+                    f"{tensor.name} has shape {_text(shape)}: at most {_INT32} entries along {axis}, which kernels count in 32 bits"
+                )
+            if not axes.named(axis) or (n == 1 and over(indices_of_axis)):  # which is for all alike
+                continue
+            before, other = found.setdefault(str(axis), (n, tensor.name))
+            if n != before:
+                raise CallError(
+                    f"{tensor.name} has shape {_text(shape)}, {_text(tensor.shape)}: {axis} is {n} there, and {before} in {other}"
+                )
+    return tuple((name, found.get(name, (1, ""))[0]) for name in names)
+
+
+def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple[int, ...], sizes: Sizes) -> None:
     """Checks a tensor's shape: an axis that an index runs over has its extent, or 1; any other is as the spec says."""
     what, wanted = f"{tensor.name} has shape {_text(shape)}", sizes.shape(tensor)
     exact = [over(axis) for axis in read]
@@ -149,7 +180,8 @@ def _check_tensor(tensor: Tensor, read: tuple[tuple[Node, ...], ...], shape: tup
                     raise CallError(f"{what}: {why}; expected {count}, or 1 for all alike. The spec says {_text(tensor.shape)}")
     fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
     if not fits:
-        raise CallError(f"{what}: expected {_text(wanted)}, {_text(tensor.shape)}")
+        told = [axis if axes.named(axis) else n for axis, n in zip(tensor.shape, wanted, strict=True)]
+        raise CallError(f"{what}: expected {_text(tuple(told))}, {_text(tensor.shape)}")
 
 
 def _check_lists(blocks: Blocks, shape: tuple[int, ...], sizes: Sizes) -> None:

@@ -23,7 +23,7 @@ from flashgen.runtime.nvrtc import Binary
 
 ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
 OF_ROLES = ("do", "dq", "dk", "dv")  # and their gradients
-_POINTER = struct.Struct("<Q")
+_POINTER, _INT = struct.Struct("<Q"), struct.Struct("<i")
 BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays
 
 
@@ -81,7 +81,7 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
         if argument.kind == "scalar":
             record[argument.name] = known[argument.of]
         elif argument.kind == "extent":
-            record[argument.name] = layouts[argument.of].shape[-1]
+            record[argument.name] = layouts[argument.of].shape[argument.rank]
         elif argument.kind == "strides":
             batch, row, head, column = layouts[argument.of].strides
             record[argument.name] = (batch, head, row, column)
@@ -96,7 +96,9 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
 
 
 def stride_change(argument: Argument, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Change:
-    """The change that puts the strides of an array into a record, at the offset of its member."""
+    """The change that puts the strides of an array, or its extent, into a record, at the offset of its member."""
+    if argument.kind == "extent":
+        return _INT.pack_into, offset, (shape[argument.rank],)
     if argument.kind in ("array", "sums"):  # after the pointer
         return _strides_of(len(strides)), offset + _POINTER.size, steps(shape, strides)
     batch, row, head, column = strides

@@ -25,12 +25,11 @@ from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.scratch import Made, Scratch
 from flashgen.runtime.tuned import length_class
-from flashgen.spec import Spec
+from flashgen.spec import Spec, axes
 from flashgen.spec.layout import AxisOrder
 from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.tensors import Lengths, Lists
 
-_WORDS = {"q_len": 0, "kv_len": 1}  # of axes that are lengths, alone or divided, and which of a call's they are
 _SCALARS = ("q_len", "kv_len", "section", "shares")  # that follow from lengths
 _PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
@@ -78,8 +77,10 @@ class Axes:
                 (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
             ]
         words |= {array.name: [(axis,) for axis in array.shape] for array in spec.arrays if isinstance(array, Lengths | Lists)}
-        of_axes = [[list(filter(None, map(_of_length, axis))) for axis in words[name]] for name in names]
-        self.lengths = [[(i, *length) for i, found in enumerate(axes) for length in found] for axes in of_axes]
+        found = (str(word) for of_name in words.values() for axis in of_name for word in axis)
+        self.words = tuple(dict.fromkeys(word for word in found if _follows(word)))  # what is told by lengths alone
+        of_axes = [[[self.words.index(str(word)) for word in axis if word in self.words] for axis in words[name]] for name in names]
+        self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
         self.others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
 
     def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
@@ -91,10 +92,9 @@ class Axes:
             return ()
 
 
-def _of_length(word: str | int) -> tuple[int, int] | None:
-    """The length of a call that an axis has, and by how many it is divided, rounded up; None: it has none."""
-    length, _, pieces = "q_len / 32".partition(" / ") if word == "q_words" else str(word).partition(" / ")
-    return (_WORDS[length], int(pieces or 1)) if length in _WORDS else None
+def _follows(axis: str | int) -> bool:
+    """True if lengths alone tell the extent of an axis."""
+    return bool(named := axes.names(axis)) and named <= {"q_len", "kv_len"}
 
 
 def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
@@ -156,7 +156,7 @@ class Pattern:
         self._counts = self._counted(sizes)
         self._strides: dict[str, list[tuple[Argument, int]]] = {}
         for argument in arguments:
-            if argument.kind in ("strides", "array", "sums"):
+            if argument.kind in ("strides", "array", "sums", "extent"):
                 self._strides.setdefault(argument.of, []).append((argument, offsets[argument.name]))
         self._maps: dict[str, list[tuple[tma.Map, int]]] = {}
         assert prepared.launch
@@ -181,10 +181,10 @@ class Pattern:
             q_len, kv_len = likes[0][0][sequence], of.kv_len if self._axes.keys is None else likes[1][0][self._axes.keys]
         except IndexError:  # an axis is missing
             return None
-        changed = self._changed(likes, (q_len, kv_len))
+        sizes = replace(of, q_len=q_len, kv_len=kv_len)
+        changed = self._changed(likes, [sizes.axis(word) for word in self._axes.words])
         if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
-        sizes = replace(of, q_len=q_len, kv_len=kv_len)
         if not self._serves(sizes):
             return None
         if q_len != of.q_len:
@@ -210,13 +210,13 @@ class Pattern:
     def _fresh(self, made: Mapping[str, Made]) -> dict[str, Lies]:
         return {name: self._by_rows(name, layout) for name, layout in fresh(made, self._prepared.ordinal).items()}
 
-    def _changed(self, likes: Sequence[Key], lengths: tuple[int, ...]) -> dict[str, Lies] | None:
+    def _changed(self, likes: Sequence[Key], lengths: Sequence[int]) -> dict[str, Lies] | None:
         """The lie of given arrays that are not as before, by argument; None if a length is not that of the call, or if an array differs in
         more, or lies so that another plan may serve it."""
         if len(likes) != len(self.likes):
             return None
         changed = {}
-        for like, before, (name, axes, others, fixed, family) in zip(likes, self.likes, self._arrays, strict=True):
+        for like, before, (name, lengths_at, others, fixed, family) in zip(likes, self.likes, self._arrays, strict=True):
             shape = like[0]
             if like != before:
                 if len(shape) != fixed[0] or others(shape) != fixed[1] or like[2:] != fixed[2]:
@@ -229,8 +229,8 @@ class Pattern:
                     if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
                         return None
                     changed[name] = self._by_rows(name, layout)
-            for axis, which, pieces in axes:
-                if shape[axis] != -(-lengths[which] // pieces):
+            for axis, which in lengths_at:
+                if shape[axis] != lengths[which]:
                     return None
         return changed
 

@@ -13,6 +13,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arrays
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
+from flashgen.spec.axes import names as axis_names
 from flashgen.spec.outputs import OUTPUTS
 
 WORKERS = 4  # threads, each with a stream: one fills pinned memory while the data of others travels or is attended to
@@ -49,7 +50,9 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     16
     """
     parts = (expressions.score, expressions.mask, expressions.sink)
-    read = {name for node in parts if node is not None for name in names(node)} | {axis for t in spec.arrays for axis in t.shape}
+    read = {name for node in parts if node is not None for name in names(node)} | {
+        word for t in spec.arrays for axis in t.shape for word in axis_names(axis)
+    }
     d, size = spec.head_dim, spec.element.bytes
     nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
     wanted = max(1, nbytes // PIECE_BYTES)

@@ -8,6 +8,7 @@ import numpy as np
 
 from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
+from flashgen.spec import axes
 from flashgen.spec.faults import expected, refusal
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import LAYOUTS
@@ -15,7 +16,6 @@ from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.words import free_name, let_name_fault, name_fault, value_name_fault
 
-AXES = ("b", "hq", "hk", "q_len", "kv_len", "q_words")
 MAX_RANK = 8
 MAX_SHARES = 1024
 MAX_PAGE = 256
@@ -164,9 +164,11 @@ def axis(given: object) -> str | int:
     """An axis of a tensor: a positive integer or a word."""
     if not isinstance(given, str):
         return positive(given)
-    if given not in AXES:
-        raise refusal(f"{given[:64]!r} is no axis", did_you_mean(given, AXES))
-    return given
+    text = axes.ALIASES.get(given) or expression(given)
+    why, hint = axes.fault(text)
+    if why:
+        raise refusal(f"{text[:64]!r} {why}", hint)
+    return text
 
 
 def shape(given: object) -> object:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from flashgen.spec import axes
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -36,10 +38,10 @@ class Geometry:
 
     def fault(self, shape: tuple[str | int, ...]) -> str:
         """The reason why a tensor cannot have these axes; empty if it can."""
-        lengths = [axis for axis in shape if axis in (*self.behind, "q_words")]
+        lengths = [axis for axis in shape if axes.names(axis) & self.behind]
         if not self.packed or not lengths:
             return ""
-        if len(lengths) > 1 or "q_words" in lengths:
+        if len(lengths) > 1 or any(map(axes.computed, lengths)):
             return f"has {' and '.join(map(str, lengths))}: of packed sequences a tensor has one length"
         return "" if self.joined(shape) is not None else f"has {lengths[0]} without b before it"
 

@@ -29,7 +29,7 @@ Integer = Annotated[int, BeforeValidator(forms.integer)]
 Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
 Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
-Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | Literal.__getitem__(forms.AXES))]
+Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | str)]
 Expression = Annotated[str, BeforeValidator(forms.expression)]
 ValueName = Annotated[str, BeforeValidator(forms.value_name)]
 LetName = Annotated[str, BeforeValidator(forms.let_name)]
@@ -71,7 +71,8 @@ class PagesKeys(Closed):
 
 class TensorKeys(Closed):
     shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
-        description="axes: numbers, or b, hq, hk, q_len, kv_len, or q_words: a bit a query, 32 a word", examples=["[hq]"]
+        description="axes: numbers, b, hq, hk, q_len, kv_len, names that the array binds, or expressions of these, as 2 * kv_len - 1",
+        examples=["[hq]"],
     )
     dtype: Annotated[str, element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
     grad: Flag = Field(False, description="the backward gives its gradient; of float32, and where backward is true")

@@ -191,6 +191,11 @@ class Spec:
         position = self.positions.get(tuple(path.split(".")))
         return position.shift(0) if position else Position(f"<{path}>", 1, 1, text if isinstance(text, str) else path)
 
+    def axis_position(self, tensor: str, axis: int, text: str) -> Position:
+        """The position of an axis of a tensor."""
+        place = self.positions.get(("tensors", tensor, "shape", axis))
+        return place.shift(0) if place else Position(f"<tensors.{tensor}.shape>", 1, 1, text)
+
     def name_position(self, key: str, name: str) -> Position:
         """The position of the name of a param, a tensor or a let: `name_position("params", "softcap")`."""
         return self.positions.get((key, name, KEY)) or Position(f"<{key}>", 1, 1, name)

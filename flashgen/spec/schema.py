@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Va
 
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import Position
-from flashgen.spec import forms
+from flashgen.spec import axes, forms
 from flashgen.spec.faults import refusal, spec_error
 from flashgen.spec.geometry import CACHES, Pages, geometry_of
 from flashgen.spec.keys import (
@@ -202,6 +202,17 @@ class SpecKeys(Closed):
         if info.data.get("backward"):
             raise refusal("gradients do not walk lists yet", "leave backward out, or say the blocks in the mask: bit(words[b, q_idx], i)")
         return blocks
+
+    @field_validator("tensors")
+    @classmethod
+    def _own_axes(cls, tensors: tuple[Tensor, ...], info: ValidationInfo) -> tuple[Tensor, ...]:
+        taken = dict.fromkeys((p.name for p in info.data.get("params", ())), "param") | dict.fromkeys((t.name for t in tensors), "tensor")
+        for tensor in tensors:
+            for i, axis in enumerate(tensor.shape):
+                if axes.named(axis) and axis in taken:
+                    hint = "an axis is a number, a word of a call, a name of its own, or an expression of these"
+                    raise refusal(f"{axis!r} is a {taken[str(axis)]}", hint, within=(tensor.name, "shape", i))
+        return tensors
 
     @field_validator("tensors")
     @classmethod

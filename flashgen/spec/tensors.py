@@ -10,7 +10,7 @@ MOST = "k"  # the last axis of lists of indices: as many as the longest has
 
 @dataclass(frozen=True)
 class Tensor:
-    """A run-time array that the expressions index; an axis is a number, or one of b, hq, hk, q_len, kv_len, q_words."""
+    """A run-time array that the expressions index; its axes are as flashgen.spec.axes says."""
 
     name: str
     shape: tuple[str | int, ...]

@@ -15,6 +15,7 @@ from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
 from flashgen.expr.prove.names import BATCH, EXTENTS, FIRST, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, TOTAL, WHOLE
 from flashgen.expr.prove.signs import NOTHING, Signs, positive
+from flashgen.spec.axes import extent
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
@@ -95,7 +96,7 @@ class Binder:
 
     def _inside(self, tensor: "Tensor", indices: tuple[Node, ...]) -> tuple[Node, ...]:
         """The indices of a read inside of the array that a call gives."""
-        inside = [self._clamped(self(index), extent) for index, extent in zip(indices, tensor.shape, strict=True)]
+        inside = [self._clamped(self(index), extent(tensor, i)) for i, index in enumerate(indices)]
         if (at := self.geometry.joined(tensor.shape)) is not None:
             row, length = inside[at + 1], str(tensor.shape[at + 1])
             whole = call("+", FIRST[length], row)
@@ -129,7 +130,7 @@ class Binder:
                 return Const(min(max(value, 0), extent - 1), "int")
             case Name(name) if (name, extent) in INSIDE:
                 return index
-        size = Const(extent, "int") if isinstance(extent, int) else self.extents[extent]
+        size = Const(extent, "int") if isinstance(extent, int) else self.extents.get(extent) or Argument(f"p.{extent}", "int")
         below = (
             index if isinstance(extent, int) and self._at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
         )

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from flashgen.errors import SpecError
+from flashgen.errors import Position, SpecError
 from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope, words
+from flashgen.spec import axes
 from flashgen.spec.words import OF_SCALE
 
 if TYPE_CHECKING:
@@ -52,8 +54,33 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
     _check_read(spec, read.values(), {name for part in parts.values() for name in part.let})
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
-    claims = tuple((part.scope, tuple(part.claims)) for part in parts.values())
+    claims = (*_axes(spec), *((part.scope, tuple(part.claims)) for part in parts.values()))
     return Expressions(read["score"], read["mask"], scale, sink=read.get("sink")), claims
+
+
+@lru_cache(1024)
+def axis_node(axis: str) -> Node:
+    """The extent of an axis that is an expression, of words and names of axes.
+
+    >>> axis_node("2 * n")
+    Call(op='*', args=(Const(value=2, type='int'), Name(name='n', type='int')), type='int')
+    """
+    return _axis(axis, axes.names(axis), Position("<axis>", 1, 1, axis)).read("int")
+
+
+def _axis(axis: str, known: Iterable[str], position: Position) -> Parser:
+    return Parser(Scope(names=dict.fromkeys(known, "int"), masks=False), axis, position)
+
+
+def _axes(spec: "Spec") -> Iterator[tuple[Scope, tuple[Claim, ...]]]:
+    """The claims of axes that are expressions. Raises SpecError for one that is none, or for a name that no array binds."""
+    known = (*axes.WORDS, *axes.bound(t.shape for t in spec.tensors))
+    for tensor in spec.tensors:
+        for i, axis in enumerate(tensor.shape):
+            if axes.computed(axis):
+                part = _axis(str(axis), known, spec.axis_position(tensor.name, i, str(axis)))
+                part.read("int")
+                yield part.scope, tuple(part.claims)
 
 
 def _with_head_dim(node: Node, d: int) -> Node:

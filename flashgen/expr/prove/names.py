@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from flashgen.expr.language.nodes import Argument, Call, Const, Name, Node
+from flashgen.expr.language.nodes import Argument, Call, Name, Node
 
 KERNEL = {
     "b": "batch",
@@ -26,6 +26,5 @@ EXTENTS: Mapping[str | int, Node] = {  # of axes
     "hk": Call("quotient", (HEADS, GROUP), "int"),
     "q_len": Q_LEN,
     "kv_len": KV_LEN,
-    "q_words": Call("quotient", (Call("+", (Q_LEN, Const(31, "int")), "int"), Const(32, "int")), "int"),
 }
 WHOLE = {"b": "b", "h": "hq", "hk": "hk"}  # indices that run over an axis, and are never outside

@@ -11,6 +11,7 @@ from flashgen.expr.prove.affine import INT32, MAX_LENGTH, Atom, Int, alone, grou
 from flashgen.expr.prove.integers import Integers, of_kernel
 from flashgen.expr.prove.intervals import KEYS, ZERO, Facts
 from flashgen.expr.prove.names import EXTENTS, FIRST, KERNEL, TOTAL, WHOLE
+from flashgen.spec.axes import extent
 from flashgen.spec.geometry import DENSE, Geometry
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ class Printer:
         if atom.op == "name":
             return self.symbols.get(atom.name, atom.name), False
         if atom.op == "read":
-            shape = self.tensors[atom.name].shape
-            indices = [self.clamp(index, axis) for index, axis in zip(atom.args, shape, strict=True)]
+            tensor = self.tensors[atom.name]
+            shape = tensor.shape
+            indices = [self.clamp(index, extent(tensor, i)) for i, index in enumerate(atom.args)]
             if (at := self.geometry.joined(shape)) is not None:
                 first, total = (named(names[str(shape[at + 1])].name) for names in (FIRST, TOTAL))
                 indices[at : at + 2] = [self.facts.smallest(first + indices[at + 1], total - 1)]
@@ -133,7 +135,7 @@ class Printer:
         """The index inside its axis."""
         if WHOLE.get(index.text) == axis:
             return index
-        size = Int(axis) if isinstance(axis, int) else self.axes[axis]
+        size = Int(axis) if isinstance(axis, int) else self.axes.get(axis) or named(f"p.{axis}")
         return self.facts.largest(ZERO, self.facts.smallest(index, size - 1))
 
     def select(self, d: Int, x: Int, y: Int) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from flashgen.plan.kernel import Extent, TilePlan
 from flashgen.plan.program import Argument
 from flashgen.spec import Spec, Tensor
+from flashgen.spec.axes import extent
 from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.spec.words import gradient
 
@@ -35,12 +36,18 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
     for t in map(spec.given, spec.tensors):
         array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
         yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
+    for t in spec.tensors:
+        joined = spec.geometry.joined(t.shape)
+        for i, axis in enumerate(t.shape):
+            if (name := extent(t, i)) != axis:
+                given = i - (joined is not None and joined < i)
+                yield Argument(str(name), "int", "extent", t.argument, comment=f"{axis} of {t.name}", rank=given)
     for name, _ in spec.geometry.lengths:
         yield Argument(name, "const int*", "pointer", name, comment=LENGTHS[name])
     if spec.blocks:
         lists = spec.blocks.array
         yield Argument(lists.argument, "Array<int, 4>", "array", lists.argument, comment=f"[{', '.join(map(str, lists.shape))}]", rank=4)
-        yield Argument(f"{lists.argument}_length", "int", "extent", lists.argument, comment="of a list, at most")
+        yield Argument(f"{lists.argument}_length", "int", "extent", lists.argument, comment="of a list, at most", rank=3)
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)
