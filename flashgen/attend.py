@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flashgen.api import Attention
-from flashgen.dtypes import ATTENTION_DTYPES
+from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.functions import SHORTENED
 from flashgen.expr.language.identifiers import Names
@@ -235,11 +235,13 @@ def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int],
 
 
 def _dtype(name: str, layout: Layout) -> str:
-    """The dtype that a spec declares for such an array: of its kind, where another width wants a cast."""
+    """The dtype that a spec declares for such an array: its own, or one of its kind, where another width wants a cast."""
+    if layout.dtype in TENSOR_DTYPES:
+        return layout.dtype
     kinds = {"bool": "bool", "int": "int32", "uint": "int32", "float": "float32", "bfloat": "float32"}
     kind = layout.dtype.rstrip("0123456789")
     if kind not in kinds:
-        raise CallError(f"{name} is {layout.dtype}: expressions read arrays of float32, int32 and bool")
+        raise CallError(f"{name} is {layout.dtype}: expressions read arrays of {', '.join(TENSOR_DTYPES)}")
     return kinds[kind]
 
 

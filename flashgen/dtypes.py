@@ -4,7 +4,7 @@ import ctypes
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,10 +43,21 @@ _ROWS = (
     DType("int32", 4, "int", None, 0.0),
     DType("int64", 8, "long long", None, 0.0),
     DType("bool", 1, "bool", None, 0.0),
+    DType("uint8", 1, "unsigned char", None, 0.0),
 )
 DTYPES = {row.name: row for row in _ROWS}
 ATTENTION_DTYPES = tuple(row.name for row in _ROWS if row.operand)  # of q, k, v
-TENSOR_DTYPES = ("float32", "int32", "bool")  # of arrays that expressions read
+
+# Of arrays that expressions read: what an element is in the language, and in emitted text. A byte is a condition, true where it is not 0.
+READ: dict[str, tuple[Literal["float", "int", "bool"], str]] = {
+    "float32": ("float", "float"),
+    "int32": ("int", "int"),
+    "bool": ("bool", "bool"),
+    "float16": ("float", "F16"),
+    "bfloat16": ("float", "BF16"),
+    "uint8": ("bool", "Flag"),
+}
+TENSOR_DTYPES = tuple(READ)
 
 
 def by_name(name: str) -> DType:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flashgen.bench.lists import every_block
-from flashgen.dtypes import by_name
+from flashgen.dtypes import READ, by_name
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec, axes
 from flashgen.spec.layout import DEFAULT, ROWS_FIRST
@@ -151,7 +151,9 @@ def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> An
     shape, source = sizes.binding(tensor, FREE).shape(tensor), random or xp.random
     if tensor.dtype != "int32":
         values = source.standard_normal(shape)
-        return values > 0 if tensor.dtype == "bool" else values.astype(tensor.dtype)
+        if READ[tensor.dtype][0] == "float":
+            return rounded(values, tensor.dtype)
+        return values > 0 if tensor.dtype == "bool" else ((values > 0) * (values * 80)).astype(tensor.dtype)
     if tensor.shape[-1] == axes.ALIASES["q_words"]:
         high, low = (source.randint(0, 1 << 16, shape) for _ in range(2))
         return ((high << 16) + low).astype("int32")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flashgen.bench.cases import draw_tensor, rounded
 from flashgen.bench.lists import some_blocks
 from flashgen.bench.paged import SPARE, in_pages, table
+from flashgen.dtypes import READ
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.read import read
@@ -44,7 +45,7 @@ def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
     values = draw(spec, sizes, (), np.random.RandomState(0))[3]
     met = {
         "integers": any(t.dtype == "int32" for t in spec.arrays) or any(p.type == "int" for p in spec.params),
-        "biases": any(t.dtype == "float32" for t in spec.tensors),
+        "biases": any(READ[t.dtype][0] == "float" for t in spec.tensors),
         "hidden": hidden(spec, sizes, values).any(),
         "axes": any(over(axis) for axes in indices(spec).values() for axis in axes),
         "views": True,
@@ -88,10 +89,12 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
     x: Array = np.asarray(draw_tensor(spec.given(tensor), sizes, np, random))
     if tensor.dtype == "int32" and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
         x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
-    kind = {"int32": "integers", "float32": "biases"}.get(tensor.dtype)
+    kind = {"int": "integers", "float": "biases"}.get(READ[tensor.dtype][0])
     if kind in kinds:
         some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
-        chosen = random.choice(np.asarray(some, x.dtype)[random.permutation(len(some))[: random.randint(1, 4)]], x.shape)
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(some).astype(x.dtype)
+        chosen = random.choice(numbers[random.permutation(len(numbers))[: random.randint(1, 4)]], x.shape)
         x = np.where(random.random_sample(x.shape) < random.choice(SHARES), chosen, x).astype(x.dtype)
     if "axes" in kinds:
         read = list(indices(spec)[tensor.name])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flashgen.bench.lists import every_block
 from flashgen.cli.errors import CommandError
+from flashgen.dtypes import READ, by_name
 from flashgen.errors import did_you_mean
 from flashgen.expr import KeyRanges, evaluate
 from flashgen.expr.tiles.lists import listed_tiles, looked_at
@@ -165,7 +166,7 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
     """
     values: dict[str, Any] = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
     values |= {
-        t.name: {"int32": -1 if t.shape[-1] == axes.ALIASES["q_words"] else kv_len, "float32": 0.0, "bool": True}[t.dtype]
+        t.name: {"int": -1 if t.shape[-1] == axes.ALIASES["q_words"] else kv_len, "float": 0.0, "bool": True}[READ[t.dtype][0]]
         for t in spec.tensors
     }
     for item in given:
@@ -179,7 +180,7 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
     sizes = Sizes(batch=values["b"] + 1, q_len=q_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
     for tensor in spec.tensors:
-        values[tensor.name] = np.full(sizes.binding(tensor, kv_len).shape(tensor), values[tensor.name], tensor.dtype)
+        values[tensor.name] = np.full(sizes.binding(tensor, kv_len).shape(tensor), values[tensor.name], by_name(tensor.dtype).numpy)
     if spec.blocks:
         values[spec.blocks.lists] = every_block(spec.blocks, sizes, np)
     return values

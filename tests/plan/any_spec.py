@@ -20,8 +20,9 @@ TENSORS = {
     "bias": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "float32"},  # its axes may be broadcast: stride 0
     "table": {"shape": [5, "hq"], "dtype": "float32"},
     "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
-    "relative": {"shape": ["hq", "2 * kv_len - 1"], "dtype": "float32"},
+    "relative": {"shape": ["hq", "2 * kv_len - 1"], "dtype": "float16"},
     "free": {"shape": ["entries", 1], "dtype": "float32"},
+    "half": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bfloat16"},
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
 LENGTHS = (0, 1, 2, 31, 33, 63, 64, 65, 127, 128, 129)
@@ -40,7 +41,7 @@ NUMBERS = [
 ]
 NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b % 5, h]", "floor(kv_idx / 10.0)"]
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
-READS += ["relative[h, q_idx - kv_idx + kv_len - 1]", "free[(kv_idx - q_idx) // 3, h]"]
+READS += ["relative[h, q_idx - kv_idx + kv_len - 1]", "free[(kv_idx - q_idx) // 3, h]", "half[b, h, q_idx, kv_idx]"]
 
 
 def read(declared: dict[str, Any], *texts: object) -> dict[str, Any]:

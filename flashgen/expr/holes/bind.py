@@ -32,7 +32,14 @@ HEAD_OF_ROW = Name("head", "int", ROW)  # where a query tile holds the rows of s
 GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values(), *FIRST.values(), *TOTAL.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
-POINTERS: Mapping[Type, Type] = {"int": "const int*", "float": "const float*", "bool": "const bool*"}
+POINTERS: Mapping[str, Type] = {  # by the dtype of a tensor
+    "int32": "const int*",
+    "float32": "const float*",
+    "bool": "const bool*",
+    "float16": "const F16*",
+    "bfloat16": "const BF16*",
+    "uint8": "const Flag*",
+}
 
 
 def level(node: Node) -> int:
@@ -107,7 +114,7 @@ class Binder:
 
     def _read(self, tensor: "Tensor", indices: tuple[Node, ...], type: Type) -> Node:
         begin = call("+", FIRST["kv_len"], KV_BEGIN) if self.geometry.joined(tensor.shape) is not None else KV_BEGIN
-        address = Load(f"{param(tensor.name)}.address", (*indices, begin), POINTERS[type])
+        address = Load(f"{param(tensor.name)}.address", (*indices, begin), POINTERS[tensor.dtype])
         if address not in self.reads:
             self.reads[address] = Name(f"at.{self.names.fresh(tensor.argument)}", type, ELEMENT)
         read = self.reads[address]

@@ -12,6 +12,7 @@ class Read:
     """Elements of a tensor beside each other along the keys, read before the score that they are for is there."""
 
     type: str
+    element: str  # as it lies in memory
     name: str  # a member of At
     tensor: str  # as the text calls it
     address: str  # of the first, a member of Row
@@ -25,7 +26,7 @@ class Read:
     @property
     def pair(self) -> str:
         """The type of two beside each other."""
-        return self.type if self.flags else f"Two<{self.type}>"
+        return self.type if self.flags else f"Two<{self.element}>"
 
     @property
     def rows(self) -> tuple[str, str]:
@@ -46,5 +47,6 @@ def read(hoist: Hoist, address: Load, name: Name) -> Read:
     _, _, called = name.name.partition(".")
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
     member = hoist.member(address, called.removeprefix("arg_") + "_row")
-    kind = "u32" if address.type == "const bool*" else name.type
-    return Read(type=kind, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)
+    kind = "u32" if name.type == "bool" else name.type
+    element = address.type.removeprefix("const ").removesuffix("*")
+    return Read(type=kind, element=element, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)

@@ -8,8 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Type = Literal[
-    "int", "float", "bool", "long long", "Divisor", "const int*", "const float*", "const bool*", "float*"
-]  # the last six in kernels only
+    "int",
+    "float",
+    "bool",
+    "long long",
+    "Divisor",
+    "float*",
+    "const int*",
+    "const float*",
+    "const bool*",
+    "const F16*",
+    "const BF16*",
+    "const Flag*",
+]  # from the fourth on in kernels only
 
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from flashgen.dtypes import READ
 from flashgen.errors import Position, SpecError
 from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
@@ -15,8 +16,6 @@ from flashgen.spec.words import OF_SCALE
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
-
-TYPES: dict[str, Type] = {"float32": "float", "int32": "int", "bool": "bool"}  # of tensors, by dtype
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
     """The expressions of a spec, and the claims of each text in its scope."""
     _check_names(spec)
     params: dict[str, Type] = {p.name: p.type for p in spec.params}
-    tensors = {t.name: (TYPES[t.dtype], t.shape) for t in spec.tensors}
+    tensors = {t.name: (READ[t.dtype][0], t.shape) for t in spec.tensors}
     let = {one.name: (one.text, spec.position(f"let.{one.name}")) for one in spec.let}
     scope = Scope(params, tensors, bounds={p.name: p.interval for p in spec.params if p.type == "int"}, let=let)
     parts = {

@@ -22,7 +22,7 @@ def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
     """
     floats = [v.dtype for v in values.values() if isinstance(v, np.ndarray) and v.dtype.kind == "f"]
     with np.errstate(all="ignore"):
-        return _Evaluation(values, np.result_type(*floats) if floats else np.dtype(np.float64))(node)
+        return _Evaluation(values, np.result_type(np.float32, *floats) if floats else np.dtype(np.float64))(node)
 
 
 class _Evaluation:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from flashgen.dtypes import READ
 from flashgen.plan.kernel import Extent, TilePlan
 from flashgen.plan.program import Argument
 from flashgen.spec import Spec, Tensor
@@ -32,9 +33,8 @@ def row_arguments(spec: Spec) -> Iterator[Argument]:
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params after q, k, v, o and lse: what the expressions read, the scale, the sizes."""
-    words = {"float32": "float", "int32": "int", "bool": "bool"}
     for t in map(spec.given, spec.tensors):
-        array = f"Array<{words[t.dtype]}, {len(t.shape)}>"
+        array = f"Array<{READ[t.dtype][1]}, {len(t.shape)}>"
         yield Argument(t.argument, array, "array", t.argument, comment=f"[{', '.join(map(str, t.shape))}]", rank=len(t.shape))
     for t in spec.tensors:
         joined = spec.geometry.joined(t.shape)
