@@ -77,8 +77,8 @@ class Case:
         if not spec.page:
             return Sizes(batch=self.batch, q_len=q_len, kv_len=kv_len, heads=self.heads, kv_heads=kv_heads)
         columns = -(-kv_len // spec.page)
-        of_pages = {"kv_len": columns * spec.page, "pages": self.batch * columns, "page": spec.page}
-        return Sizes(batch=self.batch, q_len=q_len, heads=self.heads, kv_heads=kv_heads, **of_pages)
+        pages, places = self.batch * columns, columns * spec.page
+        return Sizes(batch=self.batch, q_len=q_len, kv_len=places, heads=self.heads, kv_heads=kv_heads, pages=pages, page=spec.page)
 
     def operations(self, visible: float) -> float:
         """The FLOPs of both products, over the visible share of all pairs of a query and a key."""

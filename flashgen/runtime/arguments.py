@@ -1,8 +1,7 @@
 """Checks the arguments of a call against the spec before anything runs."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault
 from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
-from flashgen.expr.language.nodes import Node, names
-from flashgen.expr.language.reads import indices, over
+from flashgen.expr.language.nodes import names
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.rounding import form
 from flashgen.plan.geometry import Sizes, row_words, shape_words, sizes_of
@@ -19,12 +17,12 @@ from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.habits import unknown
-from flashgen.spec import Spec, Tensor, axes
+from flashgen.runtime.tensors import check_tensors, shape_text
+from flashgen.spec import Spec
 from flashgen.spec.layout import axis_order
 from flashgen.spec.outputs import OUTPUTS
-from flashgen.spec.tensors import MOST, Blocks, Lengths
+from flashgen.spec.tensors import Lengths
 
-_INT32 = 2**31 - 1
 WAYS = {"short": "tanh.approx", "fast": "tanh by an exponential"}
 
 
@@ -55,30 +53,25 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     """
     for name in ("q", "k", "v"):
         if len(layouts[name].shape) != (axes := len(spec.order_of(name).axes)):
-            what = f"{name} has {len(layouts[name].shape)} axes, shape {_text(layouts[name].shape)}"
+            what = f"{name} has {len(layouts[name].shape)} axes, shape {shape_text(layouts[name].shape)}"
             raise CallError(f"{what}: expected {axes}, {_expected(spec, name)}")
     q, k = (rows_first(layouts[name], spec.layout_of(name)).shape for name in "qk")
     for name, words in spec.geometry.lengths:
         shape = layouts[name].shape
         if spec.geometry.keys_apart and (len(shape) != len(words) or (words == ("b + 1",) and not shape[0])):
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(words)}")
+            raise CallError(f"{name} has shape {shape_text(layouts[name].shape)}: expected {shape_text(words)}")
     sizes = sizes_of(spec, q, k, {name: layouts[name].shape for name, _ in spec.geometry.lengths})
     _check_roles(spec, layouts, q[0], sizes)
     _check_heads(spec, sizes)
     for name, shape in output_shapes(spec, sizes).items():
         if name in layouts and layouts[name].shape != shape:
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}")
-    tensors = [(spec.given(tensor), _reads(spec, tensor), layouts[tensor.name].shape) for tensor in spec.tensors]
-    sizes = replace(sizes, bound=_bound(tensors))
-    for tensor, read, shape in tensors:
-        _check_tensor(tensor, read, shape, sizes)
+            raise CallError(f"{name} has shape {shape_text(layouts[name].shape)}: expected {shape_text(shape)}")
+    sizes = check_tensors(spec, layouts, sizes)
     for name, words in spec.geometry.lengths:
         if layouts[name].shape != (shape := tuple(map(sizes.axis, words))):
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}: expected {_text(shape)}, {_text(words)}")
+            raise CallError(f"{name} has shape {shape_text(layouts[name].shape)}: expected {shape_text(shape)}, {shape_text(words)}")
         if not layouts[name].contiguous:
             raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
-    if spec.blocks:
-        _check_lists(spec.blocks, layouts[spec.blocks.lists].shape, sizes)
     _check_types(spec, layouts)
     if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
@@ -100,9 +93,11 @@ def _check_roles(spec: Spec, layouts: Mapping[str, Layout], batch: int, sizes: S
             beside = (
                 ""
                 if name == "q"
-                else f", beside q {_text(layouts['q'].shape)}" + (f" and k {_text(layouts['k'].shape)}" if name == "v" else "")
+                else f", beside q {shape_text(layouts['q'].shape)}" + (f" and k {shape_text(layouts['k'].shape)}" if name == "v" else "")
             )
-            raise CallError(f"{name} has shape {_text(layouts[name].shape)}{beside}: expected {_text(shape)}, {_expected(spec, name)}")
+            raise CallError(
+                f"{name} has shape {shape_text(layouts[name].shape)}{beside}: expected {shape_text(shape)}, {_expected(spec, name)}"
+            )
 
 
 def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
@@ -130,69 +125,12 @@ def _check_like(name: str, layouts: Mapping[str, Layout], shape: tuple[int, ...]
     """Checks shape, dtype and device of an array that goes with an output."""
     layout = layouts[name]
     if layout.shape != shape:
-        raise CallError(f"{name} has shape {_text(layout.shape)}: expected {_text(shape)}, as q, k and v are")
+        raise CallError(f"{name} has shape {shape_text(layout.shape)}: expected {shape_text(shape)}, as q, k and v are")
     if layout.dtype != dtype:
         cast = f"{name}.astype('{dtype}') (PyTorch: {name}.to(torch.{dtype}))"
         raise CallError(f"{name} is {layout.dtype}: expected {dtype}. Cast it, {cast}")
     if layout.device != layouts["q"].device:
         raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
-
-
-def _reads(spec: Spec, tensor: Tensor) -> list[tuple[Node, ...]]:
-    """The indices of each axis of the array that a call gives for a tensor."""
-    read = list(indices(spec)[tensor.name])
-    if (at := spec.geometry.joined(tensor.shape)) is not None:
-        del read[at]
-    return read
-
-
-def _bound(tensors: Sequence[tuple[Tensor, list[tuple[Node, ...]], tuple[int, ...]]]) -> tuple[tuple[str, int], ...]:
-    """The names of axes and what arrays bind them to. Raises CallError where two arrays differ, and for more than 32 bits count."""
-    found: dict[str, tuple[int, str]] = {}
-    names = axes.bound(tensor.shape for tensor, *_ in tensors)
-    for tensor, read, shape in tensors:
-        if len(shape) != len(tensor.shape):
-            continue  # which is told where shapes are
-        for axis, n, indices_of_axis in zip(tensor.shape, shape, read, strict=True):
-            if n > _INT32 and (axes.named(axis) or axes.computed(axis)):
-                raise CallError(
-                    f"{tensor.name} has shape {_text(shape)}: at most {_INT32} entries along {axis}, which kernels count in 32 bits"
-                )
-            if not axes.named(axis) or (n == 1 and over(indices_of_axis)):  # which is for all alike
-                continue
-            before, other = found.setdefault(str(axis), (n, tensor.name))
-            if n != before:
-                raise CallError(
-                    f"{tensor.name} has shape {_text(shape)}, {_text(tensor.shape)}: {axis} is {n} there, and {before} in {other}"
-                )
-    return tuple((name, found.get(name, (1, ""))[0]) for name in names)
-
-
-def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple[int, ...], sizes: Sizes) -> None:
-    """Checks a tensor's shape: an axis that an index runs over has its extent, or 1; any other is as the spec says."""
-    what, wanted = f"{tensor.name} has shape {_text(shape)}", sizes.shape(tensor)
-    exact = [over(axis) for axis in read]
-    if len(shape) == len(wanted):
-        for axis, (n, found) in enumerate(zip(shape, exact, strict=True)):
-            for index in found:
-                if n not in (1, count := sizes.count(index)):
-                    why = f"axis {axis} is indexed by {index}, of which there are {count}"
-                    raise CallError(f"{what}: {why}; expected {count}, or 1 for all alike. The spec says {_text(tensor.shape)}")
-    fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
-    if not fits:
-        told = [axis if axes.named(axis) else n for axis, n in zip(tensor.shape, wanted, strict=True)]
-        raise CallError(f"{what}: expected {_text(tuple(told))}, {_text(tensor.shape)}")
-
-
-def _check_lists(blocks: Blocks, shape: tuple[int, ...], sizes: Sizes) -> None:
-    """Checks the shape of lists of blocks: b and hq may be 1, for all alike, and a list has place for one number or more."""
-    lists = blocks.array
-    wanted = [MOST if axis == MOST else sizes.axis(axis) for axis in lists.shape]
-    places = zip(shape, wanted, lists.shape, strict=False)
-    fits = [n == m or (n == 1 and axis in ("b", "hq")) or (n > 0 and m == MOST) for n, m, axis in places]
-    if len(shape) != len(wanted) or not all(fits):
-        what = f"{lists.name} has shape {_text(shape)}: expected {_text(tuple(wanted))}, {_text(lists.shape)} rounded up"
-        raise CallError(f"{what}; b and hq may be 1, for all alike{', and k is 1 or more' if MOST in wanted else ''}")
 
 
 def _check_heads(spec: Spec, sizes: Sizes) -> None:
@@ -282,7 +220,7 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
         if name not in given:
             missing = next(t for t in spec.arrays if t.name == name)
             what = f"the tensor {name}, shape" if not isinstance(missing, Lengths) else f"{name}, {missing.dtype} of shape"
-            raise CallError(f"{what} {_text(missing.shape)}, is missing: give it as {name}=...")
+            raise CallError(f"{what} {shape_text(missing.shape)}, is missing: give it as {name}=...")
 
 
 def _number(name: str, type: str, value: Any) -> int | float:
@@ -305,11 +243,7 @@ def _number(name: str, type: str, value: Any) -> int | float:
 def _expected(spec: Spec, name: str) -> str:
     """The shape in the words of the documentation."""
     columns = spec.head_dim.v if name == "v" else spec.head_dim.qk
-    return _text(shape_words(spec, name, heads="Hq" if name == "q" else "Hk", columns=str(columns)))
-
-
-def _text(shape: tuple[int | str, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+    return shape_text(shape_words(spec, name, heads="Hq" if name == "q" else "Hk", columns=str(columns)))
 
 
 def _place(layout: Layout) -> str:
