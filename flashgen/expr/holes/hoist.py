@@ -54,7 +54,7 @@ TAKEN = (
     "max",
     "abs",
 )
-WIDTH = 100  # of a part of a line
+WIDTH, MOST = 100, 135  # of a part of a line; of a line, besides its name
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
@@ -286,7 +286,15 @@ class _Sharing:
         value = rebuild(node, self._visit)
         if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
             return value
-        name = self.names.fresh(self.hint(node))
-        self.result.append(Kept(name, value))
-        self.done[node] = _member(name, node.type, self.at)
+        if len(cuda(value)) > MOST:
+            longest = max((part for part in children(value) if isinstance(part, Call)), key=lambda part: len(cuda(part)))
+            local = self._named(longest)
+            value = rebuild(value, lambda part: local if part == longest else part)
+        self.done[node] = self._named(value)
         return self.done[node]
+
+    def _named(self, value: Node) -> Name:
+        """The value as a local, or a member, of its own."""
+        name = self.names.fresh(self.hint(value))
+        self.result.append(Kept(name, value))
+        return _member(name, value.type, self.at)

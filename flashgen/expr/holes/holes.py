@@ -27,6 +27,7 @@ from flashgen.expr.prove.signs import Signs, positive
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
+MAX_TOLD = 1000  # characters of a score that are told
 LEAST_SCALE = 2.0**-100  # that a column's slope is divided by, and that is not 0 times the unit of a plane
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 
@@ -150,7 +151,7 @@ def holes(
     kernel = Kernel(binder, hoist)
     parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(hoist, parts, factor, show(expressions.score), chosen)
+    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen)
     outputs = output_holes(spec, _sink(expressions, kernel))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
@@ -177,6 +178,13 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
     if expressions.sink is None:
         return None
     return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
+
+
+def _told(score: Node, spec: "Spec") -> str:
+    """The score in the language: with constants folded, or where that is long, as the spec has it."""
+    text = show(score)
+    named = [f"{one.name} = {one.text}" for one in spec.let if len(text) > MAX_TOLD]
+    return text if len(text) <= MAX_TOLD else ", ".join((spec.score, *named))
 
 
 def _of_factor(parts: Score, large: tuple[Requirement, ...]) -> tuple[Requirement, ...]:

@@ -16,21 +16,21 @@ from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
+from flashgen.expr.language.one_pass import MIXED, hint
 from flashgen.expr.language.scope import (
     EXAMPLES,
     MAX_DEPTH,
     MAX_INT,
     MAX_NODES,
     MAX_POWER,
-    OF_ALL_KEYS,
     OPERATORS,
-    OWN_S,
     PARENTHESES,
     WORDS,
     Scope,
     allowed,
     usage,
 )
+from flashgen.expr.language.terms import added
 
 
 class Parser(Located):
@@ -42,6 +42,7 @@ class Parser(Located):
         self.bound = bound or {}  # of a named mask: its parameters; a tensor by its name
         self.depth = self.size = 0
         self.claims: list[Claim] = []
+        self.indices: dict[str, Node] = {}  # of sums, inside of them
         self.let: dict[str, Node] = {}  # what those that it names stand for
 
     def read(self, type: Type | None = None) -> Node:
@@ -106,7 +107,7 @@ class Parser(Located):
         raise self.error(tree, f"a constant of type {type(value).__name__} is not part of the language", "allowed: numbers, True, False")
 
     def name(self, tree: ast.expr, name: str) -> Node:
-        bound = self.bound.get(name)
+        bound = self.bound.get(name) or self.indices.get(name)
         if isinstance(bound, Node):
             return bound
         if found := self.scope.params.get(name) or self.scope.names.get(name):
@@ -120,7 +121,8 @@ class Parser(Located):
             raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, [])
-        raise self.error(tree, f"unknown name {name!r}", "only score reads s" if name == "s" else did_you_mean(name, self.scope.known))
+        likely = "only score reads s" if name == "s" else did_you_mean(name, self.scope.known)
+        raise self.error(tree, f"unknown name {name!r}", hint(name, likely) if "s" in self.scope.names else likely)
 
     def subexpression(self, tree: ast.expr, name: str) -> Node:
         """The node that a let stands for; what is to be proved of it is so once a text."""
@@ -137,7 +139,7 @@ class Parser(Located):
         name = bound if isinstance(bound, str) else name
         if name not in self.scope.tensors:
             known = ", ".join(self.scope.tensors) or "none declared"
-            raise self.error(tree, f"{name!r} is not a tensor", OWN_S if name == "s" else f"tensors: {known}")
+            raise self.error(tree, f"{name!r} is not a tensor", MIXED if name == "s" else f"tensors: {known}")
         type, shape = self.scope.tensors[name]
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
         if len(indices) != len(shape):
@@ -155,13 +157,15 @@ class Parser(Located):
     def call(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, args)
+        if name == "sum":
+            return added(self, tree, args)
         if name not in FUNCTIONS:
             if name in self.scope.tensors:
                 raise self.error(tree, f"{name} is a tensor", "index it with brackets")
             if name in self.scope.names or name in self.scope.params:
                 raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(FUNCTIONS)}")
             known = [*FUNCTIONS, *(MASKS if self.scope.masks else ())]
-            raise self.error(tree, f"unknown function {name!r}", OWN_S if name in OF_ALL_KEYS else did_you_mean(name, known, 0.7))
+            raise self.error(tree, f"unknown function {name!r}", hint(name, did_you_mean(name, known, 0.7)))
         function = FUNCTIONS[name]
         if len(args) != len(function.parameters):
             raise self.error(tree, f"{name} takes {len(function.parameters)} arguments, got {len(args)}", f"write {usage(name)}")

@@ -43,8 +43,6 @@ PARENTHESES = (
     "& | ~ bind tighter than comparisons: put each comparison in parentheses, as in (a < b) & (c < d); "
     "of integers x & 31 is x % 32, and bit(x, i) is one bit"
 )
-OWN_S = "a score sees only its own s, and nothing of other keys'"
-OF_ALL_KEYS = ("softmax", "entmax", "sparsemax", "sum", "mean", "cumsum", "cumprod", "sort", "topk", "argmax", "norm")
 TITLES: Mapping[type, str] = {  # of what Python has and the language has not
     ast.Attribute: "attribute access",
     ast.JoinedStr: "an f-string",
@@ -83,7 +81,7 @@ def words() -> frozenset[str]:
 
 def allowed() -> str:
     """The things that an expression may be made of, for messages."""
-    return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join(FUNCTIONS)}"
+    return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join((*FUNCTIONS, 'sum'))}"
 
 
 def usage(name: str) -> str:
