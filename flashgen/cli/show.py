@@ -60,7 +60,7 @@ def _yaml(spec: Spec) -> str:
 def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     """The expressions as they were read, and the text that fills each hole of a skeleton."""
     read, holes = lower(spec), chosen.holes
-    for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink)):
+    for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink), ("weight", read.weight)):
         if node is not None:
             yield f"// {name}: {as_text(node)}"
     for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):

@@ -172,7 +172,7 @@ class _Run:
         state = State(m, l, np.zeros((*shape, self.v.shape[-1]), np.float32), start_of_sums(outputs, l, xp, sink=softmax.sink))
         if not softmax.normalized:
             for rows, keys, masked in self._tiles(runs):
-                state.o[:, rows] += self._product(heads, keys, reached)(self._scores(heads, rows, keys, masked))
+                state.o[:, rows] += self._product(heads, rows, keys, reached)(self._scores(heads, rows, keys, masked))
             return {"o": state.o, "lse": l, "max": top}
         sink = m.copy() if softmax.sink else None
         if self.program.attention.dealing.shares:
@@ -202,7 +202,7 @@ class _Run:
             for rows, keys, masked in self._tiles(runs):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
-                after = step(_rows_of(state, rows), scores, self._product(heads, keys, reached))
+                after = step(_rows_of(state, rows), scores, self._product(heads, rows, keys, reached))
                 for whole, part in zip(_arrays(state), _arrays(after), strict=True):
                     whole[:, rows] = part
 
@@ -260,13 +260,15 @@ class _Run:
         head = {name: x[:, None, None] for name, x in heads._asdict().items()}
         return {**self.values, **head, "q_idx": np.arange(rows.start, rows.stop)[:, None], "kv_idx": np.arange(keys.start, keys.stop)}
 
-    def _product(self, heads: Heads, keys: slice, reached: Array | None) -> Product:
-        """p to p v, with p in the type of v as tensor cores take it, and nothing of keys that are not reached."""
-        dtype = self.program.dtype.numpy
+    def _product(self, heads: Heads, rows: slice, keys: slice, reached: Array | None) -> Product:
+        """p to p v, with p, times the weight of a key, in the type of v as tensor cores take it; nothing of keys that are not reached."""
+        dtype, weight = self.program.dtype.numpy, self.program.expressions.weight
 
         def product(p: Array) -> Array:
             v = _load(self.v, heads.b, heads.hk, keys)
             v = v if reached is None else np.where(reached[:, keys, None], v, np.float32(0))
+            if weight is not None:
+                p = np.where(p == 0, np.float32(0), p * np.float32(evaluate(weight, self._known(heads, rows, keys))))
             return p.astype(dtype, copy=False).astype(np.float32, copy=False) @ v
 
         return product

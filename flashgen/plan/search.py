@@ -166,7 +166,7 @@ def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
     if not spec.softmax.normalized and spec.schedule != Schedule():
         raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
     least = strategy.lazy_from[found.score.instructions.special > 0]
-    schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and spec.head_dim.v >= least else "always")
+    schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and not spec.weight and spec.head_dim.v >= least else "always")
     if schedule.rescale == "lazy" and any(OUTPUTS[name].exact_maximum for name in of_rows(spec.outputs)):
         if spec.schedule.threshold:
             raise PlanError(

@@ -80,6 +80,9 @@ class SpecKeys(Closed):
     softmax: Annotated[
         SoftmaxKeys, WrapValidator(to_softmax, json_schema_input_type=Literal.__getitem__(tuple(SOFTMAXES)) | SoftmaxKeys)
     ] = Field("softmax", validate_default=True, description="how scores become weights: softmax, off_by_one, none, or {sink: a logit}")
+    weight: Expression | None = Field(
+        None, description="a factor of what a key's value counts for, after the softmax: an expression without s", examples=["g[b, kv_idx]"]
+    )
     backward: Flag = Field(False, description="the kernel has gradients: attn.backward gives them, and lse is among the outputs")
     deterministic: Flag = Field(False, description="gradients are the same bits in every run; where backward is true")
     params: Annotated[
@@ -118,6 +121,8 @@ class SpecKeys(Closed):
     @field_validator("backward")
     @classmethod
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
+        if backward and info.data.get("weight"):
+            raise refusal("a weight of keys has no gradients yet", "leave backward out, or multiply v by what varies with the key alone")
         if backward and info.data.get("cache"):
             raise refusal("a cache has no gradients", "leave backward out, or cache and say the lengths in the mask: kv_idx < lens[b]")
         if backward and axis_order(info.data.get("layout", DEFAULT)).packed:

@@ -55,6 +55,15 @@ class MaskHole:
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
 
 
+@dataclass(frozen=True, kw_only=True)
+class WeightHole:
+    """The text of a factor of what a key's value counts for, after the softmax."""
+
+    text: str  # as in the language
+    body: Body  # of an element
+    instructions: Instructions
+
+
 class Members(NamedTuple):
     """The members of struct Variant, and of struct Row."""
 
@@ -80,6 +89,7 @@ class Holes:
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
     outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
+    weight: WeightHole | None  # a factor of what a key's value counts for
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
 
     @property
@@ -105,17 +115,22 @@ class Holes:
     @property
     def element(self) -> Instructions:
         """The instructions of an element besides its exponential: its score, and what sums besides l take in."""
-        return self.score.instructions + Instructions(multiply=self.outputs.multiplies)
+        own = self.weight.instructions if self.weight else Instructions()
+        return self.score.instructions + own + Instructions(multiply=self.outputs.multiplies)
 
     @property
     def gathers(self) -> bool:
         """True if score or mask reads tensors element by element, at indices of which nothing is known."""
-        return any(body.gathers for body in (self.score.body, self.mask.body) if body)
+        return any(body.gathers for body in self._bodies if body)
 
     @property
     def divides(self) -> bool:
         """True if score or mask of an element divides by a number that only the kernel knows."""
-        return any(body.divides for body in (self.score.body, self.mask.body) if body)
+        return any(body.divides for body in self._bodies if body)
+
+    @property
+    def _bodies(self) -> tuple[Body | None, ...]:
+        return self.score.body, self.mask.body, self.weight.body if self.weight else None
 
     def read_registers(self, block_n: int) -> int:
         """Registers a thread for what is read ahead of `block_n` keys."""
@@ -154,6 +169,7 @@ def holes(
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen)
     outputs = output_holes(spec, _sink(expressions, kernel))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
+    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=rows == "rows_of_group"), hoist))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
@@ -170,6 +186,7 @@ def holes(
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
+        weight=weight,
         backward=of_gradients,
     )
 
@@ -178,6 +195,16 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
     if expressions.sink is None:
         return None
     return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
+
+
+def _weight(expressions: Expressions, kernel: Kernel) -> WeightHole | None:
+    """The factor of a key, one multiply more than what it is computed by."""
+    if expressions.weight is None:
+        return None
+    before = kernel.hoist.instructions
+    body = kernel.hoist.body(passed(expressions.weight, "weight", kernel))
+    taken = kernel.hoist.instructions + before.times(-1) + Instructions(multiply=1)
+    return WeightHole(text=show(expressions.weight), body=body, instructions=taken)
 
 
 def _told(score: Node, spec: "Spec") -> str:

@@ -28,6 +28,7 @@ class Expressions:
     scale: Node
     requires: tuple[Requirement, ...] = ()  # of the params, at each call
     sink: Node | None = None
+    weight: Node | None = None  # a float without s: a factor of what a key's value counts for, after the softmax
 
 
 def read(spec: "Spec") -> Expressions:
@@ -50,11 +51,13 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
     if spec.softmax.sink is not None:
         uniform: dict[str, Type] = dict.fromkeys(UNIFORM_NAMES, "int")
         parts["sink"] = Parser(replace(scope, names=uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
+    if spec.weight is not None:
+        parts["weight"] = Parser(scope, spec.weight, spec.position("weight"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
     _check_read(spec, read.values(), {name for part in parts.values() for name in part.let})
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
     claims = (*_axes(spec), *((part.scope, tuple(part.claims)) for part in parts.values()))
-    return Expressions(read["score"], read["mask"], scale, sink=read.get("sink")), claims
+    return Expressions(read["score"], read["mask"], scale, sink=read.get("sink"), weight=read.get("weight")), claims
 
 
 @lru_cache(1024)

@@ -106,14 +106,15 @@ class _Terms:
 
 def _of_scores(rows: Rows, unknown: Array) -> dict[str, Between]:
     """Bounds of o [rows, Dv] where the scores are the weights, and of the greatest of them [rows]."""
-    middle, off = weigh(rows.score, rows.seen, rows.v)[0], weigh(unknown, rows.seen, np.abs(rows.v))[0]
+    size = None if rows.weight is None else np.abs(rows.weight)
+    middle, off = weigh(rows.score, rows.seen, rows.v, rows.weight)[0], weigh(unknown, rows.seen, np.abs(rows.v), size)[0]
     least, most = (exactly(x, rows.seen, rows.v[:, :0], -np.inf) for x in _around(rows.score, unknown))
     return {"o": _around(middle, off), "max": (OUTPUTS["max"].reference(least), OUTPUTS["max"].reference(most))}
 
 
 def _of_softmax(rows: Rows, unknown: Array, sink: float) -> dict[str, Between]:
     """Bounds of every output of some rows."""
-    exact = exactly(rows.score, rows.seen, rows.v, rows.sink)
+    exact = exactly(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
     if not (unknown.any() or sink):
         known = {name: output.reference(exact) for name, output in OUTPUTS.items()}
         return {name: (x, x) for name, x in known.items()}
@@ -138,7 +139,8 @@ def _of_output(rows: Rows, unknown: Array, sink: float, exact: Exact) -> Between
     low, high = o.copy(), o.copy()
     for i in np.flatnonzero(np.isfinite(lse) & (off * (score > -np.inf)).any(-1)):
         near = score[i] + off[i] >= (score[i] - off[i]).max() - NEGLIGIBLE
-        low[i], high[i] = _weighted(score[i, near], off[i, near], v[near], o[i], lse[i])
+        counted = v if rows.weight is None else v * np.append(rows.weight[i], 1.0)[:, None]
+        low[i], high[i] = _weighted(score[i, near], off[i, near], counted[near], o[i], lse[i])
     return low, high
 
 

@@ -39,7 +39,7 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
         seen = rows.score, rows.seen, rows.v
-        o[rows.at], lse[rows.at] = attend(*seen, rows.sink) if spec.softmax.normalized else weigh(*seen)
+        o[rows.at], lse[rows.at] = attend(*seen, rows.sink, rows.weight) if spec.softmax.normalized else weigh(*seen, rows.weight)
     return spec.order.given(o.transpose(spec.order.from_heads_first)), spec.order.given(lse)
 
 
@@ -54,7 +54,7 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
     q, k, v = heads_first(spec, q, k, v, values)
     found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if name == "o" else q.shape[:-1]) for name in spec.outputs}
     for rows in rows_of(spec, q, k, v, values):
-        exact = exactly(rows.score, rows.seen, rows.v, rows.sink)
+        exact = exactly(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
         for name, x in found.items():
             x[rows.at] = OUTPUTS[name].reference(exact)
     return {name: whole(name, x, spec) for name, x in found.items()}
@@ -81,6 +81,7 @@ class Rows:
     score: Array
     seen: Array
     sink: float
+    weight: Array | None  # of each key, a factor of what its value counts for, [rows, keys]
 
 
 def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> Iterator[Rows]:
@@ -107,7 +108,14 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
                 places = np.arange(first, last), np.arange(each.kv_len)
                 seen = seen & listed(spec.blocks, np.asarray(values[spec.blocks.lists]), (each.b, h), *places)
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
-            yield Rows(at=at, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink)
+            weight = _weight(parsed, known, seen.shape)
+            yield Rows(at=at, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink, weight=weight)
+
+
+def _weight(parsed: Expressions, known: Mapping[str, Any], shape: tuple[int, ...]) -> Array | None:
+    if parsed.weight is None:
+        return None
+    return np.broadcast_to(meaning(parsed.weight, known), shape) if shape[1] else np.zeros(shape)
 
 
 def products(q: Array, k: Array, scale: float) -> Array:
@@ -125,14 +133,14 @@ def scores(parsed: Expressions, known: Mapping[str, Any]) -> tuple[Array, Array]
     return score, seen
 
 
-def attend(score: Array, seen: Array, v: Array, sink: float) -> tuple[Array, Array]:
+def attend(score: Array, seen: Array, v: Array, sink: float, weight: Array | None = None) -> tuple[Array, Array]:
     """Softmax over the keys seen and the sink, times v: o [rows, Dv], lse [rows]."""
-    exact = exactly(score, seen, v, sink)
+    exact = exactly(score, seen, v, sink, weight)
     return exact.o, exact.lse
 
 
 @np.errstate(all="ignore")
-def exactly(score: Array, seen: Array, v: Array, sink: float) -> Exact:
+def exactly(score: Array, seen: Array, v: Array, sink: float, weight: Array | None = None) -> Exact:
     """Everything that outputs are computed from, of rows that see these keys and this sink."""
     x = np.where(seen, score, -np.inf)
     top = x.max(-1, keepdims=True, initial=sink)
@@ -142,13 +150,18 @@ def exactly(score: Array, seen: Array, v: Array, sink: float) -> Exact:
     total = p.sum(-1, keepdims=True) + np.exp(sink - base)
     lse = np.where(empty, -np.inf, top + np.log(total))[:, 0]
     p = p / np.where(empty, 1.0, total)
-    return Exact(x, p, lse, weighted(p, seen & ~empty, v))
+    return Exact(x, p, lse, weighted(_counted(p, weight), seen & ~empty, v))
 
 
 @np.errstate(all="ignore")
-def weigh(score: Array, seen: Array, v: Array) -> tuple[Array, Array]:
+def weigh(score: Array, seen: Array, v: Array, weight: Array | None = None) -> tuple[Array, Array]:
     """The scores of the keys seen, times v: o [rows, Dv]; the log of what it is divided by, 0 [rows]."""
-    return weighted(np.where(seen, score, 0.0), seen, v), np.zeros(len(score))
+    return weighted(_counted(np.where(seen, score, 0.0), weight), seen, v), np.zeros(len(score))
+
+
+def _counted(p: Array, weight: Array | None) -> Array:
+    """What the value of each key counts for; nothing where p is 0."""
+    return p if weight is None else np.where(p == 0, 0.0, p * weight)
 
 
 def weighted(p: Array, seen: Array, v: Array) -> Array:

@@ -40,4 +40,5 @@ def lower(spec: "Spec") -> Expressions:
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
         raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
     score, mask = (decided(fold(node), spec.params) for node in (parsed.score, parsed.mask))
-    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink)
+    weight = None if parsed.weight is None else decided(fold(parsed.weight), spec.params)
+    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink, weight=weight)
