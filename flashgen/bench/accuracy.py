@@ -74,6 +74,7 @@ def _weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, v
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
             _, lse = attend(x, seen, np.zeros((case.seqlen, 0)), sink)
             x = np.exp(x - np.where(lse == -np.inf, 0.0, lse)[:, None])
+        x = x if parsed.weight is None else x * meaning(parsed.weight, known)
         return np.where(seen, x, 0.0), seen
 
 

@@ -90,7 +90,7 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
     if tensor.dtype == "int32" and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
         x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
     kind = {"int": "integers", "float": "biases"}.get(READ[tensor.dtype][0])
-    if kind in kinds:
+    if kind in kinds and not _weighs(spec, tensor.name):
         some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
         with np.errstate(over="ignore"):
             numbers = np.asarray(some).astype(x.dtype)
@@ -141,6 +141,12 @@ def _arrays(spec: Spec, sizes: Sizes) -> dict[str, int]:
     behind = spec.geometry.behind
     keys = 1 if "kv_len" in behind else sizes.batch
     return {"q": 1 if "q_len" in behind else sizes.batch, "k": keys, "v": keys}
+
+
+def _weighs(spec: Spec, tensor: str) -> bool:
+    """True if a weight of keys reads the tensor: p times that is rounded to the dtype, which may not hold it."""
+    weight = read(spec).weight
+    return weight is not None and any(isinstance(n, Load) and n.tensor == tensor for n in walk(weight))
 
 
 def _varies(spec: Spec, tensor: str) -> bool:
