@@ -173,11 +173,8 @@ def holes(
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
-    of_gradients = backward_holes(spec, parts.rest, kernel) if backward else None
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
-    uniform, row = hoist.members()
     return Holes(
-        members=Members((*uniform, *_paired(reads, "first_key" if "kv_len" in spec.geometry.behind else "p.kv_len")), row),
         score=score,
         mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
         reads=reads,
@@ -187,8 +184,14 @@ def holes(
         outputs=outputs,
         rows=rows,
         weight=weight,
-        backward=of_gradients,
+        backward=backward_holes(spec, parts.rest, kernel) if backward else None,
+        members=_members(hoist, reads, spec),  # which all others have asked for by now
     )
+
+
+def _members(hoist: Hoist, reads: tuple[Read, ...], spec: "Spec") -> Members:
+    uniform, row = hoist.members()
+    return Members((*uniform, *_paired(reads, "first_key" if "kv_len" in spec.geometry.behind else "p.kv_len")), row)
 
 
 def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
