@@ -32,6 +32,14 @@ LEAST_SCALE = 2.0**-100  # that a column's slope is divided by, and that is not 
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 
 
+@dataclass(frozen=True)
+class WeightHole:
+    """The text of a factor of what a key's value counts for, after the softmax."""
+
+    text: str  # as in the language
+    body: Body  # of an element
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoreHole:
     """The text of a score."""
@@ -44,6 +52,7 @@ class ScoreHole:
     instructions: Instructions  # of an element, besides what makes exponents of it
     form: Form | None  # of tanh and sigmoid
     beside: bool  # whether an element computes anything besides s but multiples of its column
+    weight: WeightHole | None  # what comes after it and the softmax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +62,6 @@ class MaskHole:
     text: str  # as in the language
     body: Body  # of an element: whether the query attends to the key
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
-
-
-@dataclass(frozen=True, kw_only=True)
-class WeightHole:
-    """The text of a factor of what a key's value counts for, after the softmax."""
-
-    text: str  # as in the language
-    body: Body  # of an element
-    instructions: Instructions
 
 
 class Members(NamedTuple):
@@ -89,7 +89,6 @@ class Holes:
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
     outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
-    weight: WeightHole | None  # a factor of what a key's value counts for
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
 
     @property
@@ -101,6 +100,11 @@ class Holes:
     def row(self) -> tuple[Member, ...]:
         """The members that are alike for a row of a key tile."""
         return self.members.row
+
+    @property
+    def weight(self) -> WeightHole | None:
+        """A factor of what a key's value counts for, after the softmax."""
+        return self.score.weight
 
     @property
     def shared_reach(self) -> Reach | None:
@@ -115,8 +119,7 @@ class Holes:
     @property
     def element(self) -> Instructions:
         """The instructions of an element besides its exponential: its score, and what sums besides l take in."""
-        own = self.weight.instructions if self.weight else Instructions()
-        return self.score.instructions + own + Instructions(multiply=self.outputs.multiplies)
+        return self.score.instructions + Instructions(multiply=self.outputs.multiplies + (1 if self.weight else 0))
 
     @property
     def gathers(self) -> bool:
@@ -166,10 +169,10 @@ def holes(
     kernel = Kernel(binder, hoist)
     parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen)
+    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=rows == "rows_of_group"), hoist))
+    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
     outputs = output_holes(spec, _sink(expressions, kernel))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
-    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=rows == "rows_of_group"), hoist))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
@@ -183,7 +186,6 @@ def holes(
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
-        weight=weight,
         backward=backward_holes(spec, parts.rest, kernel) if backward else None,
         members=_members(hoist, reads, spec),  # which all others have asked for by now
     )
@@ -201,13 +203,9 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
 
 
 def _weight(expressions: Expressions, kernel: Kernel) -> WeightHole | None:
-    """The factor of a key, one multiply more than what it is computed by."""
     if expressions.weight is None:
         return None
-    before = kernel.hoist.instructions
-    body = kernel.hoist.body(passed(expressions.weight, "weight", kernel))
-    taken = kernel.hoist.instructions + before.times(-1) + Instructions(multiply=1)
-    return WeightHole(text=show(expressions.weight), body=body, instructions=taken)
+    return WeightHole(show(expressions.weight), kernel.hoist.body(passed(expressions.weight, "weight", kernel)))
 
 
 def _told(score: Node, spec: "Spec") -> str:
@@ -222,7 +220,7 @@ def _of_factor(parts: Score, large: tuple[Requirement, ...]) -> tuple[Requiremen
     return *map(_positive, sorted(parts.proof)), *(large if SCALE.name in names(parts.factor) else ())
 
 
-def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | None) -> ScoreHole:
+def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | None, weight: WeightHole | None) -> ScoreHole:
     of_factor = hoist.text(factor, "factor", "log2 units of one unit of the score")
     body = None if parts.rest == S else hoist.body(parts.rest)
     slope = None if parts.column_slope is None else hoist.text(parts.column_slope, "slope", "of the raw q.k, from column to column")
@@ -235,6 +233,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | Non
         instructions=hoist.instructions + (Instructions() if slope is None else BEGIN),
         form=form,
         beside=parts.beside,
+        weight=weight,
     )
 
 
