@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,13 +38,14 @@ def test_examples_run(page, monkeypatch):
         exec(compile(block, str(page), "exec"), scope)
 
 
-@pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "py")], ids=lambda page: page.stem)
-def test_examples_of_pytorch_run(page, monkeypatch):
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_examples_in_frameworks_run(framework, monkeypatch):
+    pytest.importorskip(framework)
     monkeypatch.chdir(ROOT)
-    scope = {}
-    for block in blocks(page, "py"):
-        exec(compile(block, str(page), "exec"), scope)
+    found = [block for page in PAGES for block in blocks(page, "py") if f"import {framework}\n" in block]
+    for block in found:
+        exec(block, {})
+    assert found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
