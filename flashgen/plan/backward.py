@@ -21,8 +21,7 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, 
     the rows of a key tile where tensors tell them.
 
     `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows.
-    What the spec pins of tiles and schedules is the forward's.
-    Raises PlanError, SpecError.
+    What the spec pins of tiles and schedules is the forward's. Raises PlanError, SpecError.
 
     >>> program = plan_backward(Spec(head_dim=128, dtype="bfloat16", backward=True), "sm_80")
     >>> [kernel.entry for kernel in program.kernels]
