@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan c2114e6d | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 19471ab8 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -7,12 +7,12 @@
 //   arrays    q, o [B, Sq, Hq, 128] bfloat16    k, v [B, Sk, Hq / group, 128]    lse [B, Hq, Sq] float32, natural log
 //   score     s
 //   mask      kv_idx <= q_idx + kv_len - q_len
-//   tile      80 queries x 128 keys    2 warpgroups compute 64 keys each, 1 loads
+//   tile      64 queries x 128 keys    2 warpgroups compute 64 keys each, 1 loads
 //   queries   of a key tile, for every query head that shares it: 3 ranges of tiles in closed form (masked, unmasked, masked)
 //   order     key tiles dealt by a counter, the first key tiles first, in sections of heads that share the L2
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
-//   shared    K 32768 | V 32768 | Q 2 x 20480 | do 2 x 20480 | ds 2 x 20480 | lse 2 x 320 | delta 2 x 320 | tile 8 | step 2 x 4 | 2 stages    189824 of 232448
-//             bytes
+//   shared    K 2 x 32768 | V 2 x 32768 | Q 2 x 16384 | do 2 x 16384 | ds 2 x 16384 | lse 2 x 256 | delta 2 x 256 | tile 2 x 8 | step 2 x 4 | 2 stages
+//             230552 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -51,7 +51,7 @@ struct Params {
 
 // ----------------------------------------------------------------------------------------------------------------- plan
 
-constexpr int BLOCK_M = 80;              // queries of a tile
+constexpr int BLOCK_M = 64;              // queries of a tile
 constexpr int BLOCK_N = 128;             // keys of a tile
 constexpr int QK_COLUMNS = 128, V_COLUMNS = 128;   // head dims in products of 16 columns, zero beyond 128 and 128
 constexpr int QK_STORED = 128, V_STORED = 128;   // columns of a tile in shared memory
@@ -61,7 +61,7 @@ constexpr int COPY_BYTES = 16;           // that one copy moves: what every row 
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INF __int_as_float(0x7f800000)
 
-constexpr int KEY_STAGES = 1;            // key tiles in shared memory
+constexpr int KEY_STAGES = 2;            // key tiles in shared memory
 constexpr int WARPGROUPS = 2, WARPGROUP_KEYS = 64;   // that compute, and the keys of each
 constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 24, COMPUTE_REGISTERS = 240;   // a thread
@@ -71,23 +71,23 @@ constexpr int TILE_BYTES = 8, BARRIER_BYTES = 8;   // of the number of a key til
 constexpr int STEP_BYTES = 4;            // of what a step has to know: its query tile, and whether the mask is tested
 
 // Shared memory, bytes from its start.
-constexpr u32 K = 0;                     // 1 x 32768
-constexpr u32 V = 32768;                 // 1 x 32768
-constexpr u32 Q = 65536;                 // 2 x 20480
-constexpr u32 DO = 106496;               // 2 x 20480
-constexpr u32 DS = 147456;               // 2 x 20480
-constexpr u32 LSE = 188416;              // 2 x 320
-constexpr u32 DELTA = 189056;            // 2 x 320
-constexpr u32 TILE = 189696;             // 1 x 8
-constexpr u32 STEP = 189704;             // 2 x 4
-constexpr u32 K_FULL = 189712;           // 1 x 8
-constexpr u32 K_EMPTY = 189720;          // 1 x 8
-constexpr u32 Q_FULL = 189728;           // 2 x 8
-constexpr u32 Q_EMPTY = 189744;          // 2 x 8
-constexpr u32 DO_FULL = 189760;          // 2 x 8
-constexpr u32 DO_EMPTY = 189776;         // 2 x 8
-constexpr u32 DS_FULL = 189792;          // 2 x 8
-constexpr u32 DS_EMPTY = 189808;         // 2 x 8
+constexpr u32 K = 0;                     // 2 x 32768
+constexpr u32 V = 65536;                 // 2 x 32768
+constexpr u32 Q = 131072;                // 2 x 16384
+constexpr u32 DO = 163840;               // 2 x 16384
+constexpr u32 DS = 196608;               // 2 x 16384
+constexpr u32 LSE = 229376;              // 2 x 256
+constexpr u32 DELTA = 229888;            // 2 x 256
+constexpr u32 TILE = 230400;             // 2 x 8
+constexpr u32 STEP = 230416;             // 2 x 4
+constexpr u32 K_FULL = 230424;           // 2 x 8
+constexpr u32 K_EMPTY = 230440;          // 2 x 8
+constexpr u32 Q_FULL = 230456;           // 2 x 8
+constexpr u32 Q_EMPTY = 230472;          // 2 x 8
+constexpr u32 DO_FULL = 230488;          // 2 x 8
+constexpr u32 DO_EMPTY = 230504;         // 2 x 8
+constexpr u32 DS_FULL = 230520;          // 2 x 8
+constexpr u32 DS_EMPTY = 230536;         // 2 x 8
 
 // Named barriers.
 constexpr int ALL_MEETING = 1;           // both warpgroups that compute are there
@@ -111,18 +111,16 @@ namespace ptx {                          // one instruction a function
 // tma.cuh: tma_load, passing, tma_store_as, tma_store_commit, tma_store_wait_read, tma_store_wait, async_proxy_fence, bulk_load
 // wgmma.cuh: wgmma_fence, wgmma_commit, held, wgmma_wait, fewer_registers, more_registers
 
-// d[64 x 80] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
+// d[64 x 64] (+)= a b^T with a in shared memory, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_qk(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39"
-    "}, %40, %41, p, 1, 1, 0, 0; }"
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    "}, %32, %33, p, 1, 1, 0, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
     : "l"(a), "l"(b), "r"(accumulate));
 }
 
@@ -164,18 +162,16 @@ __device__ __forceinline__ void product_dk(float* d, const u32* a, u64 b, int ac
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
-// d[64 x 80] (+)= a^T b^T with a in shared memory, contiguous along its columns, b in shared memory, contiguous along k.
+// d[64 x 64] (+)= a^T b^T with a in shared memory, contiguous along its columns, b in shared memory, contiguous along k.
 __device__ __forceinline__ void product_dq(float* d, u64 a, u64 b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %42, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-    "%32, %33, %34, %35, %36, %37, %38, %39"
-    "}, %40, %41, p, 1, 1, 1, 0; }"
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    "}, %32, %33, p, 1, 1, 1, 0; }"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-      "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
+      "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
     : "l"(a), "l"(b), "r"(accumulate));
 }
 

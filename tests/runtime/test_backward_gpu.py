@@ -109,7 +109,7 @@ def test_arrays_that_do_not_fit() -> None:
 
 def test_short_sequences_get_tiles_of_their_own() -> None:
     """Smaller ones leave room for the next key tile, which then loads while this one is worked on. Query rows decide, not keys."""
-    spec = Spec(head_dim=128, dtype="bfloat16", mask="causal", backward=True)
+    spec = Spec(head_dim=128, dtype="bfloat16", backward=True)
 
     def tile(q_len: int, kv_len: int) -> tuple[str, int]:
         lengths = {"q": q_len, "k": kv_len, "v": kv_len, "o": q_len, "do": q_len}

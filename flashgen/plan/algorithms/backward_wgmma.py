@@ -31,6 +31,7 @@ MOST_QUERIES = {
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
 SUM_BYTES = 24  # a clock that a multiprocessor adds to memory: 3.3 TB/s of all of an H100, as measured
 STEP, KEY_TILE = 1000, 2500  # clocks of a step that products do not fill; of the start and the end of a key tile, where nothing overlaps
+UNEVEN = 1.1  # times as long where key tiles meet different numbers of query tiles and the next one does not load meanwhile, as measured
 
 
 class BackwardWgmma(BackwardStrategy):
@@ -80,7 +81,8 @@ class BackwardWgmma(BackwardStrategy):
         clocks = max(step.values()) + STEP
         tiles = problem.seen.key_tiles(m, n)  # of a query tile
         around = KEY_TILE / draft.key_stages * n / problem.seen.length  # a query row
-        return {**step, "step": clocks, "total": tiles * clocks / m + around}
+        waits = UNEVEN if draft.key_stages == 1 and not problem.seen.uniform else 1.0
+        return {**step, "step": clocks, "total": waits * (tiles * clocks / m + around)}
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""
