@@ -1,6 +1,7 @@
 """The time of the backward beside cuDNN (by PyTorch) and, where it is installed, FlashAttention-4: bfloat16, 16k tokens, hidden size 2048.
 
-    python benchmarks/backward.py            # head dims 64, 128, 256, lengths 512 to 16k, full and causal; needs a GPU, CuPy and PyTorch
+    python benchmarks/backward.py            # head dims 64, 128, 256, lengths 512 to 16k, full and causal, written to
+                                             # benchmarks/results/backward_<card>.json; needs a GPU, CuPy and PyTorch
     python benchmarks/backward.py --quick    # head dims 64 and 128 at 1k, 4k and 16k beside cuDNN alone, under a minute
     python benchmarks/backward.py --compile  # the plans, their registers and spills: needs NVRTC, no GPU
 
@@ -13,9 +14,11 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from flashgen.bench import DeviceClock
+from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
 from flashgen.errors import FlashgenError
 from flashgen.plan import plan_backward
@@ -23,6 +26,7 @@ from flashgen.render import render
 from flashgen.runtime import nvrtc
 from flashgen.spec import Spec
 
+RESULTS = Path(__file__).parent / "results"
 TOKENS, HIDDEN = 16384, 2048
 LENGTHS, QUICK_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384), (1024, 4096, 16384)
 HEAD_DIMS, QUICK_HEAD_DIMS = (64, 128, 256), (64, 128)
@@ -86,8 +90,8 @@ def contenders(quick: bool) -> dict[str, Callable[..., Gradients]]:
     return found
 
 
-def row(cell: Cell, chosen: dict[str, Callable[..., Gradients]], repetitions: int) -> str:
-    """A line of the table; a contender that refuses a cell is left out of it, with its reason."""
+def measured(cell: Cell, chosen: dict[str, Callable[..., Gradients]], repetitions: int) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a results file, and a line of the table; a contender that refuses a cell is left out, with its reason."""
     torch = importlib.import_module("torch")
     head_dim, length, causal = cell
     shape = (TOKENS // length, length, HIDDEN // head_dim, head_dim)
@@ -100,12 +104,16 @@ def row(cell: Cell, chosen: dict[str, Callable[..., Gradients]], repetitions: in
             runs[name] = run
         except (FlashgenError, RuntimeError, ImportError, TypeError) as error:
             refused += f"  {name}: {str(error).splitlines()[0][:80]}"
-    speeds = {name: flops(cell) / timing.ms / 1e9 for name, timing in measure(runs, DeviceClock(), repetitions).items()}
+    taken = {name: timing.ms for name, timing in measure(runs, DeviceClock(), repetitions).items()}
+    speeds = {name: flops(cell) / ms / 1e9 for name, ms in taken.items()}
+    known = {"suite": "grid", "mode": "backward", "head_dim": head_dim, "causal": causal, "seqlen": length}
+    known |= {"batch": shape[0], "heads": shape[2], "dtype": "bfloat16"}
+    rows = [known | {"implementation": name, "ms": round(ms, 4), "tflops": round(speeds[name], 1)} for name, ms in taken.items()]
     others = [speed for name, speed in speeds.items() if name != OURS]
     cells = [f"{name} {speed:4.0f}" for name, speed in speeds.items()]
     ratio = f"  {speeds[OURS] / max(others):.2f} of the fastest" if others and OURS in speeds else ""
     off = f"  off {_off(runs[OURS](), runs['cudnn']()):.1e}" if {OURS, "cudnn"} <= runs.keys() else ""
-    return f"{head_dim:3} {'causal' if causal else 'full':6} {length:5}  {'  '.join(cells)}{ratio}{off}{refused}"
+    return rows, f"{head_dim:3} {'causal' if causal else 'full':6} {length:5}  {'  '.join(cells)}{ratio}{off}{refused}"
 
 
 def _off(found: Any, other: Any) -> float:
@@ -139,8 +147,13 @@ def main() -> None:
     chosen = contenders(a.quick)
     head_dims = a.head_dims or (QUICK_HEAD_DIMS if a.quick else HEAD_DIMS)
     lengths = a.lengths or (QUICK_LENGTHS if a.quick else LENGTHS)
+    found, rows = environment(), []
     for head_dim, causal, length in product(head_dims, (False, True), lengths):
-        print(row((head_dim, length, causal), chosen, 5 if a.quick else 11), flush=True)
+        more, line = measured((head_dim, length, causal), chosen, 5 if a.quick else 11)
+        rows += more
+        print(line, flush=True)
+    if not (a.quick or a.head_dims or a.lengths):
+        save_json({**found, "rows": rows}, RESULTS / f"backward_{card_name(found)}.json")
 
 
 if __name__ == "__main__":

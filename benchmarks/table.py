@@ -1,4 +1,4 @@
-"""Puts the results of `benchmarks/grid.py` into the README and docs/performance.md, between two markers.
+"""Puts results of `grid.py` into the README and docs/performance.md, those of `backward.py` or `decode.py` into the latter alone.
 
 python benchmarks/table.py benchmarks/results/NVIDIA_H100_80GB_HBM3.json
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
-BEGIN, END = "<!-- speed -->", "<!-- /speed -->"
+README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+PAGES = {"speed": (README, PERFORMANCE), "backward": (PERFORMANCE,), "decode": (PERFORMANCE,)}
 OURS = "flashgen"
 
 
@@ -25,10 +25,31 @@ def table(results: dict[str, Any]) -> str:
     for head_dim, causal in sorted({key[:2] for key in cells}):
         texts = [_cell(cells[head_dim, causal, length]) for length in lengths]
         lines.append(f"| {head_dim} | {'causal' if causal else 'full'} | " + " | ".join(texts) + " |")
+    others = set.intersection(*map(set, cells.values())) - {OURS}
+    return "\n".join([*lines, "", _measured_on(results, others)])
+
+
+def decoding(results: dict[str, Any]) -> str:
+    """Markdown: a row a shape; flashgen's rate, in brackets relative to the fastest peer, that of plain loads apart."""
+    lines = ["| sequences, queries, keys, heads, head dim | | `split: invariant` | `split: auto` | plain loads |", "|---" * 5 + "|"]
+    peers: set[str] = set()
+    for r in results["rows"]:
+        rates = r["rates"]
+        others = {name: rate for name, rate in rates.items() if not name.startswith(OURS) and name != "loads"}
+        peers |= others.keys()
+        cells = [
+            f"{rates[name]:.0f}" + (f" ({rates[name] / max(others.values()):.2f})" if others else "") for name in (OURS, f"{OURS} auto")
+        ]
+        shape = f"{r['batch']}, {r['q_len']}, {r['kv_len']}, {r['heads']}/{r['kv_heads']}, {r['head_dim']}"
+        loads = "" if r["flops"] or "loads" not in rates else f"{rates['loads']:.0f}"
+        lines.append(f"| {shape} | {r['unit']} | {' | '.join(cells)} | {loads} |")
+    return "\n".join([*lines, "", _measured_on(results, peers)])
+
+
+def _measured_on(results: dict[str, Any], others: set[str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    others = ", ".join(sorted(set.intersection(*map(set, cells.values())) - {OURS}))
-    lines += ["", f"{results['gpu']}, driver {results['driver']}, beside {others}; {versions}, commit {results['commit']}."]
-    return "\n".join(lines)
+    beside = ", ".join(sorted(others))
+    return f"{results['gpu']}, driver {results['driver']}, beside {beside}; {versions}, commit {results['commit']}."
 
 
 def _cell(speed: dict[str, float]) -> str:
@@ -36,12 +57,28 @@ def _cell(speed: dict[str, float]) -> str:
     return f"{speed[OURS]:.0f} ({speed[OURS] / best:.2f})"
 
 
+def kind(results: dict[str, Any]) -> str:
+    """The name of a file of results in markers: speed, backward or decode."""
+    return "decode" if results.get("suite") == "decode" else "backward" if results["rows"][0]["mode"] == "backward" else "speed"
+
+
+def markers(name: str) -> tuple[str, str]:
+    """What stands before and behind a table."""
+    return f"<!-- {name} -->", f"<!-- /{name} -->"
+
+
+def text(results: dict[str, Any]) -> str:
+    """The table of a file of results."""
+    return decoding(results) if kind(results) == "decode" else table(results)
+
+
 def update(results: dict[str, Any]) -> None:
     """Writes the pages anew."""
-    for page in PAGES:
-        before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-        _, after = rest.split(END)
-        page.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}", encoding="utf-8")
+    begin, end = markers(kind(results))
+    for page in PAGES[kind(results)]:
+        before, rest = page.read_text(encoding="utf-8").split(begin)
+        _, after = rest.split(end)
+        page.write_text(f"{before}{begin}\n{text(results)}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""Tables of the README, from files of results."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks import table
+
+MEASURED: dict[str, Any] = {"gpu": "Card", "driver": "1", "versions": {"torch": "2"}, "commit": "abc"}
+
+
+def test_a_grid_has_a_row_a_head_dim_and_mask() -> None:
+    row = {"mode": "backward", "head_dim": 64, "causal": True, "dtype": "bfloat16"}
+    speeds = {"flashgen": (100.0, 300.0), "cudnn": (80.0, 400.0), "flash-attn 4": (50.0,)}
+    rows = [row | {"seqlen": 512 << i, "implementation": name, "tflops": x} for name, found in speeds.items() for i, x in enumerate(found)]
+    assert table.table(MEASURED | {"rows": rows}).splitlines() == [
+        "| head dim | mask | 512 | 1024 |",
+        "|---|---|---|---|",
+        "| 64 | causal | 100 (1.25) | 300 (0.75) |",
+        "",
+        "Card, driver 1, beside cudnn; torch 2, commit abc.",
+    ]
+
+
+def test_decoding_has_a_row_a_shape_and_loads_apart() -> None:
+    shape = {"batch": 2, "q_len": 1, "kv_len": 99, "heads": 8, "kv_heads": 2, "head_dim": 64, "unit": "GB/s", "flops": False}
+    rates = {"flashgen": 90.0, "flashgen auto": 110.0, "cudnn": 100.0, "loads": 120.0}
+    assert table.decoding(MEASURED | {"rows": [shape | {"rates": rates}]}).splitlines()[2] == (
+        "| 2, 1, 99, 8/2, 64 | GB/s | 90 (0.90) | 110 (1.10) | 120 |"
+    )
+
+
+@pytest.mark.parametrize("name", table.PAGES)
+def test_a_page_has_a_place_for_each(name: str) -> None:
+    for page in table.PAGES[name]:
+        assert [page.read_text(encoding="utf-8").count(marker) for marker in table.markers(name)] == [1, 1]
