@@ -114,4 +114,4 @@ def test_a_store_past_the_tensor_reads_shared_memory_all_the_same():
     }
     changed = text(2).replace('"l"(&p.to), "r"(shared + 1024)', '"l"(&p.to), "r"(shared + 1152)')
     with pytest.raises(EmulationFault, match=r"the TMA store of warp 0 reads .*, outside the block's 1152 bytes"):
-        HostKernel(changed).launch(1, 32, 1152, record(PARAMS, **values, c0=8, c1=0))
+        HostKernel(changed).launch(1, 32, 1152, record(PARAMS, **values))
