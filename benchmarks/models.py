@@ -1,7 +1,7 @@
 """Models of Hugging Face transformers with flashgen's attention beside SDPA: a forward over a prompt, and steps of generation.
 
     python benchmarks/models.py                           # needs a GPU, PyTorch and transformers
-    python benchmarks/models.py --length 4096 --layers 4
+    python benchmarks/models.py --length 8192 --layers 4
 
 Weights are random, of the sizes of published models but with few layers, bfloat16, one sequence. `prompt` is one forward over all tokens,
 `step` one token after them with a growing cache; milliseconds, medians of seven in turns. `off`: how far logits are from its,
@@ -79,7 +79,7 @@ def compare(name: str, layers: int, length: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=2)
     given = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}, {given.layers} layers")
