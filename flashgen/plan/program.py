@@ -16,6 +16,8 @@ from flashgen.spec import Spec
 from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
+ELEMENTS = ("float16", "bfloat16", "uint8")  # dtypes of arrays whose elements have a type of their own in the text
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -28,6 +30,17 @@ class Argument:
     box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
     comment: str = ""
     rank: int = 0  # array, sums: its axes; extent: which
+
+
+def member_types(spec: Spec, kind: str) -> tuple[str, ...]:
+    """The templates of the types that an argument of a kind wants: its own, and those that it is made of."""
+    match kind:
+        case "strides":
+            return ("strides", "key_strides") if spec.geometry.keys_apart else ("strides",)
+        case "array":
+            own = dict.fromkeys(tensor.dtype for tensor in spec.tensors if tensor.dtype in ELEMENTS)
+            return (*own, "array")
+    return (kind,) if kind in ("tensor_map", "sums") else ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +156,11 @@ class Program:
     def by_symbol(self) -> dict[str, Region]:
         """The same by the names that the emitted text has for them."""
         return {region.symbol: region for region in self.regions}
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The templates of what members of Params are made of, in order."""
+        return tuple(name for kind in dict.fromkeys(a.kind for a in self.arguments) for name in member_types(self.spec, kind))
 
     @property
     def launched(self) -> bool:

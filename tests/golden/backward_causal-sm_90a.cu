@@ -19,6 +19,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 struct __align__(64) TensorMap { unsigned char bytes[128]; };
+
 struct Strides { long long batch, head, row, column; };   // in elements
 
 struct Params {

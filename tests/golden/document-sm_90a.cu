@@ -16,6 +16,7 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 struct __align__(64) TensorMap { unsigned char bytes[128]; };
+
 template <class T> struct __align__(2 * sizeof(T)) Two { T left, right; };
 
 template <class T, int RANK> struct Array {   // an array that the expressions read
