@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from flashgen.arch import ARCHES, by_name
-from flashgen.plan import plan, shares
+from flashgen.plan import lists, plan, shares
 from flashgen.plan.costs import model
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.spec import Spec
 
 PLAN = Path(model.__file__).parent.parent
 FILES = sorted((PLAN / "costs").glob("*.toml"))
-TABLES = sorted({strategy.costs for strategy in STRATEGIES if strategy.costs} | {shares.COSTS})
+TABLES = sorted({strategy.costs for strategy in STRATEGIES if strategy.costs} | {lists.COSTS, shares.COSTS})
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
