@@ -19,6 +19,7 @@ from flashgen.expr.meaning.sequences import Sequence as OfBatch
 from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
 from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.params import softmax_scale
@@ -252,8 +253,10 @@ class _Run:
         s = raw * np.float32(self.scale)
         whole = expressions.score == Name("s", "float")
         scores = s if whole else np.broadcast_to(evaluate(expressions.score, known | {"s": s}), raw.shape)
-        hidden = np.float32(-np.inf if self.program.softmax.normalized else 0)
-        return np.where(evaluate(expressions.mask, known), scores, hidden) if masked else scores
+        seen, hidden = masked and evaluate(expressions.mask, known), np.float32(-np.inf if self.program.softmax.normalized else 0)
+        if self.program.spec.blocks and self.program.softmax.materialize:  # one tile of all keys
+            seen = seen & in_lists(self.program.spec, self.values, heads.b, heads.h, (self.q_len, self.kv_len))
+        return np.where(seen, scores, hidden) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:
         """The values that expressions read in a tile, by name; all broadcast to [n, rows, keys]."""

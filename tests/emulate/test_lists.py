@@ -82,7 +82,9 @@ def test_a_kernel_walks_lists(name, data):
 def test_the_interpreter_walks_lists(data):
     said = data.draw(st.sampled_from([said for _, said, _ in CASES.values()]))
     blocks = said["blocks"] | {"m": data.draw(st.sampled_from([1, 7, 40, 300])), "n": data.draw(st.sampled_from([1, 3, 50, 500]))}
-    spec = Spec(**{"head_dim": 8, "outputs": ["o", "lse"], **said, "dtype": "float32", "blocks": blocks, "block": "auto"})
+    schedule = data.draw(st.sampled_from(["auto", "standard", "three_pass", {"outer": "kv"}]))
+    keys = {"head_dim": 8, "outputs": ["o", "lse"], **said, "dtype": "float32", "blocks": blocks, "block": "auto"}
+    spec = Spec(**keys, **({} if "softmax" in keys else {"schedule": schedule}))
     q, k, v, values = data.draw(calls(spec, 60))
     judge(spec, interpret(plan(spec, "host"), q, k, v, values), q, k, v, values)
 

@@ -5,6 +5,7 @@ import numpy as np
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
+from flashgen.expr.meaning.lists import listed
 from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.interpret import interpret
@@ -67,11 +68,16 @@ def of_sequence(spec, b, q, k, v, values):
     with np.errstate(all="ignore"):
         s = (q.astype(np.float32) @ k.swapaxes(2, 3)) * np.float32(evaluate(expressions.scale, known))
         score, seen = evaluate(expressions.score, known | {"s": s}), np.broadcast_to(evaluate(expressions.mask, known), s.shape)
+        if spec.blocks:
+            heads = range(q.shape[1])
+            seen = seen & np.stack([listed(spec.blocks, values[spec.blocks.lists], (b, i), q_idx.ravel(), kv_idx.ravel()) for i in heads])
         sink = np.float32(-np.inf if expressions.sink is None else evaluate(expressions.sink, known))
         s = np.where(seen, np.float32(score), -np.inf)
         top = np.maximum(s.max(-1, keepdims=True), sink)
         p = np.where(top == -np.inf, 0, np.exp(s - top))
         p /= np.where(top == -np.inf, 1, p.sum(-1, keepdims=True) + np.exp(sink - top))
+        if expressions.weight is not None:
+            p = np.where(seen, p * evaluate(expressions.weight, known), 0)
     v = np.where(seen.any(2)[..., None], v, 0)  # what no row sees may be anything
     return (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(dtype)
 
