@@ -10,6 +10,7 @@ from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.source import Source
+from flashgen.spec import Param
 from flashgen.spec.words import gradient
 
 _SIZES = {
@@ -126,5 +127,14 @@ def _scalar(program: Program, argument: Argument) -> str:
     spec = program.spec
     if argument.of == "softmax_scale":
         return f"factor of q.k: {spec.scale or f'1/sqrt({spec.head_dim.qk})'}"
-    defaults = {p.argument: f"{p.name}, {p.default if p.type == 'int' else float32_text(p.default)} by default" for p in spec.params}
-    return (_SCALARS | defaults)[argument.of]
+    return (_SCALARS | {p.argument: _param(p) for p in spec.params})[argument.of]
+
+
+def _param(param: Param) -> str:
+    """A param and what a call may give for it."""
+    bounds = [f", at {word} {_text(bound)}" for word, bound in (("least", param.min), ("most", param.max)) if bound is not None]
+    return f"{param.name}, {_text(param.default)} by default{''.join(bounds)}"
+
+
+def _text(number: int | float) -> str:
+    return str(number) if isinstance(number, int) else float32_text(number)

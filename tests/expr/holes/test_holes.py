@@ -140,7 +140,7 @@ def test_bucketed_bias_reads_a_table():
 def test_a_mask_of_a_tensor_is_read_along_the_keys():
     found = emitted(mask="keep[b, h, q_idx, kv_idx]", tensors={"keep": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bool"}})
     assert "const bool* keep_row = p.arg_keep.address(b, h, min(q_idx, last_query), kv_begin);" in lines(found.row)
-    assert found.reads == (Read("u32", "arg_keep", "p.arg_keep", "keep_row", by_row=True),)
+    assert found.reads == (Read("u32", "bool", "arg_keep", "p.arg_keep", "keep_row", by_row=True),)
     assert found.mask.body.lines == ("return (column < row.end) & flag_at(at.arg_keep, column);",)
     assert lines(found.uniform)[-1] == "bool paired = p.arg_keep.paired(p.kv_len);"
 
