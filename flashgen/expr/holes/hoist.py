@@ -239,7 +239,7 @@ def _name(node: Node) -> str:
         case Name(name):
             return LANGUAGE.get(name, name)
         case Load(tensor, indices):
-            simple = [LANGUAGE.get(i.name, i.name) for i in indices if isinstance(i, Name)]
+            simple = [LANGUAGE.get(i.name, i.name).rpartition(".")[2] for i in indices if isinstance(i, Name)]  # row.index is a member
             return "_".join([tensor.removeprefix("p.arg_"), *(simple if len(simple) == len(indices) else ["value"])])
         case Call("-", (Name("p.q_len" | "p.kv_len" | "q_len" | "kv_len" as length), Const(1))):
             return "last_query" if length.endswith("q_len") else "last_key"
