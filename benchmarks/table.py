@@ -63,7 +63,7 @@ def kind(results: dict[str, Any]) -> str:
 
 
 def markers(name: str) -> tuple[str, str]:
-    """What stands before and behind a table."""
+    """The markers before and behind a table."""
     return f"<!-- {name} -->", f"<!-- /{name} -->"
 
 
