@@ -84,7 +84,7 @@ LAYOUTS = {
         AxisOrder("thd", axes="shd"),
     )
 }
-DEFAULT = "bshd"
+DEFAULT, TOKENS_FIRST = "bshd", "thd"
 
 
 def axis_order(name: str) -> AxisOrder:
