@@ -13,6 +13,8 @@ from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.plan.algorithms import standard
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Extent
+from flashgen.plan.kernels.plain import LOST
+from flashgen.plan.kernels.split_keys_values import MEMORY
 from flashgen.plan.program import Program
 
 Expr = Any  # of sympy
@@ -148,7 +150,7 @@ def _of_planes(program: Program, arrays: Expr, output: Expr, flops: Expr) -> Cou
     tiles. A tile's scale is read once."""
     tile, split, heads, rows = program.attention.tile, program.planes, B * H, sympy.ceiling(S_q / m)
     assert split
-    own = [s for s in program.scratch if s.name == "lost" or s.name.endswith(("_planes", "_scales"))]
+    own = [s for s in program.scratch if s.name in (*MEMORY, LOST)]
     words: dict[Extent, Expr] = {
         "batch": B,
         "heads": H,

@@ -9,7 +9,7 @@ from flashgen.expr.language.fold import as_float, call
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Length, Load, Name, Node, Type, walk
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
@@ -137,7 +137,7 @@ class Binder:
                 return Const(min(max(value, 0), extent - 1), "int")
             case Name(name) if (name, extent) in INSIDE:
                 return index
-        size = Const(extent, "int") if isinstance(extent, int) else self.extents.get(extent) or Argument(f"p.{extent}", "int")
+        size = Const(extent, "int") if isinstance(extent, int) else self.extents.get(extent) or Length(f"p.{extent}", "int")
         below = (
             index if isinstance(extent, int) and self._at_most(index, extent - 1) else call("min", index, call("-", size, Const(1, "int")))
         )

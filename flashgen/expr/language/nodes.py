@@ -48,6 +48,10 @@ class Argument(Name):
     """A member of a kernel's Params: the same in all of a call."""
 
 
+class Length(Argument):
+    """How many elements an array has along an axis that the array alone tells; never negative."""
+
+
 @dataclass(frozen=True)
 class Load:
     """A tensor read; indices outside the tensor are clamped to it."""

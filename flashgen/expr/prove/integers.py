@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, children, walk
+from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Length, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
 from flashgen.expr.prove.intervals import ANY, Facts, Interval, Known
 from flashgen.expr.prove.names import LANGUAGE
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MAX_TEXT = 300  # characters of a form; a longer one is known by its interval alone
 MAX_BLOCK_N = 1024  # columns of a key tile
 INT = (-INT32 - 1, INT32)
+LENGTH = (0, INT32)  # of an array along an axis
 LONG = (-INT64 - 1, INT64)
 
 
@@ -102,6 +103,9 @@ class Integers:
         match node:
             case Const(value):
                 return number(int(value))
+            case Length(name):
+                self.facts.known[name] = LENGTH
+                return named(name)
             case Name(name):
                 return named(self.names(name))
             case Call("where", (_, then, other)):

@@ -15,7 +15,6 @@ ANY: Known = MappingProxyType({})
 ZERO, Q_BEGIN, Q_LAST, Q_LEN, KV_LEN = Int(0), named("q_begin"), named("q_last"), named("q_len"), named("kv_len")
 K_BEGIN, K_LAST = named("k_begin"), named("k_last")
 BLOCK_M, BLOCK_N = named("BLOCK_M"), named("BLOCK_N")
-EXTENT = "p.extent_"  # with which names of extents begin, that arrays tell
 MAX_OPENED = 4000  # forms opened for a proof, over a whole analysis
 
 
@@ -139,8 +138,7 @@ class Facts:
 
     def _atom(self, atom: Atom) -> Interval:
         if atom.op in ("name", "read"):
-            least = 0 if atom.op == "name" and atom.name.startswith(EXTENT) else -INT32 - 1
-            return self.known.get(atom.name if atom.op == "name" else "", (least, INT32))
+            return self.known.get(atom.name if atom.op == "name" else "", (-INT32 - 1, INT32))
         if atom not in self.extents:
             self.extents[atom] = self._compound(atom, [self.extent(arg) for arg in atom.args])
         return self.extents[atom]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flashgen.expr.prove.affine import INT32, MAX_LENGTH, Atom, Int, alone, grouped, named, of, param
-from flashgen.expr.prove.integers import Integers, of_kernel
+from flashgen.expr.prove.integers import LENGTH, Integers, of_kernel
 from flashgen.expr.prove.intervals import KEYS, ZERO, Facts
 from flashgen.expr.prove.names import EXTENTS, FIRST, KERNEL, TOTAL, WHOLE
 from flashgen.spec.axes import extent
@@ -135,8 +135,13 @@ class Printer:
         """The index inside its axis."""
         if WHOLE.get(index.text) == axis:
             return index
-        size = Int(axis) if isinstance(axis, int) else self.axes.get(axis) or named(f"p.{axis}")
+        size = Int(axis) if isinstance(axis, int) else self.axes.get(axis) or self.length(f"p.{axis}")
         return self.facts.largest(ZERO, self.facts.smallest(index, size - 1))
+
+    def length(self, member: str) -> Int:
+        """How many elements an array has along an axis that it alone tells."""
+        self.facts.known[member] = LENGTH
+        return named(member)
 
     def select(self, d: Int, x: Int, y: Int) -> tuple[str, bool]:
         """d <= 0 ? x : y, with the terms of d on the side where they are positive."""

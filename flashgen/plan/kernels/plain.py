@@ -5,12 +5,14 @@ from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
+LOST = "lost"  # the memory by which the attention tells it of lost tiles
+
 
 def plain(spec: Spec, tile: TilePlan) -> Parts:
-    """The kernel, and the flags by which the attention tells it of lost tiles."""
+    """The kernel, and the flags that the attention sets."""
     kernel = Kernel("forward_plain", Grid(2 * tile.block_m, query_tiles(spec, tile), resident=1), plain_smem(spec, tile))
-    argument = Argument("lost", "int*", "pointer", "lost", comment="of 16 query rows: whether they have seen what planes cannot hold")
-    return Parts((kernel,), (argument,), (Scratch("lost", "int32", ("batch", "heads", ("q_len", tile.block_m), tile.block_m // 16)),))
+    argument = Argument(LOST, "int*", "pointer", LOST, comment="of 16 query rows: whether they have seen what planes cannot hold")
+    return Parts((kernel,), (argument,), (Scratch(LOST, "int32", ("batch", "heads", ("q_len", tile.block_m), tile.block_m // 16)),))
 
 
 def plain_smem(spec: Spec, tile: TilePlan) -> SmemPlan:

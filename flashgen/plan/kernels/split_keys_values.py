@@ -5,6 +5,7 @@ from flashgen.plan.operands.planes import PlanesPlan
 from flashgen.plan.program import Argument, Parts, Scratch
 
 THREADS = 256
+MEMORY = ("k_planes", "v_planes", "k_scales", "v_scales")
 SCALE_FLOATS = 4  # that a scale of keys or values takes: 16 bytes, the least that a copy moves
 _REGION = Region(
     name="extremes of a warp", symbol="", offset=0, bytes=8, count=THREADS // 32
@@ -14,15 +15,15 @@ _REGION = Region(
 def split_keys_values(planes: PlanesPlan, tile: TilePlan) -> Parts:
     """The kernel, and the memory of planes and scales."""
     keys = ("batch", "kv_heads", ("kv_len", tile.block_n))
+    k_planes, v_planes, k_scales, v_scales = MEMORY
     kernel = Kernel("split_keys_values", Grid(THREADS, (2, ("kv_len", tile.block_n), "kv_heads", "batch")), SmemPlan.of(_REGION))
     arguments = (
         *(Argument(f"{x}_planes", "u16*", "pointer", f"{x}_planes", comment=f"of {x}, tiles as shared memory holds them") for x in "kv"),
         *(Argument(f"{x}_scales", "float*", "pointer", f"{x}_scales", comment="of a tile, 16 bytes apart, or NaN") for x in "kv"),
     )
     scratch = (
-        Scratch("k_planes", "float16", (*keys, planes.count * tile.block_n * tile.qk_stored)),
-        Scratch("v_planes", "float16", (*keys, planes.count * tile.block_n * tile.v_stored)),
-        Scratch("k_scales", "float32", (*keys, SCALE_FLOATS)),
-        Scratch("v_scales", "float32", (*keys, SCALE_FLOATS)),
+        Scratch(k_planes, "float16", (*keys, planes.count * tile.block_n * tile.qk_stored)),
+        Scratch(v_planes, "float16", (*keys, planes.count * tile.block_n * tile.v_stored)),
+        *(Scratch(scales, "float32", (*keys, SCALE_FLOATS)) for scales in (k_scales, v_scales)),
     )
     return Parts((kernel,), arguments, scratch)
