@@ -239,7 +239,7 @@ class Attention:
         arrays_of_call = inputs | outputs
         layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
         sizes = check_arrays(spec, layouts)
-        Apart.of(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
+        Apart(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
         params = check_values(self.program, given_params)
         family: Family = FAMILIES[type(given[0])]
         shapes = output_shapes(spec, sizes)

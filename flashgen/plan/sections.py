@@ -30,16 +30,21 @@ class Sections:
 
     def heads(self, sizes: Sizes) -> int:
         """The heads of a section. All sections have about as many: a small last one would keep few multiprocessors busy."""
+        heads, wanted, fit = self.limits(sizes)
+        sections = -(-heads // max(1, min(fit, wanted)))
+        return max(1, -(-heads // max(1, sections)))
+
+    def limits(self, sizes: Sizes) -> tuple[int, int, int]:
+        """All heads, the most that a section should have, which only grows with the length, and the most that fit, which only falls."""
         if not self.room:
-            return 1
+            return 1, 1, 1
         length, group = (sizes.q_len * sizes.group, 1) if self.by_queries else (sizes.kv_len, sizes.group)
         length = -(-length // max(1, sizes.batch)) if self.of_average else length
         heads = sizes.kv_heads if self.by_queries else sizes.heads
         heads = -(-heads * (1 if self.of_one else sizes.batch) // self.halves)
         wanted = min(max(self.least, length // 32), self.most)
         fit = self.room // max(1, min(length, self.seen) * self.row_bytes) * group
-        sections = -(-heads // max(1, min(fit, wanted)))
-        return max(1, -(-heads // max(1, sections)))
+        return heads, min(wanted, heads), min(fit, heads)
 
 
 def sections(program: Program) -> Sections:

@@ -10,18 +10,17 @@ from flashgen.arch import Arch
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan
-from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
-from flashgen.plan.shares import Demand
 from flashgen.render import render
 from flashgen.runtime import cache
 from flashgen.runtime.arguments import check_arrays, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout, liken
+from flashgen.runtime.axes import Axes
 from flashgen.runtime.choice import Choice
 from flashgen.runtime.device import device
 from flashgen.runtime.executable import Executable
-from flashgen.runtime.lengths import Axes, Pattern, Prepared, Turns, fresh
+from flashgen.runtime.lengths import Pattern, Prepared, Turns, fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.scratch import NO_SCRATCH, Scratch
 from flashgen.runtime.tuned import length_class
@@ -122,16 +121,16 @@ class Gpu:
     ) -> tuple[Prepared, Pattern | None]:
         """A call, checked, planned and compiled; and, with `likes`, a pattern for others, if arrays are as the architecture wants them."""
         spec = self.spec
-        layouts = {name: liken(x, name).layout for name, x in zip(axes.names, given + out, strict=True)}
+        layouts = of_call = {name: liken(x, name).layout for name, x in zip(axes.names, given + out, strict=True)}
         sizes = check_arrays(spec, layouts)
         ordinal = layouts["q"].device
         assert ordinal is not None
         _check_places(spec, layouts)
-        apart = Apart.of(layouts, spec.outputs if out else ())
+        apart = Apart(of_call, spec.outputs if out else ())
         shapes = output_shapes(spec, sizes)
         outputs = {name: (shapes[name], spec.output_element(name).name) for name in spec.outputs}
         if not out:
-            layouts |= fresh(outputs, ordinal)
+            layouts = layouts | fresh(outputs, ordinal)
         target = device(ordinal)
         arch = self._arch or target.arch
         values = check_values(plan(spec, arch.name), params)
@@ -139,7 +138,7 @@ class Gpu:
             return Prepared(ordinal=ordinal, outputs=outputs, scratch=NO_SCRATCH, launch=None, apart=apart), None
         without_keys = 0 in layouts["k"].shape
         if without_keys:
-            layouts |= {"k": layouts["q"], "v": layouts["q"]}
+            layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
         kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = Scratch.of(kernel.program, sizes)
         arguments = {t.name: t.argument for t in spec.arrays}
@@ -152,17 +151,12 @@ class Gpu:
             apart=apart,
             without_keys=without_keys,
         )
-        length, asked_for = kind = self.choice.kind(arch, sizes)
+        length, asked_for = self.choice.kind(arch, sizes)
         if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length, target.name, asked_for):
             return prepared, None
-        own = replace(prepared, launch=kernel.prepare(launched, values, sizes))
+        own = replace(prepared, launch=kernel.prepare(launched, values, sizes), apart=Apart(of_call, spec.outputs if out else ()))
         families = [FAMILIES[type(x)] for x in given + out]
-        served = functools.partial(self._serves, arch, kind)
-        return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, served)
-
-    def _serves(self, arch: Arch, kind: tuple[int, Demand], sizes: Sizes) -> bool:
-        """True if calls of these sizes are served by the plan for a kind."""
-        return self.choice.kind(arch, sizes) == kind
+        return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, functools.partial(self.choice.kind, arch))
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

@@ -1,40 +1,29 @@
 """Calls that differ in lengths alone from one that was prepared, as those of a cache that grows by a key a step: its record is patched."""
 
 import functools
-import operator
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from flashgen.dtypes import by_name
-from flashgen.expr.language.reads import RUNS_OVER, indices, over
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.geometry import Sizes, block_count, extent
 from flashgen.plan.kernel import Extent, SharePlan
-from flashgen.plan.params import record_dtype
-from flashgen.plan.program import Argument, Program
+from flashgen.plan.program import Program
 from flashgen.plan.sections import sections
-from flashgen.plan.shares import FEW_ROWS
 from flashgen.runtime import tma
-from flashgen.runtime.arguments import output_shapes, rows_first
+from flashgen.runtime.arguments import output_shapes
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
+from flashgen.runtime.axes import Axes
 from flashgen.runtime.device import device
-from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
-from flashgen.runtime.overlap import Apart
+from flashgen.runtime.executable import ROLES, Change, Launch
+from flashgen.runtime.overlap import Apart, Lies
+from flashgen.runtime.places import Place, Places
 from flashgen.runtime.scratch import Made, Scratch
-from flashgen.runtime.tuned import length_class
-from flashgen.spec import Spec, axes
-from flashgen.spec.layout import AxisOrder
-from flashgen.spec.outputs import OUTPUTS
-from flashgen.spec.tensors import Lengths, Lists
 
-_SCALARS = ("q_len", "kv_len", "section", "shares")  # that follow from lengths
-_PACK = {"int": struct.Struct("<i").pack_into, "float": struct.Struct("<f").pack_into}
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
-
-Lies = tuple[tuple[int, ...], tuple[int, ...]]  # the shape and the strides of an array as kernels address it, q, k, v and o [B, S, H, D]
+_AHEAD = (255, 15, 0)  # keys that a sequence may grow by, for which it is tried whether they decide nothing new
 
 
 def fresh(made: Mapping[str, Made], ordinal: int | None) -> dict[str, Layout]:
@@ -54,74 +43,40 @@ class Prepared:
     without_keys: bool = False
 
 
-class Axes:
-    """The axes of a call's arrays that are lengths, by name; all others are the same in calls that differ in lengths alone."""
-
-    def __init__(self, spec: Spec, names: Sequence[str]):
-        self.sequence = spec.order.axis("s")  # of q
-        self.keys = None if spec.page else self.sequence  # of k; None: a table's columns, which are alike in calls that differ in lengths
-        self.names = tuple(names)
-        words: dict[str, Sequence[Sequence[str | int]]] = {
-            name: [(axis,) for axis in row.axes if axis != "b" or not spec.geometry.packed]
-            for name, row in OUTPUTS.items()
-            if row.axes is not None
-        }
-        for name in ROLES:
-            length = "q_len" if name in ("q", "o") else "page" if spec.page else "kv_len"
-            words[name] = spec.order_of(name).arranged(b=("b",), s=(length,), h=("h",), d=("d",))
-        for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
-            read = list(indices(spec)[tensor.name])
-            if (at := spec.geometry.joined(tensor.shape)) is not None:
-                del read[at]
-            words[tensor.name] = [
-                (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
-            ]
-        words |= {array.name: [(axis,) for axis in array.shape] for array in spec.arrays if isinstance(array, Lengths | Lists)}
-        found = (str(word) for of_name in words.values() for axis in of_name for word in axis)
-        self.words = tuple(dict.fromkeys(word for word in found if _follows(word)))  # what is told by lengths alone
-        of_axes = [[[self.words.index(str(word)) for word in axis if word in self.words] for axis in words[name]] for name in names]
-        self.lengths = [[(i, which) for i, found in enumerate(axes) for which in found] for axes in of_axes]
-        self.others = [_getter([i for i, found in enumerate(axes) if not found]) for axes in of_axes]
-
-    def key(self, params: tuple[Any, ...], likes: Sequence[Key]) -> tuple[Any, ...]:
-        """A key, equal for calls that differ in lengths alone and whose lengths are of one class; empty if an axis is missing."""
-        try:
-            found = self.keys is not None and length_class(likes[1][0][self.keys]), likes[0][0][self.sequence] <= FEW_ROWS[-1]
-            return found, params, *[(len(like[0]), others(like[0]), like[2:]) for others, like in zip(self.others, likes, strict=True)]
-        except IndexError:
-            return ()
-
-
-def _follows(axis: str | int) -> bool:
-    """True if lengths alone tell the extent of an axis."""
-    return bool(named := axes.names(axis)) and named <= {"q_len", "kv_len"}
-
-
-def _getter(positions: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    return operator.itemgetter(*positions) if positions else len
-
-
-def _turn(order: AxisOrder) -> Callable[[tuple[int, ...]], Any]:
-    """A shape to that of [B, S, H, D]."""
-    found = operator.itemgetter(*order.to_rows_first)
-    return (lambda shape: found((1, *shape))) if order.packed else found
-
-
 class Turns:
     """The patterns of calls that differ in lengths alone."""
 
     def __init__(self) -> None:
-        self.patterns: tuple[Pattern, ...] = ()  # the one adapted longest ago first
+        self.patterns: tuple[Pattern, ...] = ()  # the one adapted longest ago last
 
     def pattern(self, likes: Sequence[Key], enough: int) -> "Pattern | None":
         """The one that holds these lengths already, else the one adapted longest ago, once there are enough."""
+        keys = likes[1]  # in which calls differ first
         for pattern in self.patterns:
-            if pattern.likes == likes:
+            if pattern.likes[1] == keys and pattern.likes == likes:
                 return pattern
         if len(self.patterns) < enough:
             return None
-        self.patterns = self.patterns[1:] + self.patterns[:1]
-        return self.patterns[-1]
+        self.patterns = self.patterns[-1:] + self.patterns[:-1]
+        return self.patterns[0]
+
+
+class _Array(NamedTuple):
+    """An array of a call: what stays as it is when lengths change."""
+
+    shape: Callable[[Sequence[int]], tuple[int, ...] | None]  # by `Axes.extents`
+    family: Family
+    place: Place
+    serves: Callable[[Layout], bool]  # true of a layout that every plan takes
+    sliced: bool  # of q, k or v, so that if its strides stay, they still are as every plan takes them
+
+
+class _Steady(NamedTuple):
+    """What lengths decide besides themselves: the same for one number of queries and a range of numbers of keys."""
+
+    q_len: int
+    keys: range
+    decided: tuple[Any, ...]
 
 
 class Pattern:
@@ -139,123 +94,123 @@ class Pattern:
         program: Program,
         sizes: Sizes,
         prepared: Prepared,
-        serves: Callable[[Sizes], bool],
+        serves: Callable[[Sizes], Any],
     ):
-        """`serves`: true of the sizes of calls that the program serves."""
+        """`serves`: what lengths say of the plans that serve them. Calls with another answer are not adapted to; as keys grow, none that it
+        gave comes again."""
+        assert prepared.launch
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
-        self._axes, self._serves = axes, serves
-        self._turn = {name: _turn(program.spec.order_of(name)) for name in ROLES}  # of a shape
-        self._program, self._sizes, self._prepared = program, sizes, prepared
-        dtype, arguments = record_dtype(program.arguments), program.arguments
-        assert dtype.fields is not None
-        offsets = {argument.name: dtype.fields[argument.name][1] for argument in arguments}
+        self._axes, self._serves, self._program, self._sizes, self._prepared = axes, serves, program, sizes, prepared
+        self._launch, self._places = prepared.launch, Places(program, prepared.launch)
+        layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
+        self._strides = [layout.strides for layout in layouts]
+        self._arrays = [self._array(i, *each) for i, each in enumerate(zip(families, layouts, strict=True))]
         self._sections = sections(program)
-        self._scalars = [(a.of, _PACK[a.cuda], offsets[a.name]) for a in arguments if a.kind == "scalar" and a.of in _SCALARS]
         extents = [size for shape in (*(k.grid.blocks for k in program.kernels), *(s.shape for s in program.scratch)) for size in shape]
         self._of_keys = tuple(size for size in dict.fromkeys((*extents, program.shares)) if _follows_keys(size))
-        self._counts = self._counted(sizes)
-        self._strides: dict[str, list[tuple[Argument, int]]] = {}
-        for argument in arguments:
-            if argument.kind in ("strides", "array", "sums", "extent"):
-                self._strides.setdefault(argument.of, []).append((argument, offsets[argument.name]))
-        self._maps: dict[str, list[tuple[tma.Map, int]]] = {}
-        assert prepared.launch
-        addressed = [argument for argument in arguments if argument.kind not in ("scalar", "strides", "extent")]
-        for argument, write in zip(addressed, prepared.launch.writes, strict=True):
-            if write.map:
-                self._maps.setdefault(argument.of, []).append((write.map, write.at))
-        given = {t.name: t.argument for t in program.spec.arrays}
-        self._arguments = [given.get(name, name) for name in axes.names]
-        self._tensors = frozenset(t.argument for t in program.spec.tensors)
-        fixed = [(len(like[0]), others(like[0]), like[2:]) for others, like in zip(axes.others, likes, strict=True)]
-        self._arrays = tuple(zip(self._arguments, axes.lengths, axes.others, fixed, families, strict=True))
-        layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
-        self._lies = {name: self._by_rows(name, layout) for name, layout in zip(self._arguments, layouts, strict=True)}
+        self._steady = _Steady(sizes.q_len, range(sizes.kv_len, sizes.kv_len + 1), self._decided(sizes))
+
+    def _array(self, i: int, family: Family, layout: Layout) -> _Array:
+        """One of the arrays of the prepared call."""
+        spec, name = self._program.spec, self._axes.names[i]
+        serves = _plain if name in ROLES else _any if name in [t.name for t in spec.tensors] else _contiguous
+        return _Array(
+            shape=self._axes.shape(i, layout.shape),
+            family=family,
+            place=self._places.of({t.name: t.argument for t in spec.arrays}.get(name, name)),
+            serves=serves,
+            sliced=name in ROLES and serves(layout),
+        )
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
         """The call on arrays of other lengths; None if they differ in more, do not fit together, or another plan may serve them."""
         if likes == self.likes:
             return self._prepared
-        known, sequence, of = self._prepared, self._axes.sequence, self._sizes
+        axes, steady = self._axes, self._steady
         try:
-            q_len, kv_len = likes[0][0][sequence], of.kv_len if self._axes.keys is None else likes[1][0][self._axes.keys]
+            q_len, kv_len = likes[0][0][axes.sequence], self._sizes.kv_len if axes.keys is None else likes[1][0][axes.keys]
         except IndexError:  # an axis is missing
             return None
-        sizes = replace(of, q_len=q_len, kv_len=kv_len)
-        changed = self._changed(likes, [sizes.axis(word) for word in self._axes.words])
-        if changed is None or not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
+        if not (q_len == steady.q_len and kv_len in steady.keys):
+            found = self._steady_from(q_len, kv_len)
+            if not found:
+                return None
+            steady = found
+        changed = self._changed(likes, axes.extents(q_len, kv_len, self._sizes))
+        if changed is None:
             return None
-        if not self._serves(sizes):
-            return None
-        if q_len != of.q_len:
-            shapes = output_shapes(self._program.spec, sizes)
-            outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
-            known, changed = replace(known, outputs=outputs), self._fresh(outputs) | changed
-        counts = self._counted(sizes)
-        if resized := q_len != of.q_len or counts != self._counts:
-            scratch = Scratch.of(self._program, sizes)
-            known, changed = replace(known, scratch=scratch), changed | self._fresh(scratch.arrays)
-        if known.apart.pairs:
-            layouts = [family.layout(like) for (*_, family), like in zip(self._arrays, likes, strict=True)]
-            known = replace(known, apart=known.apart.moved(dict(zip(self._axes.names, layouts, strict=True))))
-        self._adapt(sizes, changed, resized)
-        self.likes, self._sizes, self._prepared, self._counts = list(likes), sizes, known, counts
-        self._lies |= changed
-        return known
+        self._adapt(steady, kv_len, changed)
+        self.likes = list(likes)
+        return self._prepared
 
-    def _by_rows(self, name: str, layout: Layout) -> Lies:
-        rows = rows_first(layout, self._program.spec.layout_of(name)) if name in ROLES else layout
-        return rows.shape, rows.strides
-
-    def _fresh(self, made: Mapping[str, Made]) -> dict[str, Lies]:
-        return {name: self._by_rows(name, layout) for name, layout in fresh(made, self._prepared.ordinal).items()}
-
-    def _changed(self, likes: Sequence[Key], lengths: Sequence[int]) -> dict[str, Lies] | None:
-        """The lie of given arrays that are not as before, by argument; None if a length is not that of the call, or if an array differs in
-        more, or lies so that another plan may serve it."""
+    def _changed(self, likes: Sequence[Key], extents: Sequence[int]) -> list[tuple[int, Lies]] | None:
+        """The places of given arrays that are not as before, and how they lie; None if a shape does not fit the lengths of the call, or if
+        an array differs in more, or lies so that another plan may serve it."""
         if len(likes) != len(self.likes):
             return None
-        changed = {}
-        for like, before, (name, lengths_at, others, fixed, family) in zip(likes, self.likes, self._arrays, strict=True):
+        changed = []
+        for i, (array, like, before) in enumerate(zip(self._arrays, likes, self.likes, strict=True)):
             shape = like[0]
-            if like != before:
-                if len(shape) != fixed[0] or others(shape) != fixed[1] or like[2:] != fixed[2]:
-                    return None
-                if like[1] == before[1] and name in ROLES:
-                    if name in self._maps:  # of what is addressed by strides nothing has changed
-                        changed[name] = self._turn[name](shape), self._lies[name][1]
-                else:
-                    layout = family.layout(like)
-                    if not (_plain(layout.strides, layout.dtype) if name in ROLES else name in self._tensors or layout.contiguous):
-                        return None
-                    changed[name] = self._by_rows(name, layout)
-            for axis, which in lengths_at:
-                if shape[axis] != lengths[which]:
-                    return None
+            if shape != array.shape(extents):
+                return None
+            if like[1:] == before[1:] and (array.sliced or shape == before[0]):
+                if shape != before[0]:
+                    changed.append((i, (shape, self._strides[i])))
+                continue
+            if like[2:] != before[2:] or not array.serves(layout := array.family.layout(like)):
+                return None
+            changed.append((i, layout[:2]))
         return changed
 
-    def _counted(self, sizes: Sizes) -> list[int]:
-        """The extents of scratch and launch that follow from the number of keys: a share has many keys, so most calls change none."""
-        return [extent(size, sizes) for size in self._of_keys]
+    def _adapt(self, steady: _Steady, kv_len: int, changed: Sequence[tuple[int, Lies]]) -> None:
+        """Patches the record."""
+        changes, moved, grids = self._places.scalars("kv_len", kv_len), list[int](), None
+        if steady.q_len != self._steady.q_len or steady.decided != self._steady.decided:
+            grids = self._resize(replace(self._sizes, q_len=steady.q_len, kv_len=kv_len), changes, moved)
+        if self._prepared.apart.pairs:
+            self._prepared.apart.move(changed)
+        for i, lies in changed:
+            array, before = self._arrays[i], self._strides[i]
+            if array.place.maps or not array.sliced or lies[1] != before:
+                array.place.lay(lies, changes, moved)
+            self._strides[i] = lies[1]
+        self._launch.adapt(changes, moved, grids)
+        self._steady = steady
 
-    def _adapt(self, sizes: Sizes, changed: Mapping[str, Lies], resized: bool) -> None:
-        """Patches the record; `resized`: scratch and launch are not as large as before."""
-        launch, grids = self._prepared.launch, None
-        assert launch
-        values = {"q_len": sizes.q_len, "kv_len": sizes.kv_len, "section": self._sections.heads(sizes)}
-        if resized:  # which may be refused: before anything is changed
-            values["shares"] = extent(self._program.shares, sizes)
-            multiprocessors = device(self._prepared.ordinal).multiprocessors
-            grids = [block_count(kernel, sizes, multiprocessors) for kernel in self._program.kernels]
-        changes: list[Change] = [(pack, offset, (values[of],)) for of, pack, offset in self._scalars if of in values]
-        moved = []
-        for name, lies in changed.items():
-            for argument, offset in self._strides.get(name, ()):
-                changes.append(stride_change(argument, offset, *lies))
-            for map, at in self._maps.get(name, ()):
-                map.lay(*lies)
-                moved.append(at)
-        launch.adapt(changes, moved, grids)
+    def _steady_from(self, q_len: int, kv_len: int) -> _Steady | None:
+        """What these lengths decide, and up to how many keys; None if another plan may serve them.
+
+        As keys grow, each part of it goes one way, so that what is the same at both ends of a range is the same within.
+        """
+        if not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
+            return None
+        sizes = replace(self._sizes, q_len=q_len, kv_len=kv_len)
+        decided = self._decided(sizes)
+        if decided[0] != self._steady.decided[0]:
+            return None
+        most = next(n for n in _AHEAD if not n or self._decided(replace(sizes, kv_len=kv_len + n)) == decided)
+        return _Steady(q_len, range(kv_len, min(kv_len + most, MAX_LENGTH) + 1), decided)
+
+    def _decided(self, sizes: Sizes) -> tuple[Any, ...]:
+        """The plan that serves, the extents of scratch and launch that follow from the number of keys, the limits of a section."""
+        return self._serves(sizes), [extent(size, sizes) for size in self._of_keys], self._sections.limits(sizes)
+
+    def _resize(self, sizes: Sizes, changes: list[Change], moved: list[int]) -> list[int]:
+        """Makes outputs and scratch as large as lengths ask for, and tells the blocks of each kernel. Raises CallError, before anything is
+        changed."""
+        known, program, given = self._prepared, self._program, self._axes.names
+        multiprocessors = device(known.ordinal).multiprocessors
+        grids = [block_count(kernel, sizes, multiprocessors) for kernel in program.kernels]
+        shapes, scratch = output_shapes(program.spec, sizes), Scratch.of(program, sizes)
+        outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
+        values = {"q_len": sizes.q_len, "section": self._sections.heads(sizes), "shares": extent(program.shares, sizes)}
+        for name, value in values.items():
+            changes += self._places.scalars(name, value)
+        for name, layout in fresh({**outputs, **scratch.arrays}, known.ordinal).items():
+            if name not in given:
+                self._places.of(name).lay(layout[:2], changes, moved)
+        self._sizes, self._prepared = sizes, replace(known, outputs=outputs, scratch=scratch)
+        return grids
 
 
 def _follows_keys(size: Extent) -> bool:
@@ -263,8 +218,20 @@ def _follows_keys(size: Extent) -> bool:
     return isinstance(size, SharePlan) or size == "kv_len" or (isinstance(size, tuple) and size[0] == "kv_len")
 
 
-@functools.lru_cache(1024)
-def _plain(strides: tuple[int, ...], dtype: str) -> bool:
+def _plain(layout: Layout) -> bool:
     """True if every plan takes these strides, whatever the axes: the last one is dense, and the others are what tensor maps ask for."""
+    return _plain_strides(layout.strides, layout.dtype)
+
+
+@functools.lru_cache(1024)
+def _plain_strides(strides: tuple[int, ...], dtype: str) -> bool:
     size = by_name(dtype).bytes
     return strides[-1] == 1 and all(0 < s * size < tma.STRIDE_LIMIT and not s * size % tma.ALIGNMENT for s in strides[:-1])
+
+
+def _any(_: Layout) -> bool:
+    return True
+
+
+def _contiguous(layout: Layout) -> bool:
+    return layout.contiguous

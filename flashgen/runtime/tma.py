@@ -47,8 +47,8 @@ class Map:
         """`layout`: [B, S, H, D], addressable."""
         self._encode, (self._kind, self._size, self._fixed) = _encode_tiled(), _fixed(layout.dtype, box)
         memory = np.zeros(_BYTES + 64, np.uint8)
-        self._memory = memory[-memory.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
-        self._place = ctypes.c_void_p(self._memory.ctypes.data)
+        aligned = memory[-memory.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
+        self._memory, self._place = memoryview(aligned), ctypes.c_void_p(aligned.ctypes.data)  # type: ignore[arg-type]  # see Launch
         self.lay(layout.shape, layout.strides)
 
     def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
@@ -69,7 +69,7 @@ class Map:
             address = ctypes.c_void_p(pointer)
             if status := self._encode(self._place, self._kind, _RANK, address, self._dims, self._strides, *self._fixed):
                 raise _refusal(status)
-            found = self._kept[pointer] = self._memory.tobytes()
+            found = self._kept[pointer] = bytes(self._memory)
         return found
 
 

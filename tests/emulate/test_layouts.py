@@ -9,7 +9,7 @@ from flashgen.errors import CallError, SpecError
 from flashgen.expr import reference
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout
-from flashgen.runtime.lengths import Axes
+from flashgen.runtime.axes import Axes
 from flashgen.spec import Spec
 from flashgen.spec.layout import LAYOUTS, AxisOrder
 from tests.plan.agreement import arrays, error, judge
