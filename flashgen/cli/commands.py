@@ -11,6 +11,7 @@ import typer
 from flashgen import arch as arches
 from flashgen import store
 from flashgen.cli import bench as benching
+from flashgen.cli import bench_html, explain_html
 from flashgen.cli import build as building
 from flashgen.cli import cache as keeping
 from flashgen.cli import check as checking
@@ -84,6 +85,9 @@ def explain(
         Path | None, typer.Option(metavar="FILE.npy", help="save the tiles, [query tiles, key tiles]: 0 not loaded, 1 mask tested, 2 not")
     ] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="save the picture of the mask")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="save all of it as a page, with the kernel's text beside its plan")
+    ] = None,
 ) -> None:
     """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
     explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [], tensor or [])
@@ -91,6 +95,8 @@ def explain(
         np.save(tiles, explanation.tiles)
     if png:
         save(explanation.program, explanation.work, png)
+    if html:
+        explain_html.save(explanation, html)
     if as_json:
         _print_json(explanation.to_json())
     else:
@@ -148,11 +154,14 @@ def bench(
     length: Annotated[list[int] | None, typer.Option(min=1, help="queries and keys; may be repeated; by default 512 to 16384")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="may be repeated; by default all that are installed")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where <card>.json and <card>.png are kept")] = Path(),
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="save table and charts as a page")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure flashgen beside the peers that are installed, 16k tokens in all, checked; exit code 1 when flashgen is off somewhere."""
     suite, wanted = benching.cases([find(spec) for spec in specs or []], length or [])
     found, results = benching.bench(suite, [(wanted, benching.chosen(peer or []))], out)
+    if html:
+        bench_html.save(found, html)
     if as_json:
         _print_json(found)
     else:

@@ -102,7 +102,7 @@ def page(found: Explanation) -> None:
     _rejected(chosen)
     if chosen.attention.smem.regions:
         _memory(chosen)
-    _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {_heads(found.work)}", _work(found))
+    _section(f"work of {found.work.q_len} queries and {found.work.kv_len} keys, {heads(found.work)}", work_rows(found))
     if found.counted:
         _section("of this, by the kernel", [(what, f"{number:<12.6g} {formula}") for what, formula, number in found.counted])
     if found.backward:
@@ -116,10 +116,11 @@ def _backward(forward: Work, chosen: Program, work: BackwardWork) -> None:
     _section("why it is so", chosen.decision.reasons)
     rows = [_tiles(work.tiles, "query tiles of a key tile: "), *_flops(work, chosen.arch)]
     rows[2:2] = [("bytes", f"{work.bytes:.3e} of arrays, each once; {work.memory:.3e} of memory besides")]
-    _section(f"work of the gradients, {_heads(forward)}", rows)
+    _section(f"work of the gradients, {heads(forward)}", rows)
 
 
-def _heads(work: Work) -> str:
+def heads(work: Work) -> str:
+    """The heads that the work is of, in words."""
     return "one head" if work.heads == 1 else f"{work.heads} query heads on one key/value head"
 
 
@@ -163,7 +164,8 @@ def _memory(chosen: Program) -> None:
     _section(f"shared memory, {smem.bytes} of {smem.capacity} bytes", [("", "".join(bar)), *rows])
 
 
-def _work(found: Explanation) -> list[tuple[str, str]]:
+def work_rows(found: Explanation) -> list[tuple[str, str]]:
+    """The work in words: tiles, pairs, FLOPs, bytes, what bounds it."""
     work = found.work
     flops, roof = _flops(work, found.program.arch)
     return [

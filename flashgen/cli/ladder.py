@@ -18,10 +18,7 @@ INTERPRETED = {"length": 1024, "heads": 2, "batch": 1}  # at most, in the interp
 
 
 def run(shape: Shape) -> Climb:
-    """All rungs at the length asked for and its halves; without a GPU at INTERPRETED. Raises PlanError, CompileError, CallError, and
-    CommandError where no picture can be drawn."""
-    if not can_draw():
-        raise CommandError(MISSING)
+    """All rungs at the length asked for and its halves; without a GPU at INTERPRETED. Raises PlanError, CompileError, CallError."""
     if device.missing():
         shape = replace(shape, **{name: min(most, getattr(shape, name)) for name, most in INTERPRETED.items()})
     lengths = [shape.length >> n for n in reversed(range(LENGTHS)) if n == 0 or shape.length >> n >= SHORTEST]
@@ -32,8 +29,8 @@ def run(shape: Shape) -> Climb:
         return climb(shape, lengths, lambda title: progress.update(task, advance=1, description=title))
 
 
-def save(found: Climb, out: Path) -> tuple[Path, Path]:
-    """Writes page and picture. Raises CommandError."""
+def save(found: Climb, out: Path) -> list[Path]:
+    """Writes the page, and the picture where matplotlib is. Raises CommandError."""
     try:
         return write(found, out)
     except OSError as error:
@@ -64,6 +61,8 @@ def show(found: Climb, paths: Sequence[Path]) -> None:
         terminal.print(*plain([f"{one.rung} did not run at {one.length}: {one.why}"]))
     for path in paths:
         terminal.print(*plain([path]))
+    if not can_draw():
+        terminal.print(*plain([f"no ladder.png: {MISSING}"]))
 
 
 _COUNTED = (("read", 1e6, ".0f"), ("written", 1e6, ".0f"), ("exponentials", 1, ".2e"))

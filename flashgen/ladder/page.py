@@ -1,15 +1,16 @@
 """The page that tells the story: one HTML file that needs no network."""
 
-import base64
 from pathlib import Path
 from typing import Any
 
+from flashgen.bench.figure import can_draw
 from flashgen.ladder.climb import Climb
 from flashgen.ladder.gradients import memory
 from flashgen.ladder.loops import inner_loops
 from flashgen.ladder.overflow import overflow
-from flashgen.ladder.picture import png
+from flashgen.ladder.picture import LEAST, in_bytes, png
 from flashgen.ladder.rungs import RUNGS, Rung
+from flashgen.pages.chart import Chart, chart
 from flashgen.plan import plan
 from flashgen.plan.counts import FORMULAS, WORDS, counts
 from flashgen.render.page import page
@@ -19,17 +20,18 @@ SLOWER = 1.03  # times the rung below, beyond which the page says why
 LONG = 2048  # queries and keys from which on it does
 
 
-def write(climb: Climb, folder: Path) -> tuple[Path, Path]:
-    """Writes ladder.html and ladder.png; their paths."""
+def write(climb: Climb, folder: Path) -> list[Path]:
+    """Writes ladder.html, and ladder.png where matplotlib is; their paths. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    picture = png(climb)
-    paths = folder / "ladder.html", folder / "ladder.png"
-    paths[0].write_text(html(climb, picture), encoding="utf-8")
-    paths[1].write_bytes(picture)
+    paths = [folder / "ladder.html"]
+    paths[0].write_text(html(climb), encoding="utf-8")
+    if can_draw():
+        paths.append(folder / "ladder.png")
+        paths[1].write_bytes(png(climb))
     return paths
 
 
-def html(climb: Climb, picture: bytes) -> str:
+def html(climb: Climb) -> str:
     """The page."""
     rows = climb.of(climb.lengths[-1])
     rungs = [rung for rung in RUNGS if rung.name in rows]
@@ -41,8 +43,21 @@ def html(climb: Climb, picture: bytes) -> str:
         backward=_derivation(derive("backward")),
         memory=memory(climb.shape, climb.lengths, rows[rungs[-1].name].arch if climb.on_gpu else "sm_90a"),
         words=[(mathml(symbol), meaning) for symbol, meaning in WORDS.items()],
-        picture=base64.b64encode(picture).decode(),
+        charts=charts(climb),
     )
+
+
+def charts(climb: Climb) -> list[Chart]:
+    """Time and memory against length; no time where the interpreter ran, whose times are not those of kernels."""
+    rows = {rung.title: [row for row in climb.rows if row.rung == rung.name] for rung in RUNGS}
+    rows = {title: found for title, found in rows.items() if found}
+    memory = {title: [(row.length, max(LEAST, row.memory)) for row in found] for title, found in rows.items()}
+    axes = "queries and keys"
+    drawn = [chart("Extra memory of a call (none is drawn as 1 KiB)", (axes, "bytes"), memory, climb.lengths, text=in_bytes)]
+    if climb.on_gpu:
+        times = {title: [(row.length, row.milliseconds) for row in found] for title, found in rows.items()}
+        drawn.insert(0, chart("Time of a call", (axes, "milliseconds"), times, climb.lengths))
+    return drawn
 
 
 def _rung(rung: Rung, below: Rung | None, climb: Climb) -> dict[str, Any]:

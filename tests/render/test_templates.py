@@ -35,7 +35,9 @@ GIVEN_OTHERWISE = {
         "share_cost",
         "section",
     },
-    "ladder.html.j2": {"climb", "rungs", "overflow", "words", "picture", "backward", "memory"},
+    "ladder.html.j2": {"climb", "rungs", "overflow", "words", "charts", "backward", "memory"},
+    "explain.html.j2": {"program", "yaml", "work", "heads", "rows", "counts", "mask", "kernels"},
+    "bench.html.j2": {"results", "names", "rows", "charts"},
 }
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
