@@ -65,7 +65,7 @@ def chart(
         places = [(x_at(x), y_at(y)) for x, y in found]
         said = [f"{name}: {text(y)} at {x:,.6g}" for x, y in found]
         marks = tuple((x, y, word) for (x, y), word in zip(places, said, strict=True))
-        made.append(Line(name, i % COLORS, " ".join(f"{x},{y}" for x, y in places), marks))
+        made.append(Line(name, i % COLORS, path=" ".join(f"{x},{y}" for x, y in places), marks=marks))
     ticks = tuple(Tick(x_at(x), f"{x:g}") for x in x_ticks), tuple(Tick(y_at(y), text(y)) for y in y_ticks)
     return Chart(title=title, axes=axes, ticks=ticks, lines=tuple(made))
 

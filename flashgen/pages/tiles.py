@@ -67,11 +67,12 @@ def pieces(smem: SmemPlan) -> list[Piece]:
         if barrier:
             count, first = sum(region.count for region in regions), regions[0]
             text = f"{count} x {first.bytes} bytes from {first.offset} on: {', '.join(region.name for region in regions)}"
-            found.append(Piece("barriers", first.symbol, percent(first.offset), percent(regions[-1].end), text))
+            found.append(Piece("barriers", first.symbol, begin=percent(first.offset), end=percent(regions[-1].end), text=text))
             continue
         for region in regions:
             text = f"{region.count} x {region.bytes} bytes at {region.offset}"
             begin, end = percent(region.offset), percent(region.end)
-            found.append(Piece(region.name, region.symbol, begin, end, text, above=region.offset < taken))
+            above = region.offset < taken
+            found.append(Piece(region.name, region.symbol, begin=begin, end=end, text=text, above=above))
             taken = max(taken, region.end)
     return found

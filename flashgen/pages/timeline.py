@@ -102,14 +102,16 @@ def _computing(program: Program, pace: _Pace, steps: int) -> Iterator[Lane]:
     words = ("s and dp", "p and ds", "dv, dk and dq") if backward else ("scores", "weights", "output")
     rows = "keys" if backward else "query rows"
     for i in range(pace.count):
-        bars = [Bar(PRODUCTS, 0, pace.first, words[0])]
+        bars = [Bar(PRODUCTS, 0, pace.first, text=words[0])]
         if pace.beside:
-            bars.append(Bar(WEIGHTS, pace.first, pace.first + pace.weights, f"{words[1]}; beside them the {words[2]} of the tile before"))
+            bars.append(
+                Bar(WEIGHTS, pace.first, pace.first + pace.weights, text=f"{words[1]}; beside them the {words[2]} of the tile before")
+            )
         else:
-            bars.append(Bar(WEIGHTS, pace.first, pace.first + pace.weights, words[1]))
-            bars.append(Bar(PRODUCTS, bars[-1].end, bars[-1].end + pace.second, words[2]))
+            bars.append(Bar(WEIGHTS, pace.first, pace.first + pace.weights, text=words[1]))
+            bars.append(Bar(PRODUCTS, bars[-1].end, bars[-1].end + pace.second, text=words[2]))
         if bars[-1].end < pace.step:
-            bars.append(Bar(WAITS, bars[-1].end, pace.step, "waits for the tensor cores, or for a copy"))
+            bars.append(Bar(WAITS, bars[-1].end, pace.step, text="waits for the tensor cores, or for a copy"))
         role = f"warpgroup {i}: {WARPGROUP_ROWS} {rows}" if workers.load_warps else f"block {i} of a multiprocessor, {workers.warps} warps"
         yield Lane(
             role, tuple(_repeated(bars, pace.step, i * pace.step / pace.count, steps)), ("advance_tile", "attend_tile", "step", "run")
@@ -130,13 +132,13 @@ def _loading(program: Program, pace: _Pace, steps: int) -> Iterator[Lane]:
         if name not in known:
             continue
         read, places = last + end - begin, known[name].count
-        bars = [Bar(PRODUCTS, begin, begin + read, f"{name} is read")]
+        bars = [Bar(PRODUCTS, begin, begin + read, text=f"{name} is read")]
         if read < round_:
-            bars.append(Bar(COPIES, begin + read, begin + round_, f"{name}: {round_ - read:.0f} clocks for the next copy"))
+            bars.append(Bar(COPIES, begin + read, begin + round_, text=f"{name}: {round_ - read:.0f} clocks for the next copy"))
         role = f"{who}: {name}, place 1 of {places}" if places > 1 else f"{who}: {name}"
         yield Lane(role, tuple(_repeated(bars, round_, 0, 1)), ("load", "load_next", "load_keys", "load_queries"))
     if kernel.workers.load_warps and program.dealing.counter:
-        yield Lane("one warp deals tiles", (Bar(WAITS, 0, round_, "waits: the next tile is known before this one ends"),), ("deal",))
+        yield Lane("one warp deals tiles", (Bar(WAITS, 0, round_, text="waits: the next tile is known before this one ends"),), ("deal",))
 
 
 def _repeated(bars: list[Bar], period: float, start: float, times: int) -> Iterator[Bar]:
@@ -146,4 +148,4 @@ def _repeated(bars: list[Bar], period: float, start: float, times: int) -> Itera
         for bar in bars:
             begin, end = (max(0.0, min(whole, at + start + turn * period)) for at in (bar.begin, bar.end))
             if end > begin:
-                yield Bar(bar.kind, begin, end, bar.text)
+                yield Bar(bar.kind, begin, end, text=bar.text)
