@@ -26,12 +26,13 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
     >>> standard_backward(spec, Given(q=q, k=k, v=v, o=o, do=do, lse=lse), {})["dq"]
     """
     dtype, order = spec.element.numpy, spec.order
-    q, k, v, o, do = (_float32(getattr(given, x).transpose(order.to_heads_first)) for x in ("q", "k", "v", "o", "do"))
+    q, k, v, o, do = (_float32(order.expanded(getattr(given, x)).transpose(order.to_heads_first)) for x in ("q", "k", "v", "o", "do"))
     found = {f"d{x}": np.zeros(array.shape, np.float32) for x, array in (("q", q), ("k", k), ("v", v))}
     slopes, sums = derivatives(spec), Sums(spec, values)
+    numbers = [None if x is None else order.expanded(x) for x in (given.lse, given.dlse)]
     for rows in map(_clean, rows_of(spec, q, k, v, values)):
-        at, keys = rows.at, (rows.known["b"], rows.known["hk"])
-        flow = _flow(spec, rows, (do[at], o[at]), given)
+        at, keys = rows.place.rows, rows.place.keys
+        flow = _flow(rows, (do[at], o[at]), *(None if x is None else x[at] for x in numbers))
         flow = replace(flow, score=_float32(flow.score.astype(dtype)))
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
@@ -41,7 +42,7 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
             found["dq"][at] = np.float32(rows.scale) * (ds @ _float32(rows.k))
             found["dk"][keys] += np.float32(rows.scale) * (ds.T @ _float32(rows.q))
             found["dv"][keys] += p.T @ do[at]
-    return {name: x.astype(dtype).transpose(order.from_heads_first) for name, x in found.items()} | sums.found
+    return {name: order.given(x.astype(dtype).transpose(order.from_heads_first)) for name, x in found.items()} | sums.found
 
 
 def _float32(x: Array) -> Array:
@@ -55,15 +56,13 @@ def _clean(rows: Rows) -> Rows:
 
 
 @np.errstate(all="ignore")
-def _flow(spec: Spec, rows: Rows, of_rows: tuple[Array, Array], given: Given) -> Flow:
-    """The gradients of some rows, of which do and o are given; their p comes from lse."""
+def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Array | None) -> Flow:
+    """The gradients of some rows, of which do and o are given; their p comes from lse, None: there is no softmax."""
     do, o = of_rows
     dp, sink = do @ _float32(rows.v).T, np.zeros(len(do))
     p, score = _float32(rows.score), dp
-    if spec.softmax.normalized:
-        assert given.lse is not None
-        lse, dlse = given.lse[rows.at], np.float32(0) if given.dlse is None else given.dlse[rows.at]
-        delta, base = (do * o).sum(-1) - dlse, np.where(lse == -np.inf, 0, lse)
+    if lse is not None:
+        delta, base = (do * o).sum(-1) - (np.float32(0) if dlse is None else dlse), np.where(lse == -np.inf, 0, lse)
         p = np.exp(_float32(np.where(rows.seen, rows.score, -np.inf)) - base[:, None])
         score = p * (dp - delta[:, None])
         sink = np.where(lse == -np.inf, 0, -np.exp(np.float32(rows.sink) - base) * delta)

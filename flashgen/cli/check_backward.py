@@ -57,7 +57,7 @@ class _Chosen:
         self.spec, self.backward = spec, GpuBackward(spec, None)
 
     def serving(self, arch: str, given: Given, values: Mapping[str, Any]) -> Program:
-        tensors = {t.name: values[t.name] for t in self.spec.tensors}
+        tensors = {t.name: values[t.name] for t in self.spec.arrays}
         layouts = {name: liken(x, name).layout for name, x in ({**vars(given), **tensors}).items() if x is not None}
         return self.backward.serving(by_name(arch), {**layouts, **fresh(gradients(self.spec, layouts), None)})
 
@@ -67,7 +67,7 @@ def _on_gpu(attention: Attention) -> Run:
 
     def run(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
         sent = {name: None if x is None else family.from_numpy(x) for name, x in vars(given).items()}
-        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.tensors}
+        tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.arrays}
         found = attention.backward(**sent, **{**values, **tensors})
         return dict(zip(names(spec), map(family.to_numpy, found), strict=True))
 

@@ -11,7 +11,7 @@ from flashgen.dtypes import by_name
 from flashgen.emulate.memory import Watched, fence
 from flashgen.emulate.run import Emulated, compiled, fill, guarded, judge, judge_counter, launch, some, unset
 from flashgen.interpret import Given
-from flashgen.plan.geometry import Sizes, shape
+from flashgen.plan.geometry import shape, sizes_of
 from flashgen.plan.params import scalars
 from flashgen.plan.program import Program
 from flashgen.render import Source
@@ -30,21 +30,21 @@ def emulate_backward(
 
     `values`, `seed` and `checks` are those of `flashgen.emulate.emulate`, and so is what is raised.
     """
-    rows_first = program.spec.order.to_rows_first
-    arrays = {name: getattr(given, name).transpose(rows_first) for name in ("q", "k", "v", "o", "do")}
-    (batch, q_len, heads, _), (_, kv_len, kv_heads, _) = arrays["q"].shape, arrays["k"].shape
-    sizes = Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=heads, kv_heads=kv_heads)
+    by_rows = program.spec.order.by_rows
+    arrays = {name: by_rows(getattr(given, name)) for name in ("q", "k", "v", "o", "do")}
+    lengths = {name: np.shape(values[name]) for name, _ in program.spec.geometry.lengths}
+    sizes = sizes_of(program.spec, arrays["q"].shape, arrays["k"].shape, lengths)
     results = {f"d{name}": guarded(getattr(given, name).shape, program.dtype.numpy) for name in ("q", "k", "v")}
     outputs = Emulated((name, x) for name, (_, x) in results.items())
     numbers = {name: x for name in ("lse", "dlse") if (x := getattr(given, name)) is not None}
-    tensors = {t.argument: some(np.asarray(values[t.name])) for t in program.spec.tensors}
+    tensors = {t.argument: some(np.asarray(values[t.name])) for t in program.spec.arrays}
     inputs = {name: fence(x) for name, x in (arrays | numbers | tensors).items() if x.size}
     scratch = {s.name: unset(shape(s, sizes), by_name(s.dtype).numpy) for s in program.scratch}
     sums = {one.name: np.zeros(np.shape(values.get(one.name, 0)), np.float32) for one in program.spec.with_grad}
     added = {gradient(name): x.reshape(x.shape or 1) for name, x in sums.items()}
     counter = np.zeros(3, np.int32)
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
-    rows = {name: x.transpose(rows_first) for name, x in outputs.items()}
+    rows = {name: by_rows(x) for name, x in outputs.items()}
     memory = {"dlse": None, **arrays, **numbers, **inputs, **rows, **scratch, **added, "counter": counter}
     if (some_rows := next((inputs[name] for name in ("q", "k") if name in inputs), None)) is None:
         outputs |= sums

@@ -1,8 +1,7 @@
 """Runs a backward's Program in NumPy, tile by tile: a key tile stays, and meets the query tiles of all heads that share it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +12,7 @@ from flashgen.expr import evaluate
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.nodes import Load, Name, Node
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
+from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights
@@ -46,46 +46,43 @@ def interpret_backward(program: Program, given: Given, values: Mapping[str, Any]
     `values` holds tensors by name, and params that differ from their defaults. Nothing of size Sq x Sk is allocated.
     """
     spec, order = program.spec, program.spec.order
-    arrays = {name: getattr(given, name).transpose(order.to_heads_first) for name in ("q", "k", "v", "o", "do")}
+    arrays = {name: order.expanded(getattr(given, name)).transpose(order.to_heads_first) for name in ("q", "k", "v", "o", "do")}
+    numbers = {name: order.expanded(x) for name in ("lse", "dlse") if (x := getattr(given, name)) is not None}
     params: dict[str, Any] = {p.name: (int if p.type == "int" else np.float32)(values.get(p.name, p.default)) for p in spec.params}
-    known = params | {t.name: np.asarray(values[t.name]) for t in spec.tensors}
-    known |= {"q_len": arrays["q"].shape[2], "kv_len": arrays["k"].shape[2]}
+    totals = {f"d{name}": np.zeros(arrays[name].shape, np.float32) for name in ("q", "k", "v")}
+    sums = {one.name: np.zeros(np.shape(values.get(one.name, 0)), np.float32) for one in spec.with_grad}
+    scale, slopes = softmax_scale(program, params), derivatives(spec)
     with np.errstate(all="ignore"):  # of scores that are infinite or NaN, and so is the result
-        run = _Run(program=program, arrays=arrays, lse=given.lse, dlse=given.dlse, values=known, scale=softmax_scale(program, params))
-        for b, h in np.ndindex(arrays["q"].shape[:2]):
-            run.head(b, h)
-        found = run.finished()
-    return {name: x.transpose(order.from_heads_first) for name, x in found.items()} | run.sums.found
+        for one in sequences(spec, (len(arrays["q"]), arrays["q"].shape[2], arrays["k"].shape[2]), values):
+            known = params | one.read(spec, values) | {"b": one.b, "q_len": one.q_len, "kv_len": one.kv_len}
+            own = {name: x[_place(one, name)] for name, x in (arrays | numbers | totals).items()}
+            of_tensors = {t.name: one.own(spec, t, sums[t.name]) for t in spec.tensors if t.grad}
+            run = _Run(program=program, arrays=own, values=known, sums=_Sums(sums | of_tensors), slopes=slopes, scale=scale)
+            for h in range(arrays["q"].shape[1]):
+                run.head(h)
+    rounded = {name: (x if name == "dv" else x * np.float32(scale)).astype(program.dtype.numpy) for name, x in totals.items()}
+    return {name: order.given(x.transpose(order.from_heads_first)) for name, x in rounded.items()} | sums
+
+
+def _place(one: Sequence, name: str) -> tuple[Any, ...]:
+    """The place of a sequence's part of an array [B, H, S, D] or [B, H, S]."""
+    return (one.keys_at, slice(None), one.keys) if name[-1] in "kv" else (one.at, slice(None), one.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """One call; arrays are [B, H, S, D]."""
+    """One sequence."""
 
     program: Program
-    arrays: dict[str, Array]
-    lse: Array | None
-    dlse: Array | None
+    arrays: dict[str, Array]  # q, k, v, o, do [H, S, D], lse and dlse [H, S] where there are; dq, dk and dv, float32, are added to
     values: dict[str, Any]
+    sums: "_Sums"
+    slopes: Derivatives
     scale: float
-    totals: dict[str, Array] = field(default_factory=dict)  # float32, of dq, dk and dv
 
-    def __post_init__(self) -> None:
-        self.totals.update({f"d{name}": np.zeros(self.arrays[name].shape, np.float32) for name in ("q", "k", "v")})
-
-    @cached_property
-    def slopes(self) -> Derivatives:
-        return derivatives(self.program.spec)
-
-    @cached_property
-    def sums(self) -> "_Sums":
-        return _Sums(self.program, self.values)
-
-    def head(self, b: int, h: int) -> None:
+    def head(self, h: int) -> None:
         """The part of a query head in all gradients."""
-        heads = self.arrays["q"].shape[1]
-        hk = h * self.arrays["k"].shape[1] // heads
-        known = {**self.values, "b": b, "h": h, "hk": hk}
+        known = {**self.values, "h": h, "hk": h * len(self.arrays["k"]) // len(self.arrays["q"])}
         rows = self._rows(known)
         k, v = (self._reached(name, known) for name in ("k", "v"))
         for keys, part, masked in self._tiles(known):
@@ -93,12 +90,12 @@ class _Run:
 
     def _rows(self, known: Mapping[str, Any]) -> dict[str, Array]:
         """The rows of a head: q, do; lse in log2 units; delta. The gradient of a sink is added."""
-        at = known["b"], known["h"]
-        q, do, o = (self.arrays[name][at].astype(np.float32) for name in ("q", "do", "o"))
-        if self.lse is None:
+        h = known["h"]
+        q, do, o = (self.arrays[name][h].astype(np.float32) for name in ("q", "do", "o"))
+        if "lse" not in self.arrays:
             return {"q": q, "do": do}
-        delta = row_term(do, o, np.float32(0) if self.dlse is None else self.dlse[at])
-        lse = self.lse[at] * np.float32(LOG2_E)
+        delta = row_term(do, o, self.arrays["dlse"][h] if "dlse" in self.arrays else np.float32(0))
+        lse = self.arrays["lse"][h] * np.float32(LOG2_E)
         if (sink := self.program.expressions.sink) is not None:
             logit = np.broadcast_to(evaluate(sink, known), lse.shape) * np.float32(LOG2_E)
             self.sums.add(self.slopes.sink, np.where(lse == -np.inf, 0, sink_gradient(logit, lse, delta)).sum(), known)
@@ -106,7 +103,7 @@ class _Run:
 
     def _reached(self, name: str, known: Mapping[str, Any]) -> Array:
         """Keys or values of a head, float32, with zeros where no query may see them by their place."""
-        x: Array = self.arrays[name][known["b"], known["hk"]].astype(np.float32)
+        x: Array = self.arrays[name][known["hk"]].astype(np.float32)
         reach = self.program.holes.reach
         if reach is None or not len(x):
             return x
@@ -143,22 +140,17 @@ class _Run:
         self.sums.add(self.slopes.score, d, known)
         self.sums.add(self.slopes.scale, ds * raw, known)
         p, ds = (x.astype(dtype).astype(np.float32) for x in (p, ds))
-        at, of_keys = (known["b"], known["h"], part), (known["b"], known["hk"], keys)
-        self.totals["dv"][of_keys] += p.T @ do
-        self.totals["dk"][of_keys] += ds.T @ q
-        self.totals["dq"][at] += ds @ k
-
-    def finished(self) -> dict[str, Array]:
-        """dq, dk and dv, rounded."""
-        dtype, scale = self.program.dtype.numpy, np.float32(self.scale)
-        return {name: (x if name == "dv" else x * scale).astype(dtype) for name, x in self.totals.items()}
+        of_keys = known["hk"], keys
+        self.arrays["dv"][of_keys] += p.T @ do
+        self.arrays["dk"][of_keys] += ds.T @ q
+        self.arrays["dq"][known["h"], part] += ds @ k
 
 
+@dataclass(frozen=True)
 class _Sums:
-    """The gradients of tensors and params that ask for one, summed over all that reads them."""
+    """The gradients of tensors and params that ask for one, float32, summed over all that reads them."""
 
-    def __init__(self, program: Program, values: Mapping[str, Any]):
-        self.found = {one.name: np.zeros(np.shape(values[one.name]), np.float32) for one in program.spec.with_grad}
+    found: Mapping[str, Array]
 
     def add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
         """Adds a gradient, of scores or of a sink, times the slope by each variable."""
@@ -166,11 +158,11 @@ class _Sums:
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.found:
                 part = _times(gradient, evaluate(slope, known))
-                at = _place(by, known) if isinstance(by, Load) else ()
+                at = _indices(by, known) if isinstance(by, Load) else ()
                 np.add.at(self.found[name], tuple(np.broadcast_to(i, part.shape) for i in at), part if at else part.sum())
 
 
-def _place(load: Load, known: Mapping[str, Any]) -> tuple[Array, ...]:
+def _indices(load: Load, known: Mapping[str, Any]) -> tuple[Array, ...]:
     """The indices of what is read; an axis of 1 that is read as if it were repeated has the sum."""
     shape = np.shape(known[load.tensor])
     return tuple(np.clip(evaluate(index, known), 0, size - 1) for index, size in zip(load.indices, shape, strict=True))

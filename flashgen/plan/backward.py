@@ -33,12 +33,12 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, 
     strategy = serving(BACKWARD_STRATEGIES, request)
     _check(spec)
     expressions = lower(spec)
-    ranges = analyse(expressions.mask, STRIPE, GRAIN, params=spec.params)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
     length = DOCUMENT if ranges.pairings else length
     problem = Problem(
         request=request,
         expressions=expressions,
-        holes=holes(expressions, spec, request.arch.tanh, backward=True),
+        holes=holes(expressions, spec, request.arch.tanh, backward=True, beyond=strategy.beyond),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
         seen=seen(spec, expressions, ranges, length),
     )

@@ -106,6 +106,8 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return int(getattr(sizes, size))
         case ("places", rows):
             return sizes.q_len // int(rows) + sizes.batch
+        case ("key_places", keys):
+            return sizes.kv_len // int(keys) + sizes.batch
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
         case SharePlan():
@@ -153,6 +155,8 @@ def extent_text(size: Extent) -> str:
     match size:
         case ("places", rows):
             return f"(q_len / {rows} + batch)"
+        case ("key_places", keys):
+            return f"(kv_len / {keys} + batch)"
         case (word, pieces):
             return f"ceil({word} / {pieces})"
         case SharePlan():

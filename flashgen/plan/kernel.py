@@ -192,7 +192,8 @@ class SmemPlan:
 
 
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
-# ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins.
+# ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins;
+# ("key_places", n): the same of n keys.
 Extent = int | str | tuple[str, int] | SharePlan
 
 

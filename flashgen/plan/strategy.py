@@ -157,8 +157,8 @@ class Draft:
     def backward(self, grid: Grid, problem: "Problem") -> Backward:
         """The kernel of a draft of a backward that fits."""
         assert isinstance(self.smem, SmemPlan), self.smem
-        tile, mask = self.tile, problem.expressions.mask
-        ranges = row_ranges(mask, tile.block_m, tile.block_n, problem.spec.tensors, problem.spec.params)
+        tile, spec = self.tile, problem.spec
+        ranges = row_ranges(problem.expressions.mask, tile.block_m, tile.block_n, spec.tensors, spec.geometry, spec.params)
         return Backward(
             "backward",
             grid,
@@ -188,6 +188,7 @@ class Drafting(ABC):
 
     skeleton: ClassVar[str]  # the template of its kernels
     costs: ClassVar[str] = ""  # the table of its numbers in flashgen.plan.costs, if it has one
+    beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more
 
     @abstractmethod
     def serves(self, request: Request) -> str | None:
@@ -219,7 +220,6 @@ class Strategy(Drafting):
 
     lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
-    beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more
     walks_lists: ClassVar[bool] = False  # its skeleton walks lists of key tiles
     separate: ClassVar[bool] = False  # what a score adds to rows and to columns is separated: the skeleton has places for both
 

@@ -118,6 +118,8 @@ def _extent(size: Extent) -> str:
             return f"n.{size}"
         case ("places", rows):
             return f"(n.q_len / {rows} + n.batch)"
+        case ("key_places", keys):
+            return f"(n.kv_len / {keys} + n.batch)"
         case (word, pieces):
             return f"ceil_div({_extent(word)}, {pieces})"
         case SharePlan(count=count) if count:

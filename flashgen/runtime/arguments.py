@@ -108,7 +108,8 @@ def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     further = ("o", "do", "lse", "dlse")
     sizes = check_arrays(spec, {name: layout for name, layout in layouts.items() if name not in further})
     if spec.softmax.normalized and "lse" not in layouts:
-        raise CallError("lse is None: expected what the forward gave, [B, Hq, Sq] float32")
+        rows = "[Hq, total_q]" if spec.geometry.packed else "[B, Hq, Sq]"
+        raise CallError(f"lse is None: expected what the forward gave, {rows} float32")
     for name in ("lse", "dlse"):
         if name in layouts and not spec.softmax.normalized:
             raise CallError(f"{name} is given, and softmax: none has no lse: pass None")

@@ -64,7 +64,10 @@ class GpuBackward:
             if name in ROLES + OF_ROLES
             if 0 not in layout.shape
         }
-        length = length_class(rows_first(layouts["q"], self.spec.layout).shape[1])  # a key tile's start counts by its query rows
+        rows = rows_first(layouts["q"], self.spec.layout).shape[1]  # of them a key tile's start counts by
+        if self.spec.geometry.packed:
+            rows //= max(1, layouts["cu_seqlens_q"].shape[0] - 1)
+        length = length_class(rows)
         preferred = plan_backward(self.spec, arch, length=length)
         if not faults(preferred, by_rows):
             return preferred

@@ -123,10 +123,11 @@ class SpecKeys(Closed):
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
         if backward and info.data.get("weight"):
             raise refusal("a weight of keys has no gradients yet", "leave backward out, or multiply v by what varies with the key alone")
-        if backward and info.data.get("cache"):
-            raise refusal("a cache has no gradients", "leave backward out, or cache and say the lengths in the mask: kv_idx < lens[b]")
-        if backward and axis_order(info.data.get("layout", DEFAULT)).packed:
-            raise refusal("packed sequences have no gradients yet", "leave backward out, or layout: bshd")
+        if backward and (cache := info.data.get("cache")):
+            what = "keys in pages have no gradients: sequences may share a page, and their gradients would meet in it"
+            what = what if isinstance(cache, Pages) else "a cache has no gradients: of its keys only some are of the call"
+            hint = "leave backward out; in training, layout: thd takes sequences of any lengths, or the mask says them: kv_idx < lens[b]"
+            raise refusal(what, hint)
         return backward
 
     @field_validator("cache")

@@ -320,7 +320,7 @@ struct Gradients {                       // one block: a key tile against the qu
 
   // Rows of whole query tiles before this tile.
   __device__ __forceinline__ long long rows_before(int head, int tile) const {
-    return ((long long)(work.batch * p.heads + head) * sequence.query_tiles() + tile) * BLOCK_M;
+    return (long long)((work.batch * p.heads + head) * sequence.query_tiles() + tile) * BLOCK_M;
   }
 
   // p and ds of the warp's rows and a key tile, rounded.

@@ -389,6 +389,7 @@ struct Copies {                          // that one thread starts
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
   const bool first = threadIdx.x == 0;
   const auto wait = [](u32 barrier, int parity) { ptx::mbarrier_wait(barrier, parity), __syncwarp(); };
+  const auto next = [&]() -> int { return gridDim.x + __shfl_sync(~0u, first ? atomicAdd(p.counter, 1) : 0, 0); };
   const int count = Work::count(p);
   int stage = 0, parity = 1, t = blockIdx.x;
   #pragma unroll 1
@@ -417,7 +418,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
     }
-    t = gridDim.x + __shfl_sync(~0u, first ? atomicAdd(p.counter, 1) : 0, 0);   // no sooner, so that who is done first takes the longest
+    t = next();                          // no sooner, so that who is done first takes the longest
   }
   if (first) leave(p.counter, 1);
 }

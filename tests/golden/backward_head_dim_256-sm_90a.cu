@@ -389,11 +389,12 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   using Of = Part<ROLE>;
   const Params& p;
   const u32 shared;
+  const Work work = Work(blockIdx.x / 2, p);
   const bool acts = threadIdx.x == 0;
   int stage = 0, parity = 1, step = 0;
 
   // k or v of the key tile, and with v the columns of k that are left.
-  __device__ __forceinline__ void keys(const Work& work) const {
+  __device__ __forceinline__ void keys() const {
     constexpr int BYTES = BLOCK_N * 2 * (Of::KEPT_STORED + Of::K_PLACES * (QK_STORED - Of::K_FIRST));
     ptx::mbarrier_expect(shared + KEPT_FULL, BYTES);
     const auto columns = [&](u32 to, const TensorMap& of, int c) {
@@ -405,39 +406,38 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
 
   // The next place of the ring: once it is free, q or do of a query tile goes there; with it so many bytes more are announced.
   __device__ __forceinline__ void await_place() const { ptx::mbarrier_wait(shared + RING_EMPTY + BARRIER_BYTES * stage, parity), __syncwarp(); }
-  template <bool OF_Q> __device__ __forceinline__ void fill(int batch, int head, int tile, int more) const {
+  template <bool OF_Q> __device__ __forceinline__ void fill(int head, int tile, int more) const {
     constexpr int STORED = OF_Q ? QK_STORED : V_STORED;
     const u32 full = shared + RING_FULL + BARRIER_BYTES * stage, to = shared + Of::TILES + stage * PLACE_BYTES;
     ptx::mbarrier_expect(full, BLOCK_M * STORED * 2 + more);
     for (int c = 0; c < STORED; c += SWIZZLE_COLUMNS)
-      ptx::tma_load(to + column_at<BLOCK_M>(c), OF_Q ? p.q : p.dout_map, full, c, tile * BLOCK_M, head, batch);
+      ptx::tma_load(to + column_at<BLOCK_M>(c), OF_Q ? p.q : p.dout_map, full, c, tile * BLOCK_M, head, work.batch);
   }
   __device__ __forceinline__ void pass() {
     if (++stage == Of::PLACES) stage = 0, parity ^= 1;
   }
 
   // What the scores of a step are made of, and what is known of its rows; `row`: the first one among those of all heads, each in whole tiles.
-  __device__ __forceinline__ void scored(int batch, int head, int tile, bool masked, long long row) {
+  __device__ __forceinline__ void scored(int head, int tile, bool masked, long long row) {
     await_place();
     if (acts) {
       const int at = step % STEPS;
       ptx::store_shared(shared + STEP + STEP_BYTES * at, tile << 1 | masked);
-      fill<ROLE == VALUES>(batch, head, tile, ROWS_BYTES);
+      fill<ROLE == VALUES>(head, tile, ROWS_BYTES);
       ptx::bulk_load(shared + ROWS + ROWS_BYTES * at, (ROLE == VALUES ? p.row_lse : p.row_delta) + row, ROWS_BYTES, shared + RING_FULL + BARRIER_BYTES * stage);
     }
     pass();
   }
   // The other one, for its gradient.
-  __device__ __forceinline__ void multiplied(int batch, int head, int tile) {
+  __device__ __forceinline__ void multiplied(int head, int tile) {
     await_place();
-    if (acts) fill<ROLE == KEYS>(batch, head, tile, 0);
+    if (acts) fill<ROLE == KEYS>(head, tile, 0);
     pass();
   }
 
   // Scores are a step ahead of gradients.
   __device__ __forceinline__ void run() {
-    const Work work(blockIdx.x / 2, p);
-    if (acts) keys(work);
+    if (acts) keys();
     int head_before = 0, tile_before = 0;
     #pragma unroll 1
     for (int head = work.kv_head * p.group; head < (work.kv_head + 1) * p.group; ++head) {
@@ -445,12 +445,12 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
       const int before = work.query_tiles_before(p, head);
       #pragma unroll 1
       for (int tile = tiles.from(0); tile >= 0; tile = tiles.from(tile + 1)) {
-        scored(work.batch, head, tile, masked(tiles, tile), (long long)(before + tile) * BLOCK_M);
-        if (step++) multiplied(work.batch, head_before, tile_before);
+        scored(head, tile, masked(tiles, tile), (long long)(before + tile) * BLOCK_M);
+        if (step++) multiplied(head_before, tile_before);
         head_before = head, tile_before = tile;
       }
     }
-    if (step) multiplied(work.batch, head_before, tile_before);
+    if (step) multiplied(head_before, tile_before);
   }
 };
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
 from flashgen.expr.meaning.lists import listed
-from flashgen.expr.meaning.sequences import heads_first, sequences
+from flashgen.expr.meaning.sequences import Place, heads_first, sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def whole(name: str, x: Array, spec: "Spec") -> Array:
 class Rows:
     """Some query rows of a head: what they read, and what each makes of each key, [rows, keys]."""
 
-    at: tuple[int, int, slice]  # batch, query head, rows
+    place: Place
     q: Array
     k: Array
     v: Array  # float64, the last of all keys of the head
@@ -82,6 +82,11 @@ class Rows:
     seen: Array
     sink: float
     weight: Array | None  # of each key, a factor of what its value counts for, [rows, keys]
+
+    @property
+    def at(self) -> tuple[int, int, slice]:
+        """Their place in arrays of queries."""
+        return self.place.rows
 
 
 def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any]) -> Iterator[Rows]:
@@ -100,8 +105,8 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
         for h, first in product(range(heads), range(0, each.q_len, together)):
             hk, last = h // (heads // kv_heads), min(first + together, each.q_len)
             known = of_sequence | {"h": h, "hk": hk, "q_idx": np.arange(first, last)[:, None]}
-            at = each.at, h, slice(each.rows.start + first, each.rows.start + last)
-            one = [x.astype(np.float64) for x in (q[at], k[each.keys_at, hk, each.keys], v[each.keys_at, hk, each.keys])]
+            place = Place(sequence=each, head=h, kv_head=hk, part=slice(first, last))
+            one = [x.astype(np.float64) for x in (q[place.rows], k[place.keys], v[place.keys])]
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
             if spec.blocks:
@@ -109,7 +114,9 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
                 seen = seen & listed(spec.blocks, np.asarray(values[spec.blocks.lists]), (each.b, h), *places)
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
             weight = _weight(parsed, known, seen.shape)
-            yield Rows(at=at, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink, weight=weight)
+            yield Rows(
+                place=place, q=one[0], k=one[1], v=one[2], scale=scale, known=known, score=score, seen=seen, sink=sink, weight=weight
+            )
 
 
 def _weight(parsed: Expressions, known: Mapping[str, Any], shape: tuple[int, ...]) -> Array | None:

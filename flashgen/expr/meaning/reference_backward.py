@@ -42,20 +42,19 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
     """
     slopes = derivatives(spec)
     (q, k, v), do = heads_first(spec, q, k, v, values), output_heads_first(do, spec)
-    dlse = np.zeros(q.shape[:-1]) if dlse is None else np.asarray(dlse, np.float64)
+    dlse = np.zeros(q.shape[:-1]) if dlse is None else spec.order.expanded(np.asarray(dlse, np.float64))
     sums = Sums(spec, values)
     dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
     for rows in rows_of(spec, q, k, v, values):
-        b, hk = rows.known["b"], rows.known["hk"]
         flow = _flow(spec, rows, do[rows.at].astype(np.float64), dlse[rows.at])
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
             ds = _times(flow.score, meaning(slopes.s, rows.known))
             dq[rows.at] = rows.scale * weighted(ds, ds != 0, rows.k)
-            dk[b, hk] += rows.scale * weighted(ds.T, ds.T != 0, rows.q)
-            dv[b, hk] += weighted(flow.p.T, flow.p.T != 0, flow.do)
+            dk[rows.place.keys] += rows.scale * weighted(ds.T, ds.T != 0, rows.q)
+            dv[rows.place.keys] += weighted(flow.p.T, flow.p.T != 0, flow.do)
             sums.add_score(slopes, rows, flow, ds)
-    dq, dk, dv = (x.transpose(spec.order.from_heads_first) for x in (dq, dk, dv))
+    dq, dk, dv = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (dq, dk, dv))
     return Gradients(q=dq, k=dk, v=dv, values=sums.found, sizes=sums.sizes)
 
 
@@ -89,26 +88,32 @@ class Sums:
     """The gradients of tensors and params, summed over all that reads them."""
 
     def __init__(self, spec: "Spec", values: Mapping[str, Any]):
+        self.spec = spec
         self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype == "float32"}
         self.found |= {p.name: np.zeros(()) for p in spec.params if p.type == "float"}
         self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
     def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
         """Adds the gradients that come through the scores and the scale of these rows."""
-        self._add(slopes.score, flow.score, rows.known)
-        self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows.known)
+        self._add(slopes.score, flow.score, rows)
+        self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows)
 
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
         """Adds the gradients that come through the sink of these rows."""
-        self._add(slopes.sink, flow.sink, rows.known)
+        self._add(slopes.sink, flow.sink, rows)
 
-    def _add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
+    def _add(self, slopes: Mapping[Variable, Node], gradient: Array, rows: Rows) -> None:
         for by, slope in slopes.items():
-            found = _times(gradient, meaning(slope, known))
+            found = _times(gradient, meaning(slope, rows.known))
             if isinstance(by, Name):
                 self.found[by.name] += found.sum()
                 self.sizes[by.name] += np.abs(found).sum()
             else:
-                at = tuple(np.broadcast_to(i, found.shape) for i in clamped(by, known))
-                np.add.at(self.found[by.tensor], at, found)
-                np.add.at(self.sizes[by.tensor], at, np.abs(found))
+                at = tuple(np.broadcast_to(i, found.shape) for i in clamped(by, rows.known))
+                np.add.at(self._of(by.tensor, self.found, rows), at, found)
+                np.add.at(self._of(by.tensor, self.sizes, rows), at, np.abs(found))
+
+    def _of(self, name: str, sums: Mapping[str, Array], rows: Rows) -> Array:
+        """The sum of a tensor's gradient that the sequence of these rows adds to."""
+        tensor = next(tensor for tensor in self.spec.tensors if tensor.name == name)
+        return rows.place.sequence.own(self.spec, tensor, sums[name])

@@ -25,10 +25,11 @@ class Sequence:
     keys: slice
 
     def read(self, spec: "Spec", values: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The tensors of a spec as the sequence reads them: of those that hold rows of all sequences, its own, as the only one."""
-        return {tensor.name: self._own(spec, tensor, np.asarray(values[tensor.name])) for tensor in spec.tensors}
+        """The tensors of a spec as the sequence reads them."""
+        return {tensor.name: self.own(spec, tensor, np.asarray(values[tensor.name])) for tensor in spec.tensors}
 
-    def _own(self, spec: "Spec", tensor: "Tensor", x: NDArray[Any]) -> NDArray[Any]:
+    def own(self, spec: "Spec", tensor: "Tensor", x: NDArray[Any]) -> NDArray[Any]:
+        """A view of a tensor, or of its gradient, as the sequence reads it: of rows of all sequences its own, as the only one."""
         if (at := spec.geometry.joined(tensor.shape)) is None:
             return x
         if x.shape[at] != 1:  # else it is repeated
@@ -44,6 +45,27 @@ class Sequence:
     def kv_len(self) -> int:
         """The number of keys of the sequence."""
         return self.keys.stop - self.keys.start  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of some query rows of a head, and of the keys of their sequence, in arrays [B, H, S, D]."""
+
+    sequence: Sequence
+    head: int
+    kv_head: int
+    part: slice  # of the rows of the sequence
+
+    @property
+    def rows(self) -> tuple[int, int, slice]:
+        """Batch, query head, rows."""
+        first = self.sequence.rows.start
+        return self.sequence.at, self.head, slice(first + self.part.start, first + self.part.stop)
+
+    @property
+    def keys(self) -> tuple[int, int, slice]:
+        """Batch, key/value head, keys."""
+        return self.sequence.keys_at, self.kv_head, self.sequence.keys
 
 
 def sequences(spec: "Spec", lengths: tuple[int, int, int], values: Mapping[str, Any]) -> Iterator[Sequence]:

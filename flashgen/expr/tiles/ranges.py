@@ -178,7 +178,9 @@ def analyse(
     return _ranges(KeyRanges, mask, block_m, block_n, tensors, geometry, params)
 
 
-def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), params: "Sequence[Param]" = ()) -> RowRanges:
+def row_ranges(
+    mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor]" = (), geometry: Geometry = DENSE, params: "Sequence[Param]" = ()
+) -> RowRanges:
     """The query tiles, of block_m rows, that meet a tile of block_n keys; arguments as of `analyse`.
 
     >>> from flashgen.expr.language.nodes import Call, Name
@@ -187,7 +189,7 @@ def row_ranges(mask: Node, block_m: int, block_n: int, tensors: "Sequence[Tensor
     >>> found.lines[2], found.loops
     ('const int first = k_begin / BLOCK_M;', (('first', 'body', True), ('body', 'tail', False), ('tail', 'last', True)))
     """
-    return _ranges(RowRanges, mask, block_m, block_n, tensors, DENSE, params)
+    return _ranges(RowRanges, mask, block_m, block_n, tensors, geometry, params)
 
 
 def _ranges(

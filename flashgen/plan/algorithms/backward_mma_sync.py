@@ -13,7 +13,15 @@ from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.engines.mma_sync import with_blocks
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, query_tiles, section_argument
+from flashgen.plan.kernels.arguments import (
+    further_arguments,
+    gradient_arguments,
+    key_tiles,
+    lse_arguments,
+    query_tiles,
+    section_argument,
+    strides,
+)
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.kernels.key_ranges import key_ranges
@@ -81,17 +89,17 @@ class BackwardMmaSync(BackwardStrategy):
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """A block a key tile of a key/value head."""
         tile, alone = draft.tile, problem.spec.deterministic
-        grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"))
+        grid = Grid(draft.workers.threads, key_tiles(problem.spec, tile))
         kernel = replace(draft.backward(grid, problem), column_warps=column_warps(tile, draft.workers.warps))
-        before = delta(tile, summed=not alone)
+        before = delta(problem.spec, tile, summed=not alone)
         parts = Parts((*before.kernels, kernel), (*_arrays(problem.spec), *before.arguments, *_others(problem.spec)), before.scratch)
-        return _followed_by_queries(problem, draft, parts) if alone else parts.followed(finish_queries(tile))
+        return _followed_by_queries(problem, draft, parts) if alone else parts.followed(finish_queries(problem.spec, tile))
 
 
 def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
     """The kernels before one more, which sums dq in the order of the keys: a block a query tile, with the tile and the places of theirs."""
     tile = draft.tile
-    ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors, params=problem.spec.params)
+    ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors, problem.spec.geometry, problem.spec.params)
     dealing = DealingPlan(longest_first=not problem.seen.uniform)
     kernel = replace(draft, dealing=dealing).attention(
         "backward_queries", Grid(draft.workers.threads, query_tiles(problem.spec, tile)), ranges
@@ -141,15 +149,13 @@ def _arrays(spec: Spec) -> Iterator[Argument]:
     for x in ("q", "k", "v", "o"):
         yield Argument(x, f"const {element}*", "pointer", x)
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
-    if spec.softmax.normalized:
-        yield Argument("lse", "const float*", "pointer", "lse", comment="[B, Hq, Sq], natural log")
-        yield Argument("dlse", "const float*", "pointer", "dlse", comment="the gradient of lse, of its layout; null: 0")
+    yield from lse_arguments(spec)
     for x in ("dq", "dk", "dv"):
         yield Argument(x, f"{element}*", "pointer", x)
 
 
 def _others(spec: Spec) -> Iterator[Argument]:
     for name, of in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "o"), ("dout", "do"), ("dq", "dq"), ("dk", "dk"), ("dv", "dv")):
-        yield Argument(f"{name}_strides", "Strides", "strides", of)
+        yield Argument(f"{name}_strides", strides(spec, of), "strides", of)
     yield from gradient_arguments(spec)
     yield from (argument for argument in further_arguments(spec) if argument.name != "section")

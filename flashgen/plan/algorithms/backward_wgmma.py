@@ -11,7 +11,7 @@ from itertools import product
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Elements, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments
+from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, key_tiles, lse_arguments, strides
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Argument, Parts
@@ -38,6 +38,7 @@ class BackwardWgmma(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims to 128."""
 
     skeleton = "backward_sm90"
+    beyond = True
 
     def serves(self, request: Request) -> str | None:
         dims = request.spec.head_dim
@@ -87,11 +88,11 @@ class BackwardWgmma(BackwardStrategy):
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""
         tile = draft.tile
-        grid = Grid(draft.workers.threads, (("kv_len", tile.block_n), "kv_heads", "batch"), resident=1)
+        grid = Grid(draft.workers.threads, key_tiles(problem.spec, tile), resident=1)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
-        before = delta(tile)
+        before = delta(problem.spec, tile)
         arguments = (*arrays(problem.spec, tile), *counter(), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
 
 
 def elements(problem: Problem) -> Elements:
@@ -126,7 +127,10 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
         ("step", "STEP", 4, stages, 8),
     )
     counts = (("K", "K", key_stages), ("Q", "Q", stages), ("do", "DO", stages), ("ds", "DS", 2))
-    barriers = [(f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")]
+    barriers = [
+        *tail(problem.spec),
+        *((f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")),
+    ]
     return Draft(
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
@@ -137,20 +141,26 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     )
 
 
+def tail(spec: Spec) -> list[tuple[str, str, int]]:
+    """The barrier of query tiles that hold rows of the next sequence."""
+    return [("tail", "TAIL", 1)] if spec.geometry.packed else []
+
+
 def arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
     """Tensor maps of the products' arrays, and what the small kernels read and write by strides."""
     element, columns = spec.element.cuda, ROW_BYTES // spec.element.bytes
+    packed, written = spec.geometry.packed, (("dk", "dk", WARPGROUP_KEYS), ("dv", "dv", WARPGROUP_KEYS))
     maps = (("q", "q", tile.block_m), ("k", "k", KEYS), ("v", "v", KEYS), ("dout_map", "do", tile.block_m))
-    for name, of, rows in (*maps, ("dk", "dk", WARPGROUP_KEYS), ("dv", "dv", WARPGROUP_KEYS)):
+    for name, of, rows in (*maps, *(() if packed else written)):
         yield Argument(name, "TensorMap", "tensor_map", of, (columns, rows))
     yield Argument("o", f"const {element}*", "pointer", "o")
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
-    if spec.softmax.normalized:
-        yield Argument("lse", "const float*", "pointer", "lse", comment="[B, Hq, Sq], natural log")
-        yield Argument("dlse", "const float*", "pointer", "dlse", comment="the gradient of lse, of its layout; null: 0")
-    yield Argument("dq", f"{element}*", "pointer", "dq")
-    for name, of in (("o", "o"), ("dout", "do"), ("dq", "dq")):
-        yield Argument(f"{name}_strides", "Strides", "strides", of)
+    yield from lse_arguments(spec)
+    by_rows = ("dq", "dk", "dv") if packed else ("dq",)  # a box would reach into the next sequence
+    for name in by_rows:
+        yield Argument(name, f"{element}*", "pointer", name)
+    for name, of in (("o", "o"), ("dout", "do"), *((name, name) for name in by_rows)):
+        yield Argument(f"{name}_strides", strides(spec, of), "strides", of)
 
 
 def counter() -> Iterator[Argument]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from flashgen.expr.language.nodes import Name
 from flashgen.expr.meaning.gradient import derivatives
-from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, others
+from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, others, tail
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.kernels.arguments import key_tiles
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Parts
@@ -32,6 +33,7 @@ class BackwardWgmmaPair(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims from 128 to 256."""
 
     skeleton = "backward_sm90_pair"
+    beyond = True
 
     def serves(self, request: Request) -> str | None:
         dims = request.spec.head_dim
@@ -79,11 +81,11 @@ class BackwardWgmmaPair(BackwardStrategy):
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """A cluster a key tile, between the two small kernels."""
         tile = draft.tile
-        grid = Grid(draft.workers.threads, (BLOCKS, ("kv_len", tile.block_n), "kv_heads", "batch"), cluster=BLOCKS)
+        grid = Grid(draft.workers.threads, (BLOCKS, *key_tiles(problem.spec, tile)), cluster=BLOCKS)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
-        before = delta(tile)
+        before = delta(problem.spec, tile)
         arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(tile))
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
 
 
 def _of_scores(spec: Spec) -> list[str]:
@@ -120,6 +122,6 @@ def _draft(problem: Problem, queries: int) -> Draft:
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
         pipeline=PipelinePlan(stages=PLACES),
-        smem=lay_out(pieces, (*counts, *crossing), problem.arch.shared_bytes),
+        smem=lay_out(pieces, (*counts, *crossing, *tail(problem.spec)), problem.arch.shared_bytes),
         dealing=DealingPlan(longest_first=not problem.seen.uniform),
     )

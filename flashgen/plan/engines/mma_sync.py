@@ -17,7 +17,7 @@ from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
-from flashgen.plan.kernels.arguments import further_arguments, row_arguments
+from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.kernels.combine import combine
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
@@ -188,12 +188,11 @@ def _rows(draft: Draft) -> int:
 
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
     """The members of Params where kernels copy 16-bit operands themselves; `scratch` between outputs and strides."""
-    keys = spec.geometry.keys_apart
     return (
         *(Argument(x, f"const {spec.element.cuda}*", "pointer", x) for x in ("q", "k", "v")),
         Argument("o", f"{spec.out_element.cuda}*", "pointer", "o"),
         *row_arguments(spec),
         *scratch,
-        *(Argument(f"{x}_strides", "KeyStrides" if keys and x in "kv" else "Strides", "strides", x) for x in ("q", "k", "v", "o")),
+        *(Argument(f"{x}_strides", strides(spec, x), "strides", x) for x in ("q", "k", "v", "o")),
         *further_arguments(spec),
     )

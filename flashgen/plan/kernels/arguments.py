@@ -24,6 +24,24 @@ def query_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
     return (*tiles, *((tile.v_slices,) if tile.v_slices > 1 else ()))
 
 
+def key_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
+    """The pieces of work of a backward's kernel."""
+    return (("key_places", tile.block_n), "kv_heads") if spec.geometry.packed else (("kv_len", tile.block_n), "kv_heads", "batch")
+
+
+def strides(spec: Spec, of: str) -> str:
+    """The type of the strides of an array."""
+    return "KeyStrides" if spec.geometry.keys_apart and of[-1] in "kv" else "Strides"
+
+
+def lse_arguments(spec: Spec) -> Iterator[Argument]:
+    """The members of Params for what a backward takes of lse."""
+    rows = "[Hq, total_q]" if spec.geometry.packed else "[B, Hq, Sq]"
+    if spec.softmax.normalized:
+        yield Argument("lse", "const float*", "pointer", "lse", comment=f"{rows}, natural log")
+        yield Argument("dlse", "const float*", "pointer", "dlse", comment="the gradient of lse, of its layout; null: 0")
+
+
 def row_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
     for name in of_rows(spec.outputs):
@@ -71,7 +89,9 @@ def gradient_arguments(spec: Spec) -> Iterator[Argument]:
     for one in spec.with_grad:
         name = gradient(one.name)
         if isinstance(one, Tensor):
-            comment = f"[{', '.join(map(str, one.shape))}], 0 at launch"
-            yield Argument(name, f"Sums<{len(one.shape)}>", "sums", name, comment=comment, rank=len(one.shape))
+            shape = spec.given(one).shape
+            yield Argument(
+                name, f"Sums<{len(shape)}>", "sums", name, comment=f"[{', '.join(map(str, shape))}], 0 at launch", rank=len(shape)
+            )
         else:
             yield Argument(name, "float*", "pointer", name, comment="one number, 0 at launch")
