@@ -37,6 +37,7 @@ PROGRAMS = {
     "lists": (Spec(head_dim=64, dtype="bfloat16", blocks={"m": 128, "n": 128, "lists": "lists"}), "sm_90a"),
     "clusters": (Spec(head_dim=256, dtype="bfloat16", backward=True), "sm_90a"),
     "backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True), "sm_90a"),
+    "packed backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", backward=True), "sm_90a"),
 }
 SIZES = [Sizes(2, 1000, 1500, 8, 2), Sizes(1, 1, 30000, 16, 2), Sizes(3, 40, 0, 4, 4), Sizes(5, 7000, 7000, 32, 32), Sizes(2, 0, 9, 4, 4)]
 

@@ -64,3 +64,19 @@ def test_only_what_asks_for_one_gets_a_gradient():
     o.backward(given["do"])
     assert given["q"].grad is None
     assert torch.isfinite(given["k"].grad).all()
+
+
+def test_packed_sequences():
+    """Of a graph on sequences one behind the other, a tensor of theirs among its leaves."""
+    bias = {"shape": ["hq", "b", "kv_len"], "dtype": "float32", "grad": True}
+    spec = CAPPED | {"layout": "thd", "score": "s + bias[h, b, kv_idx]", "params": {}, "tensors": {"bias": bias}}
+    attn, given = flashgen.compile(spec), tensors()
+    leaves = {name: given[name][0].clone().requires_grad_() for name in ("q", "k", "v")} | {"bias": given["bias"].requires_grad_()}
+    ends = {name: torch.tensor(at, dtype=torch.int32, device=DEVICE) for name, at in (("q", [0, 30, 30, 100]), ("k", [0, 25, 60, 130]))}
+    lengths = {f"cu_seqlens_{name}": x for name, x in ends.items()}
+    o, _ = attn(leaves["q"], leaves["k"], leaves["v"], bias=leaves["bias"], **lengths)
+    o.backward(given["do"][0])
+    q, k, v, bias, do = (x.detach().float().cpu().numpy().astype(np.float64) for x in (*leaves.values(), given["do"][0]))
+    want = backward(attn.spec, q, k, v, do, bias=bias, **{name: x.cpu().numpy() for name, x in lengths.items()})
+    for name, x in {"q": want.q, "k": want.k, "v": want.v, **want.values}.items():
+        close(leaves[name].grad, x)
