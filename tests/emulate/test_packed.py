@@ -162,7 +162,6 @@ def test_shapes_are_told_by_their_names():
         ({"tensors": {"x": {"shape": ["hq", "kv_len"], "dtype": "float32"}}}, "x has kv_len without b before it"),
         ({"tensors": {"x": {"shape": ["b", "q_len", "kv_len"], "dtype": "bool"}}}, "x has q_len and kv_len: of packed sequences"),
         ({"tensors": {"x": {"shape": ["b", "q_words"], "dtype": "int32"}}}, r"x has \(q_len \+ 31\) // 32"),
-        ({"backward": True}, "packed sequences have no gradients"),
         ({"cache": "contiguous"}, r"cache: contiguous is of arrays \[b, ...\]"),
     ],
 )
