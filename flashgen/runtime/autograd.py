@@ -9,6 +9,7 @@ from flashgen.errors import CallError
 from flashgen.spec import Spec
 
 T = TypeVar("T")
+TWICE = "attention has no second derivatives: its gradients are differentiated, as create_graph=True allows. Pass them on detached"
 
 
 def wanted(*values: Any) -> bool:
@@ -60,8 +61,9 @@ def _node() -> Callable[..., Any]:
             return tuple(found.values())
 
         @staticmethod
-        @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *gradients: Any) -> Any:
+            if torch.is_grad_enabled():  # create_graph=True
+                return FlashgenOnce.apply(ctx, len(ctx.saved_tensors), *ctx.saved_tensors, *gradients)
             spec, (q, k, v, o, lse, *tensors) = ctx.attn.spec, ctx.saved_tensors
             given = dict(zip(spec.outputs, gradients, strict=True))
             left = iter(tensors)
@@ -72,5 +74,16 @@ def _node() -> Callable[..., Any]:
             of = {one.name: x for one, x in zip(spec.with_grad, rest, strict=True)}
             needed = dict(zip(ctx.names, ctx.needs_input_grad[5:], strict=True))
             return (None, None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in ctx.names))
+
+    class FlashgenOnce(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        """The gradients, as a node of the graph that refuses to be differentiated."""
+
+        @staticmethod
+        def forward(_: Any, ctx: Any, kept: int, *given: Any) -> Any:
+            return FlashgenAttention.backward(ctx, *given[kept:])
+
+        @staticmethod
+        def backward(_: Any, *gradients: Any) -> Any:  # noqa: ARG004
+            raise CallError(TWICE)
 
     return FlashgenAttention.apply  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ class TorchFamily:
 
     def __init__(self) -> None:
         self.torch = sys.modules["torch"]
+        self.duals = self.torch.autograd.forward_ad
         self.dtypes = {name: getattr(self.torch, name) for name in DTYPES}
         # What a stream is, without a Stream object around it, which takes 2 us; compilers of PyTorch's own ask so.
         self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
@@ -28,13 +29,23 @@ class TorchFamily:
         if x.requires_grad and self.torch.is_grad_enabled():
             fault = "a tensor requires a gradient, and this kernel has none"
             raise CallError(f"{fault}: add backward: true to its spec, call under torch.no_grad(), or pass x.detach()")
+        if self.duals._current_level >= 0 and self.duals.unpack_dual(x).tangent is not None:
+            raise CallError("a tensor has a tangent of forward mode, which attention has not: take backward(), torch.func.vjp or jacrev")
         if x.is_neg():
             raise CallError("a tensor stands for what its memory holds negated, as the imaginary part of a conjugate: pass x.resolve_neg()")
         try:
             pointer = x.data_ptr()
             return pointer, (x.shape, x.stride(), x.dtype, x.get_device() if self.on_gpu(x) else None, pointer & 15)
         except RuntimeError:
-            raise CallError(f"a tensor of layout {x.layout} has no strides: pass a dense one, as x.to_dense() of a sparse tensor") from None
+            raise CallError(self._without_memory(x)) from None
+
+    def _without_memory(self, x: Any) -> str:
+        """The reason why nothing of a tensor can be read."""
+        if self.torch._C._functorch.is_functorch_wrapped_tensor(x):
+            return "a tensor is inside a transform, as vmap or grad of torch.func: call flashgen.torch.attention, which knows them"
+        if x.is_nested:
+            return "a nested tensor is several: pass its values one behind the other, x.values(), to a spec with layout: thd"
+        return f"a tensor of layout {x.layout} has no strides: pass a dense one, as x.to_dense() of a sparse tensor"
 
     def layout(self, key: Key) -> Layout:
         shape, strides, dtype, device, offset = key

@@ -1,4 +1,4 @@
-"""Attention in PyTorch: under torch.compile, export, autocast, checkpoint and vmap as in eager calls.
+"""Attention in PyTorch: under torch.compile, export, autocast, checkpoint and torch.func as in eager calls.
 
 >>> from flashgen.torch import attention
 >>> o = torch.compile(lambda q, k, v: attention(q, k, v, "causal"), fullgraph=True)(q, k, v)

@@ -9,8 +9,8 @@ from flashgen import attend
 from flashgen.errors import CallError
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
-from flashgen.torch import operators  # noqa: F401, defines them
-from flashgen.torch.text import sorted_out, text_of_sketch, text_of_spec
+from flashgen.torch import operators, transforms  # noqa: F401, the former defines them
+from flashgen.torch.text import known, sorted_out, text_of_sketch, text_of_spec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -51,43 +51,62 @@ def run(sketch: attend.Sketch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     q, k, v = cast(q, k, v)
     if direct(q, k, v):
         return attend.run(sketch, q, k, v, values)
+    known((*sketch,), tuple(values))
     names, parts = sorted_out(values)
     sought = tuple([name for name, x in zip(names[0], parts[0], strict=True) if _requires(x)])
     grads = sought if torch.is_grad_enabled() and (sought or _requires(q) or _requires(k) or _requires(v)) else None
-    results = torch.ops.flashgen.attention(q, k, v, *parts, text_of_sketch((*sketch[:-1], grads), names))
+    results = _dispatched(q, k, v, parts, text_of_sketch((*sketch[:-1], grads), names))
     return tuple(results[: len(sketch.outputs)]) if len(sketch.outputs) > 1 else results[0]
 
 
 def attention_of_spec(spec: Spec, told: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:
-    """The outputs of a spec, which is `told` as JSON. Raises CallError."""
-    q, k, v = cast(q, k, v)
+    """The outputs of a spec, which is `told` as JSON; under autocast q, k and v are cast to its dtype. Raises CallError."""
+    q, k, v = cast(q, k, v, getattr(torch, spec.dtype))
     if direct(q, k, v):
         return attend.compiled(spec)(q, k, v, **values)
     names, parts = sorted_out(values)
-    results = torch.ops.flashgen.attention(q, k, v, *parts, text_of_spec(told, names))
+    results = _dispatched(q, k, v, parts, text_of_spec(told, names))
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q, k and v in the dtype of autocast, where that is on."""
+def _dispatched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parts: tuple[list[Any], list[Any]], text: str) -> Any:
+    """The results of an operator, or under torch.func what it wants in place of one. Raises CallError for tensors that are no array."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise CallError(f"{name} is a {type(x).__name__}, beside tensors of PyTorch: pass a tensor")
+        if x.is_nested:
+            raise CallError(f"{name} is a nested tensor: pass its values, {name}.values(), to a spec with layout: thd")
+        if hasattr(x, "placements"):
+            raise CallError(f"{name} is a DTensor: call attention on its shards, {name}.to_local(), as under local_map")
+    if torch.compiler.is_compiling():
+        transforms.reverse()
+    elif transforms.transformed():
+        return transforms.attention(q, k, v, *parts, text)
+    return torch.ops.flashgen.attention(q, k, v, *parts, text)
+
+
+def cast(q: Any, k: Any, v: Any, dtype: torch.dtype | None = None) -> tuple[Any, Any, Any]:
+    """q, k and v in a dtype, that of autocast by default, where autocast is on."""
     if not (torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()):
         return q, k, v
     kind = q.device.type
-    if not torch.is_autocast_enabled(kind):
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return q, k, v
-    dtype = torch.get_autocast_dtype(kind)
+    dtype = dtype or torch.get_autocast_dtype(kind)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 def direct(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """True if a call is eager, on plain tensors, under no mode and no transform: then nobody has to see the operator."""
-    if torch.compiler.is_compiling() or not (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN):
+    if torch.compiler.is_compiling() or not (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN) or q.is_meta:
         return False
-    return not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+    return not torch._C._len_torch_dispatch_stack() and not transforms.transformed()
 
 
-def _requires(x: torch.Tensor) -> bool:
+def _requires(x: Any) -> bool:
     """True if a tensor, or the one that a transform wraps, requires a gradient."""
-    while not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if not isinstance(x, torch.Tensor):
+        return False
+    while not x.requires_grad and not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return bool(x.requires_grad)

@@ -1,6 +1,6 @@
 """torch.vmap over an attention: one call whose batch is larger, or, where that would be another computation, a call each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,19 +12,27 @@ from flashgen.spec.outputs import OUTPUTS
 from flashgen.torch.text import text_of
 
 
-def mapped(info: Any, in_dims: Sequence[Any], q: Any, k: Any, v: Any, arrays: Any, *others: Any) -> tuple[Any, Any]:
-    """The results of an attention for each index of a mapped axis, and the axis of each result that it is."""
+def mapped(
+    info: Any, in_dims: Sequence[Any], q: Any, k: Any, v: Any, arrays: Any, *others: Any, operator: Callable[..., Any] | None = None
+) -> tuple[Any, Any]:
+    """The results of an attention for each index of a mapped axis, and the axis of each result that it is. `operator`: what computes them,
+    the dispatcher's by default."""
     n, (*of_qkv, of_arrays) = info.batch_size, in_dims[:4]
-    text, operator = text_of(others[-1]), torch.ops.flashgen.attention
-    q, k, v = (_first(x, at, n) for x, at in zip((q, k, v), of_qkv, strict=True))
+    text, operator = text_of(others[-1]), operator or torch.ops.flashgen.attention
+    qkv = [_first(x, at, n) for x, at in zip((q, k, v), of_qkv, strict=True)]
     every = [_first(x, at, n) for x, at in zip(arrays, of_arrays, strict=True)]
-    spec = text.spec({"q": q[0], "k": k[0], "v": v[0]}, text.named([x[0] for x in every], *others[:-1]))
+    spec = text.spec({name: x[0] for name, x in zip("qkv", qkv, strict=True)}, text.named([x[0] for x in every], *others[:-1]))
     if _foldable(spec) and all(at is None for at in of_arrays):
-        results = [x.unflatten(0, (n, -1)) for x in operator(*(x.flatten(0, 1) for x in (q, k, v)), arrays, *others)]
+        results = [x.unflatten(0, (n, -1)) for x in operator(*(x.flatten(0, 1) for x in qkv), arrays, *others)]
     else:
-        each = [operator(q[i], k[i], v[i], [x[i] for x in every], *others) for i in range(n)]
-        results = [torch.stack(parts) for parts in zip(*each, strict=True)]
+        results = each(n, (*of_qkv, *of_arrays), (q, k, v, *arrays), lambda q, k, v, *more: operator(q, k, v, list(more), *others))
     return results, [0] * len(results)
+
+
+def each(n: int, in_dims: Sequence[int | None], given: Sequence[Any], run: Callable[..., Any]) -> list[torch.Tensor]:
+    """The results of a call for each of n indices of the mapped axes, stacked. `given`: tensors, and None."""
+    calls = [run(*(x if at is None else x.select(at, i) for x, at in zip(given, in_dims, strict=True))) for i in range(n)]
+    return [torch.stack(parts) for parts in zip(*calls, strict=True)]
 
 
 def _first(x: torch.Tensor, at: int | None, n: int) -> torch.Tensor:

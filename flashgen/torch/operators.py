@@ -11,9 +11,11 @@ import torch
 
 from flashgen.errors import CallError
 from flashgen.runtime.arguments import check_arrays, check_backward, output_shapes
+from flashgen.runtime.autograd import TWICE
 from flashgen.spec import Spec
 from flashgen.torch.mapped import mapped
 from flashgen.torch.text import layouts, text_of
+from flashgen.torch.transforms import differentiate, keep
 
 _LIBRARY = torch.library.Library("flashgen", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
@@ -49,7 +51,7 @@ def _run_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dl
     text = text_of(values[-1])
     named = text.named(*values[:-1])
     with torch.no_grad():
-        return list(text.attention((q, k, v), named).backward(do, q, k, v, o, lse, dlse, **named))
+        return [x.contiguous() for x in text.attention((q, k, v), named).backward(do, q, k, v, o, lse, dlse, **named)]
 
 
 def _shapes_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dlse: Any, *values: Any) -> Tensors:
@@ -65,28 +67,13 @@ def _arrays(spec: Spec, named: dict[str, Any]) -> dict[str, Any]:
     return {tensor.name: named[tensor.name] for tensor in spec.arrays}
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    q, k, v, arrays, ctx.numbers, ctx.text = inputs
-    text = text_of(ctx.text)
-    ctx.spec = text.spec({"q": q, "k": k, "v": v}, text.named(arrays, ctx.numbers))
-    found = dict(zip(ctx.spec.outputs, output, strict=True))
-    ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *arrays)
-    ctx.set_materialize_grads(False)
-
-
 def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    q, k, v, o, lse, *arrays = ctx.saved_tensors
-    given = dict(zip(ctx.spec.outputs, gradients, strict=True))
-    for name, gradient in given.items():
-        if gradient is not None and name not in ("o", "lse"):
-            raise CallError(f"{name} has no gradient: pass {name}.detach() on")
-    do = torch.zeros_like(o) if given["o"] is None else given["o"]
-    dlse = None if given.get("lse") is None else given["lse"].contiguous()
-    dq, dk, dv, *rest = torch.ops.flashgen.attention_backward(do, q, k, v, o, lse, dlse, arrays, ctx.numbers, ctx.text)
-    found = {one.name: x for one, x in zip(ctx.spec.with_grad, rest, strict=True)}
-    of = [found.get(name) for name in text_of(ctx.text).arrays]
-    of_arrays = [x if x is None else x.to(array.dtype) for x, array in zip(of, arrays, strict=True)]
-    return dq, dk, dv, of_arrays, None if ctx.numbers else [], None  # an empty list counts as one of tensors
+    found = differentiate(ctx, gradients, torch.ops.flashgen.attention_backward)
+    return *found, None if ctx.numbers else [], None  # an empty list counts as one of tensors
+
+
+def _refuse(ctx: Any, gradients: Any) -> Any:  # noqa: ARG001
+    raise CallError(TWICE)
 
 
 _define("attention", "Tensor q, Tensor k, Tensor v", _run, _shapes)
@@ -97,4 +84,5 @@ _define(
     _shapes_backward,
 )
 torch.library.register_vmap("flashgen::attention", mapped, lib=_LIBRARY)
-torch.library.register_autograd("flashgen::attention", _differentiate, setup_context=_keep, lib=_LIBRARY)
+torch.library.register_autograd("flashgen::attention", _differentiate, setup_context=keep, lib=_LIBRARY)
+torch.library.register_autograd("flashgen::attention_backward", _refuse, lib=_LIBRARY)

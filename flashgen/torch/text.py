@@ -75,11 +75,18 @@ Names = tuple[tuple[str, ...], tuple[str, ...]]  # of arrays and of numbers
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def known(fields: tuple[Any, ...], names: tuple[str, ...]) -> bool:
+    """True for the names of values of a Sketch, given as its fields. Raises CallError for one that no expression has."""
+    if "out" in names:
+        raise CallError("out is given, and compilers and transforms of PyTorch want new results: leave out out")
+    check_words(Sketch._make(fields), names)
+    return True
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def text_of_sketch(fields: tuple[Any, ...], names: Names) -> str:
-    """The text for a call without a spec, given as the fields of a Sketch. Raises CallError for a name that no expression has."""
-    sketch = Sketch._make(fields)
-    check_words(sketch, [name for some in names for name in some])
-    return _text({"sketch": sketch._asdict()}, names)
+    """The text for a call without a spec, given as the fields of a Sketch."""
+    return _text({"sketch": Sketch._make(fields)._asdict()}, names)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
