@@ -132,7 +132,7 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A stand-in with the types of PyTorch that matter here."""
 
     class Tensor:
-        requires_grad = is_cuda = negated = False
+        requires_grad = is_cuda = is_nested = negated = False
         is_cpu, layout, shape, dtype = True, "strided", (1, 2, 3, 4), "torch.float32"
 
         def is_neg(self) -> bool:
@@ -153,7 +153,10 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Any:
         pass
 
     torch = ModuleType("torch")
-    parts = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter), "_C": None, "is_grad_enabled": lambda: True}
+    transforms = SimpleNamespace(is_functorch_wrapped_tensor=lambda x: x.layout == "wrapped")
+    parts: dict[str, Any] = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter), "_C": SimpleNamespace(_functorch=transforms)}
+    forward = SimpleNamespace(_current_level=-1)
+    parts |= {"is_grad_enabled": lambda: True, "autograd": SimpleNamespace(forward_ad=forward)}
     for name, value in {**parts, **{dtype: f"torch.{dtype}" for dtype in arrays.DTYPES}}.items():
         setattr(torch, name, value)
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -178,7 +181,12 @@ def test_tensors_with_a_meaning_of_their_own_are_refused_by_name(pytorch: Any, n
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"negated": True}, "^v: a tensor stands for .* x.resolve_neg"), ({"layout": "sparse_coo"}, "^v: a tensor of layout sparse_coo")],
+    [
+        ({"negated": True}, "^v: a tensor stands for .* x.resolve_neg"),
+        ({"layout": "sparse_coo"}, "^v: a tensor of layout sparse_coo"),
+        ({"layout": "wrapped"}, "^v: a tensor is inside a transform"),
+        ({"layout": "ragged", "is_nested": True}, "^v: a nested tensor is several"),
+    ],
 )
 def test_tensors_whose_memory_says_something_else(pytorch: Any, change: dict[str, Any], message: str) -> None:
     x = pytorch.Tensor()
