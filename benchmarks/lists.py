@@ -4,8 +4,8 @@
     python benchmarks/lists.py --quick                    # fewer repetitions
 
 `relative`: the time over that of dense attention, over the share of key blocks that are listed; 1 where a tile costs what it costs in
-dense attention. `making`: lists without any block, so what is left is making them. Decode: one token over 16 of 512 blocks of 64 keys,
-beside a cache of these 16. Needs a GPU.
+dense attention. `making`: what of it runs before the attention, where PyTorch is there to read it. Decode: one token over 16 of 512 blocks
+of 64 keys, beside a cache of these 16, with a list for each head, and with one for each group of 4. Needs a GPU.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from typing import Any
 import flashgen
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
+from flashgen.bench.kernels import before_ms
 from flashgen.bench.peers import to_torch
 from flashgen.bench.timing import measure
 from flashgen.runtime import arrays
 from flashgen.spec import Spec
 
 HEADS, LENGTH, QUERIES = 16, 8192, 128
-DECODE = {"batch": 16, "heads": 32, "kv_heads": 32, "keys": 64, "blocks": 512, "listed": 16}
+DECODE = {"batch": 16, "heads": 32, "keys": 64, "blocks": 512, "listed": 16}
 Runs = dict[str, Callable[[], Any]]
 
 
@@ -34,10 +35,10 @@ def draw(*shape: int) -> Any:
     return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
 
 
-def drawn_lists(batch: int, queries: int, count: int, listed: int) -> Any:
+def drawn_lists(batch: int, heads: int, queries: int, count: int, listed: int) -> Any:
     """Random blocks, `listed` of `count`, for each block of queries."""
     cp = arrays.cupy()
-    order = cp.argsort(cp.random.random((batch, HEADS, queries, count)), axis=-1)
+    order = cp.argsort(cp.random.random((batch, heads, queries, count)), axis=-1)
     return cp.sort(order[..., :listed], axis=-1).astype(cp.int32)
 
 
@@ -58,40 +59,40 @@ def flex(q: Any, k: Any, v: Any, lists: Any, keys: int) -> Callable[[], Any]:
 
 def prefill(head_dim: int, keys: int, listed: int) -> tuple[str, Runs, float]:
     """Lists of so many blocks of so many keys, beside all."""
-    cp, count = arrays.cupy(), LENGTH // keys
+    count = LENGTH // keys
     blocks = {"m": QUERIES, "n": keys, "lists": "idx"}
     q, k, v = (draw(1, LENGTH, HEADS, head_dim) for _ in range(3))
-    idx, none = drawn_lists(1, LENGTH // QUERIES, count, listed), cp.full((1, 1, LENGTH // QUERIES, 1), -1, cp.int32)
+    idx = drawn_lists(1, HEADS, LENGTH // QUERIES, count, listed)
     dense, by_lists = flashgen.compile(spec(head_dim)), flashgen.compile(spec(head_dim, blocks))
     runs: Runs = {
         "dense": lambda: dense(q, k, v),
         "listed": lambda: by_lists(q, k, v, idx=idx),
-        "making": lambda: by_lists(q, k, v, idx=none),
     }
     if importlib.util.find_spec("torch") and keys >= QUERIES:  # FlexAttention compiles for no narrower blocks
         runs["flex"] = flex(q, k, v, idx, keys)
     return f"{LENGTH} keys, head dim {head_dim}, {listed} of {count} blocks of {keys}", runs, listed / count
 
 
-def decode(head_dim: int) -> tuple[str, Runs, float]:
+def decode(head_dim: int, kv_heads: int) -> tuple[str, Runs, float]:
     """One token over some blocks of a cache, beside a cache of these alone."""
-    batch, heads, kv_heads, keys, count, listed = DECODE.values()
-    blocks = {"m": 16, "n": keys, "lists": "idx"}
+    batch, heads, keys, count, listed = DECODE.values()
+    own = "hq" if heads == kv_heads else "hk"
+    blocks = {"m": 16, "n": keys, "lists": "idx", "heads": own}
     q = draw(batch, 1, heads, head_dim)
     (k, v), (few_k, few_v) = ([draw(batch, n * keys, kv_heads, head_dim) for _ in range(2)] for n in (count, listed))
-    cp = arrays.cupy()
-    order = cp.argsort(cp.random.random((batch, heads, 1, count)), axis=-1)
-    idx = order[..., :listed].astype(cp.int32)
+    idx = drawn_lists(batch, kv_heads, 1, count, listed)
     dense, by_lists = flashgen.compile(spec(head_dim)), flashgen.compile(spec(head_dim, blocks))
     runs: Runs = {"dense": lambda: dense(q, few_k, few_v), "listed": lambda: by_lists(q, k, v, idx=idx)}
-    return f"one token, head dim {head_dim}, {listed} of {count} blocks of {keys} beside a cache of {listed}", runs, 1.0
+    where = f"{listed} of {count} blocks of {keys} beside a cache of {listed}"
+    return f"one token, {heads}/{kv_heads} heads, head dim {head_dim}, {where}", runs, 1.0
 
 
 def cases() -> Iterator[tuple[str, Runs, float]]:
     for head_dim in (64, 128):
         yield prefill(head_dim, 128, 16)
         yield prefill(head_dim, 64, 32)
-        yield decode(head_dim)
+        yield decode(head_dim, 32)
+        yield decode(head_dim, 8)
 
 
 def main() -> None:
@@ -100,6 +101,8 @@ def main() -> None:
     repetitions = 3 if parser.parse_args().quick else 11
     for name, runs, share in cases():
         found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
+        if importlib.util.find_spec("torch"):
+            found["making"] = before_ms(runs["listed"])
         times = ", ".join(f"{part} {ms:.4f}" for part, ms in found.items())
         print(f"{name}: {times} ms; relative {found['listed'] / found['dense'] / share:.3f}", flush=True)
 

@@ -136,7 +136,7 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     ends["block_table"] = xp.random.permutation(case.sizes.pages).reshape(case.batch, -1).astype("int32")
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
     if case.spec.blocks:
-        arrays[case.spec.blocks.lists] = every_block(case.spec.blocks, case.sizes, xp)
+        arrays[case.spec.blocks.lists] = every_block(case.spec, case.sizes, xp)
     if case.variant == "alibi":
         arrays["slopes"] = (0.5 ** (8 * xp.arange(1, case.heads + 1) / case.heads)).astype("float32")
     return arrays

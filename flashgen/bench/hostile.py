@@ -60,7 +60,7 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     """
     values: dict[str, Any] = {tensor.name: _tensor(spec, tensor, sizes, kinds, random) for tensor in spec.tensors}
     values |= _lengths(spec, sizes, kinds, random)
-    values |= {spec.blocks.lists: some_blocks(spec.blocks, sizes, random)} if spec.blocks else {}
+    values |= {spec.blocks.lists: some_blocks(spec, sizes, random)} if spec.blocks else {}
     if "integers" in kinds:
         values |= _params(spec, random)
     columns = spec.head_dim

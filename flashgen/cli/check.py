@@ -155,7 +155,7 @@ def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
 def _poisoned(spec: Spec, q: Array, k: Array, values: Mapping[str, Any]) -> dict[str, Array]:
     """Fresh outputs, full of NaN."""
     of_q, of_k = (spec.order_of(role).by_rows(x).shape for role, x in (("q", q), ("k", k)))
-    shapes = output_shapes(spec, sizes_of(spec, of_q, of_k, {name: values[name].shape for name, _ in spec.geometry.lengths}))
+    shapes = output_shapes(spec, sizes_of(spec, of_q, of_k, {name: values[name].shape for name in spec.sizing}))
     return {name: np.full(shape, np.nan, spec.output_element(name).numpy) for name, shape in shapes.items()}
 
 

@@ -19,7 +19,7 @@ def read_tensors(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> d
 
 def _read(spec: Spec, item: str, lengths: dict[str, int]) -> tuple[str, NDArray[Any]]:
     name, _, path = item.partition("=")
-    known = {tensor.name: tensor for tensor in (*spec.tensors, *([spec.blocks.array] if spec.blocks else []))}
+    known = {tensor.name: tensor for tensor in (*spec.tensors, *([spec.lists] if spec.lists else []))}
     if name not in known:
         raise CommandError(f"--tensor {item}: no tensor is called {name!r}; {did_you_mean(name, known)}")
     try:

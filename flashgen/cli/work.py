@@ -12,6 +12,7 @@ from flashgen.cli.errors import CommandError
 from flashgen.dtypes import READ, by_name
 from flashgen.errors import did_you_mean
 from flashgen.expr import KeyRanges, evaluate
+from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.tiles.lists import listed_tiles, looked_at
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Program
@@ -120,9 +121,7 @@ def _bands(
             raise _too_many(*lengths)
         yield from (looked_at(program.expressions.mask, band, tile, known, i * rows) for i, band in enumerate(bands))
         return
-    lists = values[blocks.lists]
-    own = lists[tuple(values[name] if n > 1 else 0 for name, n in zip("bh", lists.shape, strict=False))]
-    listed = listed_tiles(blocks, own, tile, lengths)
+    listed = listed_tiles(blocks, list_of(blocks, values[blocks.lists], values), tile, lengths)
     for i, band in enumerate(bands):
         yield np.where(listed[i * rows : i * rows + len(band)], band, np.int8(EMPTY))
 
@@ -182,5 +181,5 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
     for tensor in spec.tensors:
         values[tensor.name] = np.full(sizes.binding(tensor, kv_len).shape(tensor), values[tensor.name], by_name(tensor.dtype).numpy)
     if spec.blocks:
-        values[spec.blocks.lists] = every_block(spec.blocks, sizes, np)
+        values[spec.blocks.lists] = every_block(spec, sizes, np)
     return values

@@ -50,7 +50,7 @@ def emulate(
     Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
     order_of = program.spec.order_of
-    lengths = {name: np.shape(values[name]) for name, _ in program.spec.geometry.lengths}
+    lengths = {name: np.shape(values[name]) for name in program.spec.sizing}
     sizes = sizes_of(program.spec, order_of("q").by_rows(q).shape, order_of("k").by_rows(k).shape, lengths)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     others = _beside_o(program, sizes)

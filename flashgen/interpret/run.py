@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import Name, names
+from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.meaning.sequences import Sequence as OfBatch
 from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
 from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
-from flashgen.plan.geometry import Sizes, extent
+from flashgen.plan.geometry import Sizes, extent, most_listed
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.spec.outputs import finished
@@ -135,7 +136,7 @@ class _Run:
 
     def _by_runs(self, every: Heads) -> Iterator[tuple[Array, Runs]]:
         own = cache(self._runs)
-        read = names(self.program.expressions.mask) | ({"b", "h"} if self.program.spec.blocks else set())
+        read = names(self.program.expressions.mask) | ({"b", "h", "hk"} if self.program.spec.blocks else set())
         seen = [x.tolist() if name in read else [0] * len(x) for name, x in every._asdict().items()]
         groups: dict[tuple[Any, ...], tuple[list[int], Runs]] = {}
         for i, head in enumerate(zip(*seen, strict=True)):
@@ -153,9 +154,8 @@ class _Run:
         tile, classes = (self.block_m, ranges.block_n), ranges.classes(self.q_len, self.kv_len, known)
         if not blocks:
             return Runs(*runs_of(looked_at(self.program.expressions.mask, classes, tile, known)))
-        lists = self.values[blocks.lists]
-        own = lists[tuple(i if n > 1 else 0 for i, n in zip((known["b"], known["h"]), lists.shape, strict=False))]
-        return Runs(*runs_of(np.where(listed_tiles(blocks, own, tile, (self.q_len, self.kv_len)), classes, np.int8(EMPTY))))
+        taken = listed_tiles(blocks, list_of(blocks, self.values[blocks.lists], known), tile, (self.q_len, self.kv_len))
+        return Runs(*runs_of(np.where(taken, classes, np.int8(EMPTY))))
 
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len
@@ -210,7 +210,8 @@ class _Run:
     @property
     def _sizes(self) -> Sizes:
         (batch, heads), kv_heads = self.q.shape[:2], self.k.shape[1]
-        return Sizes(batch=batch, q_len=self.q_len, kv_len=self.kv_len, heads=heads, kv_heads=kv_heads)
+        most = most_listed(self.program.spec, {name: np.shape(x) for name, x in self.values.items()})
+        return Sizes(batch=batch, q_len=self.q_len, kv_len=self.kv_len, heads=heads, kv_heads=kv_heads, listed=most)
 
     def _start(self, heads: Heads, shape: tuple[int, int]) -> tuple[Array, Array]:
         """Maximum and sum before the first key: [n, Sq]."""
@@ -255,7 +256,7 @@ class _Run:
         scores = s if whole else np.broadcast_to(evaluate(expressions.score, known | {"s": s}), raw.shape)
         seen, hidden = masked and evaluate(expressions.mask, known), np.float32(-np.inf if self.program.softmax.normalized else 0)
         if self.program.spec.blocks and self.program.softmax.materialize:  # one tile of all keys
-            seen = seen & in_lists(self.program.spec, self.values, heads.b, heads.h, (self.q_len, self.kv_len))
+            seen = seen & in_lists(self.program.spec, self.values, heads._asdict(), (self.q_len, self.kv_len))
         return np.where(seen, scores, hidden) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Sizes:
     pages: int = 0  # of k and v, of which kv_len is what a sequence may have; 0: they are not in pages
     page: int = 1  # keys of one
     bound: tuple[tuple[str, int], ...] = ()  # the names of axes that arrays bind
+    listed: int = 0  # keys of a list at most, where a call lists numbers of blocks; 0: of any number
 
     @property
     def group(self) -> int:
@@ -64,13 +65,19 @@ class Sizes:
 
 
 def sizes_of(spec: Spec, q: tuple[int, ...], k: tuple[int, ...], lengths: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """The sizes of a call on q [B, Sq, Hq, D], if packed [1, total_q, Hq, D], k likewise or [pages, page, Hk, D], and lengths of these
-    shapes."""
+    """The sizes of a call on q [B, Sq, Hq, D], if packed [1, total_q, Hq, D], k likewise or [pages, page, Hk, D], and arrays of these
+    shapes, by the names in `spec.sizing`."""
     batch = lengths["cu_seqlens_q"][0] - 1 if spec.geometry.packed else q[0]
+    listed = most_listed(spec, lengths)
     if not spec.page:
-        return Sizes(batch=batch, q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2])
+        return Sizes(batch=batch, q_len=q[1], kv_len=k[1], heads=q[2], kv_heads=k[2], listed=listed)
     kv_len = lengths["block_table"][1] * spec.page
-    return Sizes(batch=batch, q_len=q[1], kv_len=kv_len, heads=q[2], kv_heads=k[2], pages=k[0], page=spec.page)
+    return Sizes(batch=batch, q_len=q[1], kv_len=kv_len, heads=q[2], kv_heads=k[2], pages=k[0], page=spec.page, listed=listed)
+
+
+def most_listed(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """The keys of a list at most, where a call lists numbers of blocks; 0: of any number. `shapes`: of its arrays, by name."""
+    return shapes[spec.blocks.lists][-1] * spec.blocks.n if spec.blocks and spec.blocks.lists in spec.sizing else 0
 
 
 def shape_words(spec: Spec, role: str, heads: str, columns: str) -> tuple[str, ...]:
@@ -125,7 +132,8 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         count = min(
             range(count, count + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n
         )
-    return max(1, min(-(-sizes.kv_len // plan.keys), count))
+    keys = min(sizes.kv_len, sizes.listed or sizes.kv_len)  # of a query tile
+    return max(1, min(-(-keys // plan.keys), count))
 
 
 def shape(scratch: Scratch, sizes: Sizes) -> tuple[int, ...]:

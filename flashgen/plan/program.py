@@ -143,6 +143,17 @@ class Program:
         return next((kernel for kernel in self.kernels if isinstance(kernel, Combine)), None)
 
     @property
+    def lists_from(self) -> str:
+        """The template of what says which key tiles are in lists: indices or a bitmap that a call gives, or the mask."""
+        return self.spec.blocks.kind if self.spec.blocks else "mask"
+
+    @property
+    def looked_at(self) -> tuple[str, ...]:
+        """The axes along which the tiles of a mask that are looked at differ, besides queries and keys: words of an Extent."""
+        *axes, _, _ = self.by_entry["seen_tiles"].grid.blocks
+        return tuple(map(str, axes))
+
+    @property
     def by_entry(self) -> dict[str, Kernel]:
         """The kernels by name."""
         return {kernel.entry: kernel for kernel in self.kernels}

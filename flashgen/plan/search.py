@@ -18,7 +18,7 @@ from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.lists import listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Program, Rejected
-from flashgen.plan.shares import Demand, groupable, pinned
+from flashgen.plan.shares import Demand, pinned
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Drafting, Problem, Request, Seen, Strategy, Tried, serving
 from flashgen.spec import Schedule, Spec
@@ -87,7 +87,7 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
         return draft.smem
     if blocks := problem.spec.blocks:
         for name, size, of in (("m", draft.tile.block_m, blocks.m), ("n", draft.tile.block_n, blocks.n)):
-            if of % size:
+            if of % size and not (name == "m" and problem.grouped):  # the rows of a group are all of one list
                 return f"block {name} is {size}: it divides that of lists, {of}"
     if problem.seen.listed == "mask":
         for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
@@ -103,7 +103,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         parts = parts.followed(head_maximum(problem.spec))
         early = parts.kernels[0].grid.early
         if best.dealing.listed:
-            parts = parts.preceded(key_lists(ranges.block_m, ranges.block_n, early=early, pieces=best.pieces))
+            parts = parts.preceded(key_lists(problem.spec, best, early=early))
         if best.dealing.listed == "mask":
             parts = parts.preceded(seen_tiles(ranges.block_m, ranges.block_n, problem.expressions.mask, early=early))
         if not problem.softmax.materialize:
@@ -144,7 +144,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
     chosen = listed(request, strategy, ranges, length)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
-    rows = "rows_of_group" if demand.rows and groupable(spec) else "rows_of_head"
+    rows = "rows_of_group" if request.of_group else "rows_of_head"
     found = holes(expressions, spec, request.arch.tanh, strategy.separate, beyond=strategy.beyond, rows=rows)
     problem = Problem(
         request=request,

@@ -57,8 +57,8 @@ def refusal(spec: Spec) -> str | None:
 @lru_cache(256)
 def groupable(spec: Spec) -> bool:
     """True if the query heads of a key/value head see the same keys, so that a tile may hold the rows of all of them."""
-    mask = lower(spec).mask
-    return spec.blocks is None and "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0], params=spec.params).pairings
+    mask, alike = lower(spec).mask, spec.blocks is None or spec.blocks.heads == "hk"
+    return alike and "h" not in names(mask) and not analyse(mask, FEW_ROWS[0], FEW_ROWS[0], params=spec.params).pairings
 
 
 def pinned(spec: Spec) -> Demand:
@@ -81,7 +81,7 @@ class Demands:
     def __init__(self, spec: Spec, arch: Arch):
         self.least, self.auto, self.multiprocessors = pinned(spec), spec.split == "auto", arch.multiprocessors
         self.never = "numpy" in arch.engines or spec.split == 1 or refusal(spec) is not None
-        self.grouped = not self.never and groupable(spec)
+        self.grouped, self.of_list = not self.never and groupable(spec), spec.blocks.m if spec.blocks else 0
         known = of_arch(arch, COSTS)
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
@@ -93,6 +93,8 @@ class Demands:
         if self.never:
             return self.least
         rows = sizes.rows if self.grouped else sizes.q_len
+        if self.grouped and self.of_list and sizes.q_len > self.of_list:  # a tile of all rows would have several lists
+            rows = 0
         if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             return _FEW[bisect_left(FEW_ROWS, rows)]
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)

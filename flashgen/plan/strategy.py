@@ -14,7 +14,7 @@ from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, row_ranges
 from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, Listed, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
-from flashgen.plan.shares import WHOLE, Demand
+from flashgen.plan.shares import WHOLE, Demand, groupable
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan, resolve
 
@@ -36,6 +36,11 @@ class Request:
     def mapped(self) -> bool:
         """True if arrays are such as tensor maps take."""
         return not self.copy_bytes
+
+    @property
+    def of_group(self) -> bool:
+        """True if a query tile has the rows of all heads of a group, which are few."""
+        return self.demand.rows > 0 and groupable(self.spec)
 
     @property
     def algorithm(self) -> str:

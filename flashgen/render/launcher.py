@@ -40,12 +40,21 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             fills=[_fill(program, argument) for argument in program.arguments],
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
+            listed=_listed(program),
             shared=isinstance(program.shares, SharePlan) and not program.shares.count,
             most_shares=MORE_SHARES,
             share_cost=SHARE_COST,
             section=_section(program),
         )
     )
+
+
+def _listed(program: Program) -> str:
+    """The keys of a list at most, in C."""
+    blocks, lists = program.spec.blocks, program.spec.lists
+    if blocks and lists and lists.name in program.spec.sizing:
+        return f"(long long)call->{lists.argument}_length * {blocks.n}"
+    return "call->kv_len"
 
 
 def _fill(program: Program, argument: Argument) -> str:

@@ -60,7 +60,7 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
         shape = layouts[name].shape
         if spec.geometry.keys_apart and (len(shape) != len(words) or (words == ("b + 1",) and not shape[0])):
             raise CallError(f"{name} has shape {shape_text(layouts[name].shape)}: expected {shape_text(words)}")
-    sizes = sizes_of(spec, q, k, {name: layouts[name].shape for name, _ in spec.geometry.lengths})
+    sizes = sizes_of(spec, q, k, {name: layouts[name].shape or (0,) for name in spec.sizing})
     _check_roles(spec, layouts, q[0], sizes)
     _check_heads(spec, sizes)
     for name, shape in output_shapes(spec, sizes).items():

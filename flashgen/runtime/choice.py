@@ -73,12 +73,12 @@ class Choice:
 
     def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
         q, k = (rows_first(layouts[name], self.spec.layout_of(name)).shape for name in "qk")
-        lengths = {name: layouts[name].shape if name in layouts else (2,) * len(axes) for name, axes in self.spec.geometry.lengths}
+        lengths = {name: layouts[name].shape if name in layouts else (2, 2) for name in self.spec.sizing}
         return sizes_of(self.spec, q, k, lengths)
 
     def serving_arrays(self, arch: Arch, q: Any, k: Any, v: Any, values: Mapping[str, Any] = MappingProxyType({})) -> Program:
         """The plan for these arrays; `values` has the lengths of sequences, if a call gives such. Raises PlanError, SpecError."""
-        given = {"q": q, "k": k, "v": v} | {name: values[name] for name, _ in self.spec.geometry.lengths if name in values}
+        given = {"q": q, "k": k, "v": v} | {name: values[name] for name in self.spec.sizing if name in values}
         return self.serving(arch, {name: liken(x, name).layout for name, x in given.items()})
 
 

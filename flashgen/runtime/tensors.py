@@ -9,7 +9,7 @@ from flashgen.expr.language.reads import indices, over
 from flashgen.plan.geometry import Sizes
 from flashgen.runtime.arrays import Layout
 from flashgen.spec import Spec, Tensor, axes
-from flashgen.spec.tensors import MOST, Blocks
+from flashgen.spec.tensors import FREE, Lists
 
 _INT32 = 2**31 - 1
 
@@ -23,8 +23,8 @@ def check_tensors(spec: Spec, layouts: Mapping[str, Layout], sizes: Sizes) -> Si
     sizes = replace(sizes, bound=_bound(tensors))
     for tensor, read, shape in tensors:
         _check_tensor(tensor, read, shape, sizes)
-    if spec.blocks:
-        _check_lists(spec.blocks, layouts[spec.blocks.lists].shape, sizes)
+    if spec.lists:
+        _check_lists(spec.lists, layouts[spec.lists.name].shape, sizes)
     return sizes
 
 
@@ -74,15 +74,16 @@ def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple
         raise CallError(f"{what}: expected {shape_text(tuple(told))}, {shape_text(tensor.shape)}")
 
 
-def _check_lists(blocks: Blocks, shape: tuple[int, ...], sizes: Sizes) -> None:
-    """Checks the shape of lists of blocks: b and hq may be 1, for all alike, and a list has place for one number or more."""
-    lists = blocks.array
-    wanted = [MOST if axis == MOST else sizes.axis(axis) for axis in lists.shape]
+def _check_lists(lists: Lists, shape: tuple[int, ...], sizes: Sizes) -> None:
+    """Checks the shape of lists of blocks: b and heads may be 1, for all alike, and a list has place for one number or more."""
+    wanted = [axis if axis in FREE else sizes.axis(axis) for axis in lists.shape]
     places = zip(shape, wanted, lists.shape, strict=False)
-    fits = [n == m or (n == 1 and axis in ("b", "hq")) or (n > 0 and m == MOST) for n, m, axis in places]
+    fits = [n == m or (n == 1 and axis in ("b", "hq", "hk")) or (n > 0 and m in FREE) for n, m, axis in places]
     if len(shape) != len(wanted) or not all(fits):
         what = f"{lists.name} has shape {shape_text(shape)}: expected {shape_text(tuple(wanted))}, {shape_text(lists.shape)} rounded up"
-        raise CallError(f"{what}; b and hq may be 1, for all alike{', and k is 1 or more' if MOST in wanted else ''}")
+        free = [str(axis) for axis in wanted if axis in FREE]
+        told = f", and {' and '.join(free)} {'is' if len(free) == 1 else 'are'} 1 or more" if free else ""
+        raise CallError(f"{what}; b and {lists.shape[1]} may be 1, for all alike{told}")
 
 
 def shape_text(shape: tuple[int | str, ...]) -> str:

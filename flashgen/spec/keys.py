@@ -24,7 +24,7 @@ def element_of(*words: str) -> BeforeValidator:
     return BeforeValidator(forms.element(*words), json_schema_input_type=Literal.__getitem__(words))
 
 
-LIST_KINDS = ("indices", "bitmap")  # of blocks
+LIST_KINDS, LIST_HEADS = ("indices", "bitmap"), ("hq", "hk")  # of blocks
 Integer = Annotated[int, BeforeValidator(forms.integer)]
 Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
@@ -56,10 +56,13 @@ class BlocksKeys(Closed):
     m: Positive = Field(description="queries of a block, which have one list", examples=[128])
     n: Positive = Field(description="keys of a block", examples=[64])
     lists: ValueName = Field(
-        description="the array of a call that holds the lists, int32 [b or 1, hq or 1, q_len / m, ...]; rounded up", examples=["idx"]
+        description="the array of a call that holds the lists, int32 [b or 1, heads or 1, q_len / m, ...]; rounded up", examples=["idx"]
     )
     kind: Annotated[str, one_of(*LIST_KINDS)] = Field(
         "indices", description="indices: [..., k] numbers of key blocks, in any order, -1 behind the last; bitmap: [..., kv_len / n / 32]"
+    )
+    heads: Annotated[str, one_of(*LIST_HEADS)] = Field(
+        "hq", description="heads that have lists of their own: hq; or hk, one for all query heads of a key/value head"
     )
 
 

@@ -13,7 +13,7 @@ from flashgen.spec.geometry import Geometry, Pages, geometry_of
 from flashgen.spec.layout import ROWS_FIRST, AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, Schedule, Softmax
-from flashgen.spec.tensors import Blocks, Lengths, Tensor
+from flashgen.spec.tensors import MOST, Blocks, Lengths, Lists, Tensor
 from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
@@ -171,7 +171,18 @@ class Spec:
     def arrays(self) -> tuple[Tensor, ...]:
         """The arrays of a call besides q, k, v and outputs: those of the expressions, the lengths of sequences, lists of blocks."""
         lengths = (Lengths(name=name, shape=axes, dtype="int32") for name, axes in self.geometry.lengths)
-        return (*map(self.given, self.tensors), *lengths, *([self.blocks.array] if self.blocks else []))
+        return (*map(self.given, self.tensors), *lengths, *([self.lists] if self.lists else []))
+
+    @property
+    def lists(self) -> Lists | None:
+        """The array of a call that lists blocks of keys."""
+        return self.blocks.array(self.geometry.behind) if self.blocks else None
+
+    @property
+    def sizing(self) -> tuple[str, ...]:
+        """The names of the arrays whose shapes tell sizes of a call, besides q and k: lengths, and lists of numbers of blocks."""
+        listed = (self.lists.name,) if self.lists and self.lists.shape[-1] == MOST else ()
+        return (*(name for name, _ in self.geometry.lengths), *listed)
 
     def given(self, tensor: Tensor) -> Tensor:
         """A tensor as a call gives it: of packed sequences b and a length are one axis, total_q or total_k."""

@@ -198,13 +198,16 @@ class SpecKeys(Closed):
     def _listed(cls, blocks: Blocks | None, info: ValidationInfo) -> Blocks | None:
         if blocks is None:
             return None
-        for kind in ("params", "tensors", "let"):
+        for kind in ("params", "let"):
             if any(blocks.lists == one.name for one in info.data.get(kind, ())):
                 raise refusal(f"{blocks.lists!r} is among the {kind} too", "the array of lists has a name of its own", within=("lists",))
-        if axis_order(info.data.get("layout", DEFAULT)).packed:
-            raise refusal("packed sequences have no lists of blocks yet", "leave blocks out, or layout: bshd")
-        if isinstance(info.data.get("cache"), Pages):
-            raise refusal("keys in pages have no lists of blocks yet", "leave blocks out, or cache: contiguous")
+        wanted = blocks.array(geometry_of(info.data.get("cache"), axis_order(info.data.get("layout", DEFAULT)).packed).behind)
+        for tensor in info.data.get("tensors", ()):
+            fits = tensor.dtype == wanted.dtype and len(tensor.shape) == 4 and tensor.shape[1] in (wanted.shape[1], 1)
+            if tensor.name == blocks.lists and not fits:
+                axes_given, expected = (f"[{', '.join(map(str, shape))}]" for shape in (tensor.shape, wanted.shape))
+                what = f"{blocks.lists} is {tensor.dtype} {axes_given} among the tensors"
+                raise refusal(f"{what}, and lists are int32 {expected}", "say so there, or leave it out there", within=("lists",))
         if info.data.get("backward"):
             raise refusal("gradients do not walk lists yet", "leave backward out, or say the blocks in the mask: bit(words[b, q_idx], i)")
         return blocks
@@ -251,7 +254,10 @@ def _examples(path: Path) -> dict[str, str]:
 def validate(given: Mapping[str, Any], positions: Mapping[Path, Position]) -> dict[str, Any]:
     """The fields of a Spec. Raises SpecError for the first fault, at its position."""
     try:
-        return dict(SpecKeys.model_validate(given))
+        fields = dict(SpecKeys.model_validate(given))
+        if blocks := fields["blocks"]:  # lists may be among the tensors too, and no expression reads them
+            fields["tensors"] = tuple(tensor for tensor in fields["tensors"] if tensor.name != blocks.lists)
+        return fields
     except ValidationError as error:
         raise spec_error(error, positions, _examples) from None
 

@@ -6,6 +6,8 @@ from flashgen.spec.words import argument
 
 WORD = 32  # blocks of keys that a word of a bitmap has a bit for
 MOST = "k"  # the last axis of lists of indices: as many as the longest has
+ROWS, WORDS = "rows", "words"  # of lists of packed sequences, whose lengths are known on the device: blocks of queries, words of a bitmap
+FREE = (MOST, ROWS, WORDS)  # axes of which a call gives as many as it likes
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,13 @@ class Lengths(Tensor):
 
 
 class Lists(Tensor):
-    """Lists of key blocks, one for each block of queries: an axis `q_len / 128` has a place for every 128; b and hq may be 1, for all.
-    No expression reads them."""
+    """Lists of key blocks, one for each block of queries: an axis `q_len / 128` has a place for every 128; b and hq or hk may be 1, for
+    all. No expression reads them."""
+
+    @property
+    def free(self) -> bool:
+        """True if a call may give as many blocks of queries as it likes."""
+        return self.shape[2] == ROWS
 
 
 @dataclass(frozen=True)
@@ -44,14 +51,16 @@ class Blocks:
     n: int  # keys of a block
     lists: str  # the array of a call that holds the lists
     kind: str = "indices"  # numbers of key blocks, in any order, -1 behind the last; or bitmap: a bit a key block, 32 a word
+    heads: str = "hq"  # that have lists of their own: hq, query heads; or hk, key/value heads, each with one list for its group
 
-    @property
-    def array(self) -> Lists:
-        """The array of a call that holds the lists."""
-        last = MOST if self.kind == "indices" else f"kv_len / {WORD * self.n}"
-        return Lists(name=self.lists, shape=("b", "hq", f"q_len / {self.m}", last), dtype="int32")
+    def array(self, behind: frozenset[str]) -> Lists:
+        """The array of a call that holds the lists. `behind`: of q_len and kv_len, along which sequences lie one behind the other."""
+        rows = ROWS if "q_len" in behind else f"q_len / {self.m}"
+        words = WORDS if "kv_len" in behind else f"kv_len / {WORD * self.n}"
+        return Lists(name=self.lists, shape=("b", self.heads, rows, MOST if self.kind == "indices" else words), dtype="int32")
 
     @property
     def text(self) -> str:
         """A description of what is listed, for people."""
-        return f"blocks of {self.m} queries x {self.n} keys that {self.lists} lists, by {self.kind}"
+        of_group = " for the heads of a group together" if self.heads == "hk" else ""
+        return f"blocks of {self.m} queries x {self.n} keys that {self.lists} lists{of_group}, by {self.kind}"

@@ -119,8 +119,6 @@ def test_wrong_shapes_are_refused(kind):
     ("said", "message"),
     [
         ({"backward": True}, "gradients do not walk lists yet"),
-        ({"layout": "thd"}, "packed sequences have no lists of blocks yet"),
-        ({"cache": {"page": 16}}, "keys in pages have no lists of blocks yet"),
         ({"params": {"idx": 1.0}, "score": "s * idx"}, "'idx' is among the params too"),
     ],
 )

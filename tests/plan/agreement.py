@@ -5,7 +5,7 @@ import numpy as np
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
-from flashgen.expr.meaning.lists import listed
+from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.expr.meaning.sequences import heads_first, sequences
 from flashgen.interpret import interpret
@@ -69,8 +69,9 @@ def of_sequence(spec, b, q, k, v, values):
         s = (q.astype(np.float32) @ k.swapaxes(2, 3)) * np.float32(evaluate(expressions.scale, known))
         score, seen = evaluate(expressions.score, known | {"s": s}), np.broadcast_to(evaluate(expressions.mask, known), s.shape)
         if spec.blocks:
-            heads = range(q.shape[1])
-            seen = seen & np.stack([listed(spec.blocks, values[spec.blocks.lists], (b, i), q_idx.ravel(), kv_idx.ravel()) for i in heads])
+            idx = values[spec.blocks.lists]
+            own = [list_of(spec.blocks, idx, {"b": b, "h": h, "hk": h // group}) for h in range(q.shape[1])]
+            seen = seen & np.stack([listed(spec.blocks, x, q_idx.ravel(), kv_idx.ravel()) for x in own])
         sink = np.float32(-np.inf if expressions.sink is None else evaluate(expressions.sink, known))
         s = np.where(seen, np.float32(score), -np.inf)
         top = np.maximum(s.max(-1, keepdims=True), sink)

@@ -31,6 +31,7 @@ GIVEN_OTHERWISE = {
         "pieces",
         "blocks",
         "shared",
+        "listed",
         "most_shares",
         "share_cost",
         "section",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
-from flashgen.expr.meaning.lists import listed
+from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.meaning.sequences import Place, heads_first, sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
 
@@ -110,8 +110,8 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
             if spec.blocks:
-                places = np.arange(first, last), np.arange(each.kv_len)
-                seen = seen & listed(spec.blocks, np.asarray(values[spec.blocks.lists]), (each.b, h), *places)
+                lists = list_of(spec.blocks, np.asarray(values[spec.blocks.lists]), known)
+                seen = seen & listed(spec.blocks, lists, np.arange(first, last), np.arange(each.kv_len))
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
             weight = _weight(parsed, known, seen.shape)
             yield Rows(

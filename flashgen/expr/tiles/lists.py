@@ -25,9 +25,10 @@ def listed_tiles(blocks: "Blocks", x: Array, tile: tuple[int, int], lengths: tup
     """
     rows, keys = (np.arange(-(-length // size)) * size // of for length, size, of in zip(lengths, tile, (blocks.m, blocks.n), strict=True))
     count = -(-lengths[1] // blocks.n)
-    found = np.zeros((len(x), count), np.bool_)
+    found = np.zeros((1 + max(len(x), rows.max(initial=0)), count), np.bool_)  # of queries beyond the lists none
     if blocks.kind == "bitmap":
-        found |= (x[:, np.arange(count) // 32] >> (np.arange(count) % 32) & 1).astype(np.bool_)
+        there = np.arange(min(count, 32 * x.shape[-1]))
+        found[: len(x), there] = (x[:, there // 32] >> (there % 32) & 1).astype(np.bool_)
     else:
         block, place = np.nonzero(np.logical_and.accumulate(x != -1, axis=-1) & (x >= 0) & (x < count))
         found[block, x[block, place]] = True

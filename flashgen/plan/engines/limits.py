@@ -30,7 +30,7 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "max_logit is of sequences that have arrays of their own: ask for max"
     if request.spec.blocks and (operand == "planes" or request.algorithm != "online"):
         return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
-    if (blocks := request.spec.blocks) and (blocks.m % 16 or blocks.n % 16):
+    if (blocks := request.spec.blocks) and (blocks.n % 16 or (blocks.m % 16 and not request.of_group)):
         return f"its tiles have multiples of 16 queries and of 16 keys, and blocks of lists {blocks.m} and {blocks.n}"
     if request.spec.weight and (operand == "planes" or request.algorithm != "online"):
         return "weight is a factor of keys in kernels of 16-bit operands, of one pass: else multiply v by what varies with the key alone"

@@ -72,7 +72,8 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
             warps = choices(spec.warps, (max(1, few // 32), few // 16))
-        if spec.blocks and gcd(spec.blocks.m, least := few or 64) < least:  # blocks of lists have fewer queries than usual tiles
+        least = few or 64
+        if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
             few = gcd(spec.blocks.m, least)
             rows, warps = choices(spec.block.m, (few,)), choices(spec.warps, (few // 16,))
         for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):

@@ -62,10 +62,11 @@ def further_arguments(spec: Spec) -> Iterator[Argument]:
                 yield Argument(str(name), "int", "extent", t.argument, comment=f"{axis} of {t.name}", rank=given)
     for name, _ in spec.geometry.lengths:
         yield Argument(name, "const int*", "pointer", name, comment=LENGTHS[name])
-    if spec.blocks:
-        lists = spec.blocks.array
+    if lists := spec.lists:
         yield Argument(lists.argument, "Array<int, 4>", "array", lists.argument, comment=f"[{', '.join(map(str, lists.shape))}]", rank=4)
         yield Argument(f"{lists.argument}_length", "int", "extent", lists.argument, comment="of a list, at most", rank=3)
+        if lists.free:
+            yield Argument(f"{lists.argument}_rows", "int", "extent", lists.argument, comment="lists of a sequence", rank=2)
     yield Argument("softmax_scale", "float", "scalar", "softmax_scale")
     for p in spec.params:
         yield Argument(p.argument, p.type, "scalar", p.argument)

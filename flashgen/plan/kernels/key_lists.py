@@ -1,17 +1,19 @@
 """The kernels that run before the attention where a query tile takes the key tiles of a list: they make the lists."""
 
 from flashgen.expr.language.nodes import Node, names
-from flashgen.plan.kernel import Grid, Kernel
+from flashgen.plan.kernel import Extent, Grid, Kernel
 from flashgen.plan.program import Argument, Parts, Scratch
+from flashgen.plan.strategy import Draft
+from flashgen.spec import Spec
 
 _WARP = 32  # threads: one warp a query tile, or a piece of one
 WORD = 32  # key tiles, a bit each
 _TILES = 4  # key tiles of a block that looks at pairs, a warp each
 
 
-def key_lists(block_m: int, block_n: int, *, early: bool, pieces: int) -> Parts:
-    """The kernel and its memory; it starts early if the attention does. `pieces`: as of `key_ranges`."""
-    tiles = ("batch", "heads", ("q_len", block_m))
+def key_lists(spec: Spec, draft: Draft, *, early: bool) -> Parts:
+    """The kernel and its memory; it starts early if the attention does."""
+    tiles, pieces, block_n = query_tiles(spec, draft), draft.pieces, draft.tile.block_n
     kernel = Kernel("key_lists", Grid(_WARP * pieces, tiles, early))
     whom = "each query tile" if pieces == 1 else "each query tile, and then each of its warpgroups,"
     arguments = (
@@ -28,10 +30,21 @@ def key_lists(block_m: int, block_n: int, *, early: bool, pieces: int) -> Parts:
 
 
 def seen_tiles(block_m: int, block_n: int, mask: Node, *, early: bool) -> Parts:
-    """The kernel that looks at each pair of the tiles where the ranges of a mask do not tell, and its memory: a byte a tile, alike for all
-    heads."""
-    tiles, sequences = ("q_len", block_m), ("batch",) if "b" in names(mask) else ()
-    kernel = Kernel("seen_tiles", Grid(_WARP * _TILES, (*sequences, tiles, ("kv_len", _TILES * block_n)), early))
+    """The kernel that looks at each pair of the tiles where the ranges of a mask do not tell, and its memory: a byte a tile, for each
+    sequence and head if the mask differs along them."""
+    tiles, read = ("q_len", block_m), names(mask)
+    heads = ("heads",) if "h" in read else ("kv_heads",) if "hk" in read else ()
+    axes = (*(("batch",) if "b" in read else ()), *heads)
+    kernel = Kernel("seen_tiles", Grid(_WARP * _TILES, (*axes, tiles, ("kv_len", _TILES * block_n)), early))
     comment = "of each query tile and key tile: 0 where no row sees a key, 2 where each sees all, else 1"
     argument = Argument("tiles_seen", "unsigned char*", "pointer", "tiles_seen", comment=comment)
-    return Parts((kernel,), (argument,), (Scratch("tiles_seen", "bool", (*sequences, tiles, ("kv_len", block_n))),))
+    return Parts((kernel,), (argument,), (Scratch("tiles_seen", "bool", (*axes, tiles, ("kv_len", block_n))),))
+
+
+def query_tiles(spec: Spec, draft: Draft) -> tuple[Extent, ...]:
+    """The query tiles that have lists: of each head, or of all heads of a group together."""
+    if spec.geometry.packed:
+        return ("heads", ("places", draft.tile.block_m))
+    if draft.dealing.grouped:
+        return ("batch", "kv_heads", ("rows", draft.tile.block_m))
+    return ("batch", "heads", ("q_len", draft.tile.block_m))

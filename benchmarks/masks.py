@@ -1,0 +1,198 @@
+"""Masks that skip key tiles by data or by formulas: times beside dense attention of the same run, the share of tiles, and FlexAttention.
+
+    python benchmarks/masks.py                            # benchmarks/results/masks_<card>.json
+    python benchmarks/masks.py --quick --no-flex          # fewer repetitions, without the peer, which compiles for seconds a row
+
+8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key;
+`taken`: the share of pairs in tiles that the plan takes. `ms`: a call; `making`: what of it runs before the attention, which finds those
+tiles. `times`: the attention over the ideal share of the time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention
+beside it, its block mask built before (`flex mask`). Needs a GPU, and PyTorch for `making` and the peer.
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import flashgen
+from flashgen.bench import DeviceClock
+from flashgen.bench.cases import rounded
+from flashgen.bench.kernels import before_ms
+from flashgen.bench.masks import ROWS, Row
+from flashgen.bench.peers import to_torch
+from flashgen.bench.results import card_name, environment, save_json
+from flashgen.bench.timing import measure
+from flashgen.expr.tiles.lists import looked_at
+from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.plan import plan, search
+from flashgen.plan.program import Program
+from flashgen.runtime import arrays
+
+LENGTH, HEADS, TILE = 8192, 16, (128, 128)
+RESULTS = Path(__file__).parent / "results"
+HEADS_LOOKED_AT = 2  # by whom the shares of tiles are counted where heads differ
+
+Tensors = Mapping[str, Any]
+Words = Callable[[Any, Any, Any, Any, Tensors], Any]
+
+
+def _near(q: Any, k: Any, size: int, last: int) -> Any:
+    return (k - q.clamp(size, last - size)).abs() <= size
+
+
+def _video(q: Any, k: Any) -> Any:
+    return ((k // 32 % 32 - q // 32 % 32).abs() <= 4) & ((k % 32 - q % 32).abs() <= 4)
+
+
+def _diffusion(q: Any, k: Any, n: int = LENGTH // 2) -> Any:
+    own = (q < n) & (k < n) & (k // 16 == q // 16)
+    return own | ((k >= n) & ((k - n) // 16 < (q < n) * (q // 16) + (q >= n) * ((q - n) // 16 + 1)))
+
+
+# The same masks in the words of FlexAttention.
+FLEX: dict[str, Words] = {
+    "document, prefix": lambda b, _, q, k, t: (t["ids"][b, q] == t["ids"][b, k]) & ((k <= q) | t["prompt"][b, k]),
+    "transfusion": lambda b, _, q, k, t: (k <= q) | ((t["image"][b, k] == t["image"][b, q]) & (t["image"][b, q] > 0)),
+    "local, image spans": lambda b, _, q, k, t: (
+        ((k <= q) & (k >= q - 1023)) | ((t["image"][b, k] == t["image"][b, q]) & (t["image"][b, q] > 0))
+    ),
+    "neighbourhood": lambda _, __, q, k, ___: _near(q // 128, k // 128, 8, 63) & _near(q % 128, k % 128, 8, 127),
+    "windows of video": lambda _, __, q, k, ___: ((k // 1024 - q // 1024).abs() <= 1) & _video(q, k),
+    "windows in all frames": lambda _, __, q, k, ___: _video(q, k),
+    "tiled windows": lambda _, __, q, k, ___: k // 512 % 4 == q // 512 % 4,
+    "fixed": lambda _, __, q, k, ___: (k <= q) & ((k // 1024 == q // 1024) | (k % 1024 >= 768)),
+    "temporal heads": lambda _, __, q, k, ___: (k % 1560 - q % 1560).abs() <= 128,
+    "striped": lambda _, __, q, k, ___: k * 4 + 1 <= q * 4 + 2,
+    "zigzag": lambda _, __, q, k, ___: k + (k >= 4096) * 8192 <= q + (q >= 4096) * 8192,
+    "compressed": lambda _, __, q, k, ___: 16 * k + 31 <= q,
+    "block diffusion": lambda _, __, q, k, ___: _diffusion(q, k),
+    "bigbird": lambda b, _, q, k, t: (
+        ((q // 64 - k // 64).abs() <= 1) | (k // 64 == 0) | (k // 64 == LENGTH // 64 - 1) | t["rest"][b, q // 128, k // 128]
+    ),
+    "longformer": lambda b, _, q, k, t: ((q - k).abs() <= 256) | t["marked"][b, k] | t["marked"][b, q],
+    "vertical, slash": lambda b, h, q, k, t: (k <= q) & (t["kept"][b, h, k] | t["slash"][b, h, (q - k).clamp(0)]),
+    "heavy hitters": lambda b, h, q, k, t: (k <= q) & (t["kept"][b, h, k] | (k >= q - 255)),
+    "same user, window of time": lambda b, _, q, k, t: (
+        (t["ids"][b, q] == t["ids"][b, k]) & (t["at"][b, k] <= t["at"][b, q]) & (t["at"][b, q] - t["at"][b, k] <= 900)
+    ),
+    "rolling cache": lambda b, _, q, k, t: (t["at"][b, k] <= q) & (t["at"][b, k] > q - 2048),
+    "float timestamps": lambda b, _, q, k, t: t["at"][b, k] <= t["at"][b, q],
+    "block-sparse": lambda b, _, q, k, t: t["seen"][b, q // 128, k // 128],
+    "block-sparse by elements": lambda b, _, q, k, t: t["seen"][b, q, k],
+    "top-k blocks": lambda b, h, q, k, t: (k <= q) & ((k // 512 == q // 512) | t["chosen"][b, h, q, k // 512]),
+}
+
+
+@contextmanager
+def without_lists() -> Iterator[None]:
+    """Plans that are made here list no tiles because a mask shows them."""
+    with patch.object(search, "listed", lambda *_: ""):
+        plan.cache_clear()
+        yield
+    plan.cache_clear()
+
+
+def shares(chosen: Program, row: Row, given: Mapping[str, Any]) -> tuple[float, float]:
+    """The share of tiles that some query sees, and of those that the plan takes, by the first heads."""
+    found = []
+    for h in range(HEADS_LOOKED_AT if any("hq" in axes for axes, _, _ in row.tensors.values()) else 1):
+        values = {**row.params, **given, "b": 0, "h": h, "hk": h, "q_len": LENGTH, "kv_len": LENGTH}
+        ranges, mask = chosen.attention.ranges, chosen.expressions.mask
+        own = ranges.classes(LENGTH, LENGTH, values)
+        taken = looked_at(mask, own, (ranges.block_m, ranges.block_n), values) if chosen.dealing.listed else own
+        coarse = replace(ranges, block_m=TILE[0], block_n=TILE[1])
+        ideal = looked_at(mask, coarse.classes(LENGTH, LENGTH, values), TILE, values)
+        found.append([np.mean(x != EMPTY) for x in (ideal, taken)])
+    ideal, taken = np.mean(found, axis=0).tolist()
+    return ideal, taken
+
+
+def flex(name: str, q: Any, k: Any, v: Any, given: Tensors) -> tuple[Callable[[], Any], float]:
+    """FlexAttention on the same mask, and the milliseconds in which its block mask is built, the second time."""
+    torch = importlib.import_module("torch")
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    torch._dynamo.config.recompile_limit = 256
+    tensors = {name: to_torch(x) for name, x in given.items()}
+    words, by_heads = FLEX[name], any(x.ndim > 2 and x.shape[1] == HEADS for x in given.values())
+
+    def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return words(b, h, q_idx, kv_idx, tensors)
+
+    def build() -> Any:
+        return module.create_block_mask(mask, 1, HEADS if by_heads else None, LENGTH, LENGTH, device="cuda")
+
+    build()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    block_mask = build()
+    end.record()
+    end.synchronize()
+    rows, called = [to_torch(x).transpose(1, 2) for x in (q, k, v)], torch.compile(module.flex_attention)
+    return lambda: called(*rows, block_mask=block_mask), start.elapsed_time(end)
+
+
+def compiled(row: Row, head_dim: int) -> tuple[flashgen.Attention, float, float]:
+    """A row's attention, and its shares of tiles."""
+    attention = flashgen.compile(row.spec(head_dim))
+    return attention, *shares(attention.program, row, row.arrays(LENGTH, HEADS))
+
+
+def rows_of(head_dim: int, names: list[str], repetitions: int, beside: bool) -> Iterator[dict[str, Any]]:
+    """Measured rows of a head dim."""
+    cp, clock = arrays.cupy(), DeviceClock()
+    q, k, v = (rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3))
+    dense = flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"})
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda name: compiled(ROWS[name], head_dim), names))
+        with without_lists():
+            unlisted = list(pool.map(lambda name: flashgen.compile(ROWS[name].spec(head_dim)), names))
+    for name, (attention, ideal, taken), plain in zip(names, made, unlisted, strict=True):
+        given = {name: cp.asarray(x) for name, x in ROWS[name].arrays(LENGTH, HEADS).items()}
+        runs = {"dense": lambda: dense(q, k, v), "ms": lambda a=attention, t=given: a(q, k, v, **t)}
+        if attention.program.dealing.listed:
+            runs["unlisted"] = lambda a=plain, t=given: a(q, k, v, **t)
+        found: dict[str, Any] = {"head_dim": head_dim, "mask": name, "ideal": ideal, "taken": taken}
+        found |= {"tile": attention.program.attention.tile.text, "by": attention.program.dealing.listed or "ranges"}
+        try:
+            found["making"] = before_ms(runs["ms"])
+            if beside and name in FLEX:
+                runs["flex"], found["flex mask"] = flex(name, q, k, v, given)
+                runs["flex"]()
+        except Exception as error:  # a peer may refuse with anything
+            runs.pop("flex", None)
+            found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+        found |= {part: timing.ms for part, timing in measure(runs, clock, repetitions).items()}
+        found["times"] = (found["ms"] - found.get("making", 0)) / (found["ideal"] * found["dense"])
+        yield found
+
+
+COLUMNS = ("ideal", "taken", "dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-flex", action="store_true")
+    parser.add_argument("--head-dims", type=int, nargs="+", default=[128, 64])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--out", type=Path, help="the file of results, by default benchmarks/results/masks_<card>.json")
+    asked = parser.parse_args()
+    on, measured = environment(), []
+    print(f"{'':28}{'':16}" + "".join(f"{column:>10}" for column in COLUMNS))
+    for head_dim in asked.head_dims:
+        for found in rows_of(head_dim, asked.rows, 3 if asked.quick else 11, not asked.no_flex):
+            measured.append(found)
+            numbers = "".join(f"{found[column]:10.3f}" if column in found else f"{'':10}" for column in COLUMNS)
+            print(f"{head_dim:4} {found['mask']:26}{found['tile']:>8} {found['by']:6}{numbers} {found.get('flex refused', '')}", flush=True)
+            save_json(on | {"suite": "masks", "rows": measured}, asked.out or RESULTS / f"masks_{card_name(on)}.json")
+
+
+if __name__ == "__main__":
+    main()

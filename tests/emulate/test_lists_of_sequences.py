@@ -1,0 +1,110 @@
+"""Lists of blocks where keys lie in pages, where sequences lie one behind the other, and for the heads of a group together."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flashgen
+from flashgen.bench.hostile import draw
+from flashgen.emulate import emulate
+from flashgen.errors import CallError, SpecError
+from flashgen.interpret import interpret
+from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes, extent
+from flashgen.plan.shares import Demand, Demands
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.emulate.test_shares import with_small_shares
+from tests.plan.agreement import judge
+
+INDICES = {"m": 128, "n": 64, "lists": "idx"}
+BITMAP = {"m": 64, "n": 32, "lists": "idx", "kind": "bitmap"}
+GROUP = {"m": 8, "n": 16, "lists": "idx", "heads": "hk"}
+FEW, BOTH = Demand(shared=True, rows=16), {"layout": "thd", "cache": {"page": 16}}
+CASES: dict[str, tuple[str, dict[str, Any], Demand | None]] = {
+    "pages": ("sm_90a", {"blocks": INDICES, "mask": "causal", "cache": {"page": 16}}, None),
+    "a group in pages": ("sm_80", {"blocks": GROUP, "mask": "causal", "cache": {"page": 16}}, FEW),
+    "a group, bitmap": ("sm_80", {"blocks": GROUP | {"kind": "bitmap"}, "cache": "contiguous"}, FEW),
+    "packed, narrow": ("sm_90a", {"blocks": BITMAP | {"m": 128, "heads": "hk"}, "mask": "causal & window(70, 0)", "layout": "thd"}, None),
+    "packed, pages": ("sm_80", {"blocks": INDICES, "mask": "causal", **BOTH}, None),
+}
+
+
+@functools.cache
+def planned(name: str) -> tuple[Any, Any]:
+    arch, said, demand = CASES[name]
+    pinned = {"block": {"m": 128, "n": 32}} if name.endswith("narrow") else {}
+    chosen = plan(Spec(**{"head_dim": 16, "dtype": "float16", "outputs": ["o", "lse"], **said, **pinned}), arch, demand=demand)
+    chosen = with_small_shares(chosen) if demand else chosen
+    assert chosen.dealing.grouped == name.startswith("a group")
+    assert chosen.dealing.narrow == name.endswith("narrow")
+    return chosen, render(chosen)
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(st.data())
+@settings(max_examples=2)
+def test_as_the_reference(name, data):
+    chosen, source = planned(name)
+    spec, group, kv_heads = chosen.spec, data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
+    page = spec.page or 1
+    sizes = Sizes(
+        batch=2,
+        q_len=data.draw(st.integers(1, 8 if chosen.dealing.grouped else 290)),
+        kv_len=data.draw(st.integers(0, 400 // page) | st.sampled_from([0, 64 // page])) * page,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+    )
+    kinds = data.draw(st.sampled_from([(), ("integers",)]))
+    q, k, v, values = draw(spec, sizes, kinds, np.random.RandomState(data.draw(st.integers(0, 999))))
+    for found in (emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 9))), interpret(chosen, q, k, v, values)):
+        judge(spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
+
+
+def test_queries_beyond_the_lists_of_a_packed_sequence_see_nothing():
+    spec = Spec(head_dim=8, dtype="float32", layout="thd", blocks={"m": 2, "n": 2, "lists": "idx"}, outputs=["o", "lse"])
+    q = k = v = np.ones((7, 1, 8), np.float32)
+    cu_seqlens = np.array([0, 2, 7], np.int32)
+    idx = np.array([[[[0], [0]]], [[[1], [-1]]]], np.int32)
+    _, lse = flashgen.compile(spec)(q, k, v, idx=idx, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
+    assert np.isfinite(lse).tolist() == [[True, True, True, True, False, False, False]]
+
+
+def test_shapes_of_lists():
+    attention = flashgen.compile(Spec(head_dim=8, dtype="float32", blocks={"m": 4, "n": 2, "lists": "idx", "heads": "hk"}))
+    q, k = np.ones((2, 9, 4, 8), np.float32), np.ones((2, 9, 2, 8), np.float32)
+    attention(q, k, k, idx=np.zeros((2, 2, 3, 1), np.int32))
+    with pytest.raises(CallError, match=r"expected \[2, 2, 3, k\], \[b, hk, q_len / 4, k\] rounded up; b and hk may be 1"):
+        attention(q, k, k, idx=np.zeros((2, 4, 3, 1), np.int32))
+    packed = flashgen.compile(Spec(head_dim=8, dtype="float32", layout="thd", blocks={"m": 4, "n": 2, "lists": "idx", "kind": "bitmap"}))
+    ends = {"cu_seqlens_q": np.array([0, 9], np.int32), "cu_seqlens_k": np.array([0, 9], np.int32)}
+    with pytest.raises(CallError, match=r"expected \[1, 4, rows, words\], .* and rows and words are 1 or more"):
+        packed(q[0], q[0], q[0], idx=np.zeros((1, 4, 0, 1), np.int32), **ends)
+
+
+def test_lists_may_be_among_the_tensors():
+    said = {"head_dim": 64, "dtype": "float16", "blocks": INDICES}
+    assert Spec(**said, tensors={"idx": {"shape": ["b", "hq", "tiles", "most"], "dtype": "int32"}}) == Spec(**said)
+    with pytest.raises(SpecError, match=r"idx is int32 \[b, tiles, most\] among the tensors, and lists are .* \[b, hq, q_len / 128, k\]"):
+        Spec(**said, tensors={"idx": {"shape": ["b", "tiles", "most"], "dtype": "int32"}})
+
+
+@pytest.mark.parametrize("heads", ["hq", "hk"])
+def test_a_token_reads_the_keys_of_a_group_once(heads):
+    """And blocks that share them are no more than the lists ask for, however long the cache is."""
+    spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 16, "n": 64, "lists": "idx", "heads": heads}, cache="contiguous")
+    chosen = plan(spec, "sm_90a", demand=FEW)
+    sizes = Sizes(batch=4, q_len=1, kv_len=1 << 17, heads=32, kv_heads=8, listed=16 * 64)
+    assert Demands(spec, chosen.arch).of(sizes) == FEW
+    assert chosen.dealing.grouped == (heads == "hk")
+    assert extent(chosen.shares, sizes) == 2
+
+
+def test_a_tile_of_a_group_has_one_list():
+    spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 1, "n": 64, "lists": "idx", "heads": "hk"})
+    several = Sizes(batch=1, q_len=2, kv_len=8192, heads=8, kv_heads=2)
+    assert not Demands(spec, plan(spec, "sm_90a", demand=FEW).arch).of(several).rows
