@@ -161,7 +161,7 @@ def call_of(program: Program, rng: np.random.Generator, shape: tuple[int, ...], 
         numbers = rng.standard_normal({"gate": (b, hk, sk), "bias": (h, sk)}.get(tensor.name, ()))
         values[tensor.name] = np.sort(rng.choice(np.int32(DOCUMENTS), (b, sk))) if tensor.name == "ids" else numbers.astype(np.float32)
     if spec.blocks:
-        values[spec.blocks.lists] = some_blocks(spec.blocks, Sizes(b, sq, sk, h, hk), np.random.RandomState(rng.integers(1 << 30)))
+        values[spec.blocks.lists] = some_blocks(spec, Sizes(b, sq, sk, h, hk), np.random.RandomState(rng.integers(1 << 30)))
     wanted = reference_outputs(spec, q, k, v, **values) if spec.softmax.normalized else {"o": reference(spec, q, k, v, **values)[0]}
     o, lse = wanted["o"].astype(program.dtype.numpy), np.float32(wanted.get("lse", 0))
     given = Given(q=q, k=k, v=v, o=o, do=do, lse=lse)
