@@ -80,8 +80,11 @@ def test_the_cost_models_choice_may_be_wrong(monkeypatch, capsys):
     monkeypatch.setattr(FakeGpu, "WRONG", NAMES[0])
     found = tune.tune(CASES, ARCH, CARD, FakeClock(), np)
     assert (found[0].choice, found[0].loss) == (NAMES[-1], None)
-    report(found, complete=True)
-    assert f"{NAMES[0]} is wrong: never chosen" in capsys.readouterr().out
+    report(found, complete=True, card="Some Card")
+    said = capsys.readouterr().out
+    assert f"{NAMES[0]} is wrong: never chosen" in said
+    assert "the cost model has no numbers of Some Card" in said
+    assert "benchmarks/fit.py" in said
 
 
 def test_where_all_are_wrong_nothing_is_kept(monkeypatch):

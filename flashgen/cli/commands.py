@@ -184,7 +184,7 @@ def tune(
     if as_json:
         _print_json([{"length": one.length, **one.to_json()} for one in tunings])
     else:
-        tuning.report(tunings, complete)
+        tuning.report(tunings, complete, device.current().name)
     if not complete:
         raise typer.Exit(1)
 

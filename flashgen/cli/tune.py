@@ -7,6 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flashgen.bench import Case, DeviceClock
 from flashgen.cli.terminal import console, plain, table
+from flashgen.plan.costs.model import cards
 from flashgen.runtime import arrays, device
 from flashgen.tune import ROUNDS, Tuning
 from flashgen.tune import tune as measure
@@ -31,8 +32,19 @@ def tune(wanted: Mapping[int, Sequence[Case]]) -> tuple[list[Tuning], bool]:
     return list(found.values()), True
 
 
-def report(found: Sequence[Tuning], complete: bool) -> None:
-    """A table a class of lengths, the fastest first, and what the cost model's choice loses."""
+def unknown(card: str) -> str:
+    """A sentence where the cost model has no numbers of this card; else nothing.
+
+    >>> unknown("NVIDIA H100 80GB HBM3")
+    ''
+    """
+    if card in cards():
+        return ""
+    return f"the cost model has no numbers of {card}, but those of {', '.join(cards())}: benchmarks/fit.py of a checkout measures them"
+
+
+def report(found: Sequence[Tuning], complete: bool, card: str) -> None:
+    """A table a class of lengths, the fastest first, what the cost model's choice loses, and whether it has numbers of the card."""
     out = console()
     for one in found:
         lengths = list(next(iter(one.ms.values())))
@@ -45,5 +57,7 @@ def report(found: Sequence[Tuning], complete: bool) -> None:
             out.print(*plain([f"{name} is wrong: never chosen"]))
         lost = "wrong" if one.loss is None else f"{one.loss:.1%} slower than the fastest"
         out.print(*plain([f"planned for {one.length} keys: the cost model's choice {one.planned} is {lost}"]))
+    if said := unknown(card):
+        out.print(*plain([said]))
     if not complete:
         out.print("interrupted: what is shown is kept" if found else "interrupted before the first round: kernels stay compiled")

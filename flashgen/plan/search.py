@@ -1,8 +1,8 @@
 """Enumerate, reject with a reason, score, choose: the same for every strategy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,20 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
     """
     strategy, problem = _problem(spec, arch, 0, length, pinned(spec))
     return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
+
+
+def scored(spec: Spec, arch: str | Arch, length: int) -> dict[str, Callable[[], float]]:
+    """What the cost model says of each legal candidate, by name: its clocks for a query row, by the numbers of the moment.
+
+    >>> scored(Spec(head_dim=128, dtype="bfloat16"), "sm_90a", 8192)["128x128, 2 stages, 8 warps, o staged"]() > 0
+    True
+    """
+    strategy, problem = _problem(spec, arch, 0, length, pinned(spec))
+
+    def clocks(draft: Draft) -> float:
+        return strategy.cost(problem, draft)["total"]
+
+    return {draft.text: partial(clocks, draft) for draft, _ in tried(problem, strategy).legal}
 
 
 def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None:

@@ -1,19 +1,21 @@
 """The numbers of the cost model: named, with units, a file a card.
 
-An architecture takes the file of its own card, else that of the H100: clocks and instructions as they are, and what is computed, loaded or
-stored at the rates of its own row of `flashgen.arch`.
+An architecture takes the file that serves it, else that of the H100: clocks and instructions as they are, and what is computed, loaded or
+stored at the rates of its own row of `flashgen.arch`. `benchmarks/fit.py` measures a card and writes its file.
 """
 
+import contextlib
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from flashgen.arch import Arch
 
-_OWN: dict[str, str] = {"sm_90": "h100", "sm_90a": "h100"}  # file by arch
-_OTHERS = "h100"  # of an arch that has none
+_OTHERS = "h100"  # the file of an arch that none serves, and of tables that a file does not have
+_tried: dict[str, Mapping[str, float | list[float]]] = {}  # by strategy
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Costs:
 
     card: str  # that they were fitted on
     own: bool  # it is a card of the arch that is planned for
-    numbers: dict[str, float | list[float]]
+    numbers: Mapping[str, float | list[float]]
 
     def __getitem__(self, name: str) -> float:
         number = self.numbers[name]
@@ -47,19 +49,41 @@ class Costs:
 
 def of_arch(arch: Arch, strategy: str) -> Costs:
     """The numbers by which a strategy compares its candidates on an architecture."""
-    return _of_name(arch.name, strategy)
+    found = _of_name(arch.name, strategy)
+    return replace(found, numbers=_tried[strategy]) if strategy in _tried else found
+
+
+def cards() -> tuple[str, ...]:
+    """The cards whose numbers are known, as their drivers name them."""
+    return tuple(table["card"] for table in _tables().values())
+
+
+@contextlib.contextmanager
+def trying(strategy: str, numbers: Mapping[str, float | list[float]]) -> Iterator[None]:
+    """Other numbers for a strategy, on every architecture, until the end of a `with`: what `benchmarks/fit.py` searches with."""
+    _tried[strategy] = numbers
+    try:
+        yield
+    finally:
+        del _tried[strategy]
 
 
 @cache
 def _of_name(arch: str, strategy: str) -> Costs:
-    table = _read(_OWN.get(arch, _OTHERS))
+    own = next((table for table in _tables().values() if arch in table["serves"] and strategy in table), None)
+    table = own or _tables()[_OTHERS]
     return Costs(
         card=table["card"],
-        own=arch in _OWN,
+        own=own is not None,
         numbers={name: entry["value"] for name, entry in table[strategy].items()},
     )
 
 
 @cache
-def _read(file: str) -> dict[str, Any]:
-    return tomllib.loads((files("flashgen.plan.costs") / f"{file}.toml").read_text(encoding="utf-8"))
+def _tables() -> dict[str, dict[str, Any]]:
+    """The files by name, those that serve no architecture too."""
+    found = (path for path in files("flashgen.plan.costs").iterdir() if path.name.endswith(".toml"))
+    return {
+        path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(found, key=lambda path: path.name)
+    }
