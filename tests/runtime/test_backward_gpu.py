@@ -14,8 +14,8 @@ from flashgen.runtime import backward as runtime_backward
 from flashgen.runtime.arrays import liken
 from flashgen.runtime.backward import GpuBackward
 from flashgen.spec import Spec
+from tests.runtime.launches import CARD, Launches, launches
 from tests.runtime.test_arrays import on_gpu
-from tests.runtime.test_gpu import CARD, Launches, launches
 
 pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
