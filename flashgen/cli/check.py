@@ -27,7 +27,8 @@ from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, sizes_of
 from flashgen.render import render
 from flashgen.runtime import arrays, device
-from flashgen.runtime.arguments import output_shapes
+from flashgen.runtime.arguments import check_arrays, output_shapes
+from flashgen.runtime.arrays import liken
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
 from flashgen.spec.outputs import OUTPUTS, ROW
@@ -53,14 +54,14 @@ SHAPES = (
 SHORT = ((2, 1, 1, 2), (1, 0, 64, 1), (1, 64, 0, 1))  # no query, no key, one of each
 HOSTILE = (2, 70, 150, 2)  # of data of each kind of flashgen.bench.hostile that the spec can meet
 LENGTHS = ("batch", "q_len", "kv_len", "heads", "kv_heads")  # of Sizes, that a report shows
-Case = tuple[str, tuple[int, int, int, int]]  # the kind of its data, "" for normal; the shape
+Case = tuple[str, Sizes, Mapping[str, Array]]  # the kind of its data, "" for normal; its sizes; tensors that are not drawn
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One shape and kind of data: how far results are outside of the reference's bounds at most, and how far they may be."""
 
-    data: str  # a kind of flashgen.bench.hostile, "short", or "" for normal
+    data: str  # a kind of flashgen.bench.hostile, "short", "given", or "" for normal
     sizes: Sizes
     errors: Mapping[str, float]  # by output
     limits: Mapping[str, float]  # o: twice the error of standard attention in the same dtype, and a floor; others: as their rows say
@@ -107,15 +108,16 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {k: None if v == math.inf else v for k, v in values.items()}
 
 
-def check(spec: Spec, arch: str | None, emulated: bool, seeds: int) -> Report:
-    """Runs every shape, under every seed. Raises SpecError, PlanError, CompileError, BackendError."""
+def check(spec: Spec, arch: str | None, emulated: bool, seeds: int, given: tuple[Sizes, Mapping[str, Array]] | None = None) -> Report:
+    """Runs every shape, under every seed; or, with `given`, these sizes with these tensors. Raises SpecError, PlanError, CompileError,
+    BackendError, CallError for tensors that do not fit the spec or each other."""
     spec = _judged(spec)
     backend, run = _emulator(spec, arch) if emulated else _here(spec, arch)
     gradients = check_backward.runner(spec, arch, emulated) if spec.backward else None
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total} runs"))
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        cases = _cases(spec)
+        cases = [("given", *given)] if given else _cases(spec)
         task = progress.add_task(f"{spec.name}, {backend}", total=len(cases) * seeds)
         outcomes = tuple(_outcome(spec, (run, gradients), case, seeds, lambda: progress.advance(task)) for case in cases)
     return Report(spec.name, backend, outcomes)
@@ -173,7 +175,8 @@ def _standard(spec: Spec) -> Spec:
 def _cases(spec: Spec) -> list[Case]:
     """Normal data in every shape, what is short, and hostile data of each kind."""
     kinds = hostile.kinds_of(spec, _sizes(spec, HOSTILE))
-    return [*(("", shape) for shape in SHAPES), *(("short", shape) for shape in SHORT), *((kind, HOSTILE) for kind in kinds)]
+    shapes = [*(("", shape) for shape in SHAPES), *(("short", shape) for shape in SHORT), *((kind, HOSTILE) for kind in kinds)]
+    return [(kind, _sizes(spec, shape), {}) for kind, shape in shapes]
 
 
 def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
@@ -183,9 +186,12 @@ def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
 
 
 def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
-    (data, shape), (run, gradients) = case, runs
-    sizes, random = _sizes(spec, shape), np.random.RandomState(shape[:3])
+    (data, sizes, given), (run, gradients) = case, runs
+    random = np.random.RandomState((sizes.batch, sizes.q_len, sizes.kv_len))
     q, k, v, values = hostile.draw(spec, sizes, [data], random, aligned=False)
+    if given:
+        values |= given
+        check_arrays(spec, {name: liken(x, name).layout for name, x in {"q": q, "k": k, "v": v, **values}.items() if hasattr(x, "shape")})
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
     standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])

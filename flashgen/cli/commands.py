@@ -24,6 +24,7 @@ from flashgen.cli import specs as listing
 from flashgen.cli import tune as tuning
 from flashgen.cli.picture import save
 from flashgen.cli.shipped import find, library, shipped
+from flashgen.cli.tensors import call_of_tensors
 from flashgen.runtime import device
 from flashgen.spec import json_schema
 from flashgen.tune import LENGTHS, cases
@@ -119,10 +120,17 @@ def check(
     arch: Annotated[str | None, typer.Option(help="by default that of the GPU, else host, the interpreter")] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="run the emitted kernel on the CPU, under the race checker")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="with --emulate: in how many orders of events")] = 1,
+    tensor: Annotated[
+        list[str] | None, typer.Option("--tensor", metavar="NAME=FILE.npy", help="a tensor or lists, in place of the spread of shapes")
+    ] = None,
+    q_len: Annotated[int | None, typer.Option(min=1, help="with --tensor: queries, where no tensor tells")] = None,
+    kv_len: Annotated[int | None, typer.Option(min=1, help="with --tensor: keys, where no tensor tells; by default as many")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the kernel over a spread of shapes and compare with the float64 reference; exit code 1 when it is off."""
-    report = checking.check(find(spec), arch, emulate, seeds)
+    found = find(spec)
+    given = call_of_tensors(found, tensor, q_len, kv_len) if tensor else None
+    report = checking.check(found, arch, emulate, seeds, given)
     if as_json:
         _print_json(report.to_json())
     else:

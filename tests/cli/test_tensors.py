@@ -1,7 +1,11 @@
 """`flashgen explain` with tensors from files, and the tiles that it saves."""
 
+import json
+
 import numpy as np
 import pytest
+
+from flashgen.cli import check as checking
 
 SPEC = """
 dtype: float16
@@ -55,3 +59,27 @@ def test_what_does_not_fit_is_told(flashgen, tmp_path, x, name, message):
     ran = flashgen("explain", tmp_path / "documents.yaml", "--q-len", 256, "--tensor", f"{name}={path}")
     assert (ran.code, ran.out) == (2, "")
     assert message in " ".join(ran.err.split())
+
+
+def test_check_takes_the_tensors_of_a_caller(flashgen, tmp_path, monkeypatch):
+    (tmp_path / "documents.yaml").write_text(SPEC)
+    np.save(tmp_path / "ids.npy", np.int32([[*[0] * 100, *[1] * 30], [2] * 130]))
+    given = ("check", tmp_path / "documents.yaml", "--arch", "host", "--tensor", f"ids={tmp_path / 'ids.npy'}", "--json")
+    ran = flashgen(*given)
+    assert ran.code == 0, ran.err
+    (one,) = json.loads(ran.out)["shapes"]
+    assert [one[name] for name in ("data", "batch", "q_len", "kv_len", "heads", "kv_heads")] == ["given", 2, 130, 130, 2, 1]
+    seen = []
+    right = checking.interpret
+    monkeypatch.setattr(checking, "interpret", lambda *said: seen.append(said[4]["ids"]) or right(*said))
+    flashgen(*given)
+    assert all((ids == np.load(tmp_path / "ids.npy")).all() for ids in seen)
+
+
+def test_check_tells_lists_and_what_does_not_fit(flashgen, tmp_path):
+    (tmp_path / "listed.yaml").write_text(LISTS)
+    np.save(tmp_path / "idx.npy", np.int32([[[[3, 0], [-1, 2]]]]))
+    given = ("check", tmp_path / "listed.yaml", "--arch", "host", "--tensor", f"idx={tmp_path / 'idx.npy'}")
+    assert "give --q-len" in " ".join(flashgen(*given).err.split())
+    assert flashgen(*given, "--q-len", 200).code == 0
+    assert "idx has 2 of q_len / 128, which is 3" in " ".join(flashgen(*given, "--q-len", 300).err.split())
