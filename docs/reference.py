@@ -42,6 +42,8 @@ def language() -> str:
     schema = json_schema()
     words = [
         ("`s`", "float", "the scaled product of the query and the key; in scores alone"),
+        ("`o`", "float", "what a row has become once its keys are taken in; in `output` alone"),
+        ("`v_idx`", "int", "the column of `o`, from 0; in `output` alone"),
         *((f"`{name}`", kind, WORDS[name]) for name, kind in INDICES.items()),
     ]
     signs = [_function(row) for name, row in OPERATORS.items() if name in SIGNS]

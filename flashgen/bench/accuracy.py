@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.cases import Case
+from flashgen.expr.language.nodes import V_IDX
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.reference import attend, scores, weigh
@@ -49,7 +50,8 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
         for kept, sums, weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
             q, k, v = (x.astype(sums) for x in taken)
             p, seen = _weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
-            kept.append(weigh(p.astype(weights).astype(sums), seen, v)[0].astype(results).astype(np.float64))
+            o = _leaving(case, weigh(p.astype(weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
+            kept.append(o.astype(results).astype(np.float64))
     split = planes(case.spec)
     expected = max(_relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
     return Sample(case=case, rows=rows, heads=heads, exact=np.stack(exact), allowed=2 * expected)
@@ -76,6 +78,13 @@ def _weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, v
             x = np.exp(x - np.where(lse == -np.inf, 0.0, lse)[:, None])
         x = x if parsed.weight is None else x * meaning(parsed.weight, known)
         return np.where(seen, x, 0.0), seen
+
+
+def _leaving(case: Case, o: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> Array:
+    """What o [rows, Dv] becomes before it is written."""
+    output = read(case.spec).output
+    known = {**values, **head, "q_idx": rows[:, None], "o": o, V_IDX: np.arange(o.shape[1])[None, :]}
+    return o if output is None else np.broadcast_to(meaning(output, known), o.shape)
 
 
 def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,9 +144,9 @@ def _arrays(spec: Spec, sizes: Sizes) -> dict[str, int]:
 
 
 def _weighs(spec: Spec, tensor: str) -> bool:
-    """True if a weight of keys reads the tensor: p times that is rounded to the dtype, which may not hold it."""
-    weight = read(spec).weight
-    return weight is not None and any(isinstance(n, Load) and n.tensor == tensor for n in walk(weight))
+    """True if a weight of keys or `output` reads the tensor: p or o times that is rounded to the dtype, which may not hold it."""
+    read_by = [node for key, node in read(spec).parts.items() if key in ("weight", "output")]
+    return any(isinstance(n, Load) and n.tensor == tensor for node in read_by for n in walk(node))
 
 
 def _varies(spec: Spec, tensor: str) -> bool:

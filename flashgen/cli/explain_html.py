@@ -32,6 +32,7 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "score": ("value", "Variant"),
     "mask": ("keep", "Variant"),
     "weight": ("weigh", "Variant"),
+    "output": ("finished", "Variant"),
     "planes": ("PLANES", "QueryRows"),
     "tile": ("BLOCK_M",),
     "keys": ("Work", "QueryTile"),

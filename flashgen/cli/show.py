@@ -60,9 +60,7 @@ def _yaml(spec: Spec) -> str:
 def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     """The expressions as they were read, and the text that fills each hole of a skeleton."""
     read, holes = lower(spec), chosen.holes
-    for name, node in (("scale", read.scale), ("score", read.score), ("mask", read.mask), ("sink", read.sink), ("weight", read.weight)):
-        if node is not None:
-            yield f"// {name}: {as_text(node)}"
+    yield from (f"// {name}: {as_text(node)}" for name, node in read.parts.items())
     for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):
         yield f"\n// {title}"
         yield from (f"const {m.type} {m.name} = {m.value};" for m in members)
@@ -71,6 +69,10 @@ def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     yield f"// factor: {holes.score.factor}"
     yield "\n// whether row and column see each other"
     yield from holes.mask.body.lines
+    if holes.output:
+        yield "\n// o as it is written"
+        yield from (f"const {m.type} row.{m.name} = {m.value};" for m in holes.output.row)
+        yield from holes.output.body.lines
     keys = chosen.attention.ranges.cuda()
     yield "\n// key tiles of a query tile"
     yield from keys.lines

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
-from flashgen.expr.language.nodes import Name, names
+from flashgen.expr.language.nodes import V_IDX, Name, names
 from flashgen.expr.meaning.lists import list_of
-from flashgen.expr.meaning.sequences import Sequence as OfBatch
-from flashgen.expr.meaning.sequences import heads_first, sequences
+from flashgen.expr.meaning.sequences import heads_first
 from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
 from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.interpret.batch import alike, by_number
 from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent, most_listed
@@ -65,29 +65,15 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
-        for numbers, one in _alike(program, q, k, values):
+        for numbers, one in alike(program, q, k, values):
             rows, keys, own = one.rows, one.keys, {**one.read(program.spec, known), "q_len": one.q_len, "kv_len": one.kv_len}
-            parts = {name: _by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
+            parts = {name: by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
             run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=numbers)
             for heads, runs in run.heads():
                 for name, x in run.attend(heads, runs).items():
                     found[name][np.minimum(heads.b, len(q) - 1), heads.h, rows] = x
     of_rows = {name: order.given(found[name]) for name in by_row}
     return of_rows | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
-
-
-def _by_number(x: Array, numbers: Array) -> Array:
-    """An array that is found by the numbers of sequences: of sequences one behind the other, each lies in the only one there is."""
-    return np.broadcast_to(x, (int(numbers.max()) + 1, *x.shape[1:])) if len(x) == 1 else x
-
-
-def _alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, OfBatch]]:
-    """The numbers of sequences that lie alike in their arrays, and one of them."""
-    found: dict[tuple[int, ...], list[OfBatch]] = {}
-    for each in sequences(program.spec, (len(q), q.shape[2], k.shape[2]), values):
-        found.setdefault((each.rows.start, each.rows.stop, each.keys.start, each.keys.stop), []).append(each)
-    for some in found.values():
-        yield np.array([each.b for each in some]), some[0]
 
 
 def _values(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +160,7 @@ class _Run:
         if not softmax.normalized:
             for rows, keys, masked in self._tiles(runs):
                 state.o[:, rows] += self._product(heads, rows, keys, reached)(self._scores(heads, rows, keys, masked))
-            return {"o": state.o, "lse": l, "max": top}
+            return {"o": self._leaving(heads, state.o), "lse": l, "max": top}
         sink = m.copy() if softmax.sink else None
         if self.program.attention.dealing.shares:
             state = self._merged(heads, runs, state, top)
@@ -182,7 +168,15 @@ class _Run:
             self._attend(heads, runs, state, top, reached)
         o, lse = finish(softmax, state, xp)
         others = {output.name: finish_output(output, state, sink, xp) for output in finished(outputs)}
-        return {"o": o, "lse": lse, "max": top} | others
+        return {"o": self._leaving(heads, o), "lse": lse, "max": top} | others
+
+    def _leaving(self, heads: Heads, o: Array) -> Array:
+        """What o [n, Sq, Dv] becomes before it is written."""
+        output = self.program.expressions.output
+        if output is None:
+            return o
+        known = self._known(heads, slice(0, o.shape[1]), slice(0, 0)) | {"o": o, V_IDX: np.arange(o.shape[2])}
+        return np.broadcast_to(evaluate(output, known), o.shape)
 
     def _merged(self, heads: Heads, runs: Runs, state: State, top: Array) -> State:
         """The states of all shares of the keys, and what the state was before them."""

@@ -20,6 +20,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
         ("score", program.holes.score.text),
         ("mask", program.holes.mask.text),
         *([("weight", program.holes.weight.text)] if program.holes.weight else []),
+        *([("output", program.holes.output.text)] if program.holes.output else []),
         *([("planes", program.planes.text)] if program.planes else []),
         ("tile", f"{tile.block_m} {_rows(program)} x {tile.block_n} keys    {_workers(program)}"),
         *(_backward(program, program.main) if isinstance(program.main, Backward) else _forward(program)),

@@ -49,8 +49,7 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     >>> len(pieces(spec, lower(spec), Sizes(batch=1, q_len=8192, kv_len=8192, heads=16, kv_heads=16)))
     16
     """
-    parts = (expressions.score, expressions.mask, expressions.sink, expressions.weight)
-    read = {name for node in parts if node is not None for name in names(node)} | {
+    read = {name for node in expressions.parts.values() for name in names(node)} | {
         word for t in spec.arrays for axis in t.shape for word in axis_names(axis)
     }
     d, size = spec.head_dim, spec.element.bytes

@@ -94,6 +94,7 @@ class Spec:
     mask: str
     softmax: Softmax
     weight: str | None  # a factor of what a key's value counts for, after the softmax: an expression without s; None: 1
+    output: str | None  # what o becomes before it is written: an expression of o and of its row and column; None: o
     backward: bool  # the kernel has gradients, and lse is among the outputs
     deterministic: bool  # gradients are the same bits in every run
     params: tuple[Param, ...]
@@ -216,7 +217,7 @@ class Spec:
         """The spec as YAML would give it: `Spec(**spec.to_json()) == spec`."""
         precision = None if self.precision == "ieee" else self.precision
         split = None if self.split == "invariant" else self.split
-        others = ("out_dtype", "group", "scale", "weight", "stages", "warps")
+        others = ("out_dtype", "group", "scale", "weight", "output", "stages", "warps")
         in_full = {"cache": _plain(self.cache), "blocks": vars(self.blocks) if self.blocks else None}
         optional = {"precision": precision, "split": split, **in_full, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}

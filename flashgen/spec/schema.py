@@ -83,6 +83,11 @@ class SpecKeys(Closed):
     weight: Expression | None = Field(
         None, description="a factor of what a key's value counts for, after the softmax: an expression without s", examples=["g[b, kv_idx]"]
     )
+    output: Expression | None = Field(
+        None,
+        description="what o becomes before it is written: an expression of o, b, h, hk, q_idx and v_idx, its column",
+        examples=["o * sigmoid(gate[b, q_idx, h, v_idx])"],
+    )
     backward: Flag = Field(False, description="the kernel has gradients: attn.backward gives them, and lse is among the outputs")
     deterministic: Flag = Field(False, description="gradients are the same bits in every run; where backward is true")
     params: Annotated[
@@ -123,6 +128,8 @@ class SpecKeys(Closed):
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
         if backward and info.data.get("weight"):
             raise refusal("a weight of keys has no gradients yet", "leave backward out, or multiply v by what varies with the key alone")
+        if backward and info.data.get("output"):
+            raise refusal("output has no gradients", "leave backward out, or apply it to o of a call that has gradients")
         if backward and (cache := info.data.get("cache")):
             what = "keys in pages have no gradients: sequences may share a page, and their gradients would meet in it"
             what = what if isinstance(cache, Pages) else "a cache has no gradients: of its keys only some are of the call"

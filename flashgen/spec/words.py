@@ -21,7 +21,7 @@ CPP_WORDS = frozenset(_CPP.split())
 
 # Functions and named masks of the language are taken as well: who reads the expressions refuses them.
 _EXPRESSION = """
-s d b h hq hk q_idx kv_idx q_len kv_len float
+s d b h hq hk q_idx kv_idx v_idx q_len kv_len float
 """
 EXPRESSION_WORDS = frozenset(_EXPRESSION.split())
 

@@ -80,7 +80,10 @@ def of_sequence(spec, b, q, k, v, values):
         if expressions.weight is not None:
             p = np.where(seen, p * evaluate(expressions.weight, known), 0)
     v = np.where(seen.any(2)[..., None], v, 0)  # what no row sees may be anything
-    return (p.astype(spec.element.numpy).astype(np.float32) @ v).astype(dtype)
+    o = p.astype(spec.element.numpy).astype(np.float32) @ v
+    if expressions.output is not None:
+        o = np.broadcast_to(evaluate(expressions.output, known | {"o": o, "v_idx": np.arange(o.shape[-1])}), o.shape)
+    return o.astype(dtype)
 
 
 def error(a, b):

@@ -9,7 +9,7 @@ from flashgen.expr.language.fold import as_float, call
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, Argument, Call, Const, Length, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, V_IDX, Argument, Call, Const, Length, Load, Name, Node, Type, walk
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
@@ -26,12 +26,15 @@ RENAMED: Mapping[str, Node] = {
     **NODES,
     "s": Call("*", (SCALE, S), "float"),
     "q_idx": Name("q_idx", "int", ROW),
+    "o": Name("o", "float", ELEMENT),
+    V_IDX: Name(V_IDX, "int", ELEMENT),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
 }
 HEAD_OF_ROW = Name("head", "int", ROW)  # where a query tile holds the rows of several heads
 GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values(), *FIRST.values(), *TOTAL.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
+WHOLE_COLUMNS = (64, 128, 192, 256)  # of o that the threads of every kernel hold, and no more
 POINTERS: Mapping[str, Type] = {  # by the dtype of a tensor
     "int32": "const int*",
     "float32": "const float*",
@@ -69,13 +72,13 @@ class Binder:
         self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}, **({"h": HEAD_OF_ROW} if heads_by_row else {})}
         positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
         positives |= {param(name): proof for name, proof in positive(spec.params).items()}
-        self.known = intervals(spec.params)
+        self.known = intervals(spec.params) | ({V_IDX: (0, spec.head_dim.v - 1)} if spec.head_dim.v in WHOLE_COLUMNS else {})
         self.integers = Integers(of_language, self.known)
         # Of elements beside each other along the keys: from where they are read, and what they are called.
         self.reads: dict[Load, Name] = {}
         self.names = Names()
         least = [param(p.name) for p in spec.params if p.min is not None and p.min >= 0]
-        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", *least)))
+        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", V_IDX, *least)))
 
     def __call__(self, node: Node, decided: bool = False) -> Node:
         """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit.

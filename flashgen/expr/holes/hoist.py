@@ -1,12 +1,12 @@
 """Members and statements: what varies less is computed further outside, and what occurs twice once."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import GIVEN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
+from flashgen.expr.holes.sharing import Kept, Sharing, member_of
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.instructions import Instructions
@@ -21,7 +21,6 @@ from flashgen.expr.language.nodes import (
     Name,
     Node,
     Type,
-    children,
     names,
     rebuild,
     walk,
@@ -47,6 +46,8 @@ TAKEN = (
     "row_bias",
     "derivative",
     "keep",
+    "o",
+    "v_idx",
     "at",
     "read",
     "paired",
@@ -54,7 +55,6 @@ TAKEN = (
     "max",
     "abs",
 )
-WIDTH, MOST = 100, 135  # of a part of a line; of a line, besides its name
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
@@ -72,16 +72,6 @@ class Member:
     name: str
     value: str
     comment: str = ""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A member before it is text."""
-
-    name: str
-    value: Node
-    comment: str = ""
-    end: bool = False  # whether columns are below it where they are seen
 
 
 @dataclass(frozen=True)
@@ -122,6 +112,12 @@ class Hoist:
         self.instructions = Instructions()  # of all statements
         self.factors: list[Node] = []  # uniform, of what s is part of
 
+    def leaving(self) -> "Hoist":
+        """One for rows that leave: their members are apart, those of a query tile are the same."""
+        found = Hoist(self.integers)
+        found.kept[UNIFORM], found.names[UNIFORM] = self.kept[UNIFORM], self.names[UNIFORM]
+        return found
+
     def text(self, node: Node, hint: str, comment: str) -> str:
         """A uniform number as a constant or the name of a member."""
         return cuda(self._outside(node, ELEMENT, hint, comment))
@@ -147,13 +143,13 @@ class Hoist:
         value, beside = self._lift(node, ELEMENT), self._lift(other, ELEMENT)
         locals = Names((*self.names[UNIFORM].taken, name))
         result = name if value == beside else locals.fresh(LOCALS[value.type])
-        shared = _Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
+        shared = Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         lines = [f"{name if k.name == name else f'const {k.value.type} {k.name}'} = {cuda(k.value)};" for k in shared]
         return Body((*lines, f"return {result};"), tuple(k.value for k in shared))
 
     def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
-        shared = _Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
+        shared = Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         self.instructions += instructions((k.value for k in shared), self._both_rows)
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
         return Body((*lines, f"return {cuda(shared[-1].value)};"), tuple(k.value for k in shared))
@@ -170,11 +166,15 @@ class Hoist:
 
     def members(self) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
         """The members of Variant and of Row, in an order that computes them."""
-        levels = []
-        for at in (UNIFORM, ROW):
-            kept = _Sharing(self.kept[at].values(), self.names[at], _name, at).result
-            levels.append(tuple(Member(type=k.value.type, name=k.name, value=cuda(k.value), comment=k.comment) for k in kept))
-        return levels[0], levels[1]
+        return self._members(UNIFORM), self.row_members()
+
+    def row_members(self) -> tuple[Member, ...]:
+        """The members of Row, in an order that computes them."""
+        return self._members(ROW)
+
+    def _members(self, at: int) -> tuple[Member, ...]:
+        kept = Sharing(self.kept[at].values(), self.names[at], _name, at).result
+        return tuple(Member(type=k.value.type, name=k.name, value=cuda(k.value), comment=k.comment) for k in kept)
 
     def _lift(self, node: Node, at: int, hint: str = "", comment: str = "") -> Node:
         """The node as level `at` reads it: what varies less is a member, and integers are as wide as they must be."""
@@ -217,7 +217,7 @@ class Hoist:
         if value not in known:
             name = self.names[varies].fresh(hint or _name(tidy))
             known[value] = Kept(name=name, value=value, comment=comment, end=(hint, comment) == BOUNDS["<"])
-        return _member(known[value].name, value.type, varies)
+        return member_of(known[value].name, value.type, varies)
 
     def tidy(self, node: Node, varies: Varies) -> Node:
         """The node with its sums gathered, where 64 bits hold each of them."""
@@ -227,11 +227,6 @@ class Hoist:
     def _short(self, x: Node, n: Node) -> bool:
         """True if 32 bits hold the dividend and the divisor."""
         return n.type == "int" and self.integers.fits(x) and self.integers.fits(n)
-
-
-def _member(name: str, type: Type, at: int) -> Name:
-    """The name by which a member of Variant or of Row, or a local, is read."""
-    return Name(f"row.{name}" if at == ROW else name, type, at)
 
 
 def _name(node: Node) -> str:
@@ -248,53 +243,3 @@ def _name(node: Node) -> str:
         case Call("+" | "-", _, "int"):
             return "offset"
     return DEFAULTS[node.type]
-
-
-class _Sharing:
-    """Computes every operation that occurs in two places once, before its first use; and what would make a line too long to read."""
-
-    def __init__(self, kept: Iterable[Kept], names: Names, hint: Callable[[Node], str], at: int):
-        """`at`: the level of what is kept."""
-        self.names, self.hint, self.at = names, hint, at
-        self.waiting = {k.value: k for k in kept}
-        self.done: dict[Node, Name] = {}
-        self.result: list[Kept] = []
-        self.uses: Counter[Node] = Counter()
-        for value in self.waiting:
-            self._count(value)
-        for k in tuple(self.waiting.values()):
-            self._emit(k)
-
-    def _count(self, node: Node) -> None:
-        self.uses[node] += 1
-        if self.uses[node] == 1:
-            for child in children(node):
-                self._count(child)
-
-    def _emit(self, kept: Kept) -> None:
-        if self.waiting.pop(kept.value, None):
-            self.result.append(replace(kept, value=rebuild(kept.value, self._visit)))
-            self.done[kept.value] = _member(kept.name, kept.value.type, self.at)
-
-    def _visit(self, node: Node) -> Node:
-        if not isinstance(node, Call | Load) or (isinstance(node, Call) and node.op == "float" and isinstance(node.args[0], Name)):
-            return node
-        if node in self.waiting:
-            self._emit(self.waiting[node])
-        if node in self.done:
-            return self.done[node]
-        value = rebuild(node, self._visit)
-        if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
-            return value
-        if len(cuda(value)) > MOST:
-            longest = max((part for part in children(value) if isinstance(part, Call)), key=lambda part: len(cuda(part)))
-            local = self._named(longest)
-            value = rebuild(value, lambda part: local if part == longest else part)
-        self.done[node] = self._named(value)
-        return self.done[node]
-
-    def _named(self, value: Node) -> Name:
-        """The value as a local, or a member, of its own."""
-        name = self.names.fresh(self.hint(value))
-        self.result.append(Kept(name, value))
-        return _member(name, value.type, self.at)

@@ -1,6 +1,6 @@
 """The holes of a skeleton, filled from a spec: each part of score and mask is computed where it varies, and no further inside."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
@@ -12,7 +12,7 @@ from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import Read, read
 from flashgen.expr.holes.score import ONE, Score, separated
-from flashgen.expr.holes.statistics import OutputHoles, output_holes
+from flashgen.expr.holes.statistics import LeavingHole, OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
 from flashgen.expr.language.functions import LOG2_E
@@ -77,7 +77,8 @@ class Holes:
 
     In scope everywhere: `p`. Of `uniform`, members of struct Variant: batch, head, kv_head. Of `row`, members of struct Row: what
     `uniform` declares, q_idx, kv_begin. Of the score's `column_slope`: what `uniform` declares; of `row_bias`: that, row. Of the bodies of
-    score and mask: what `uniform` declares, row, column; of the score also s, the raw q.k; of both, where something is read, at.
+    score and mask: what `uniform` declares, row, column; of the score also s, the raw q.k; of both, where something is read, at. Of the
+    body of `output`: what `uniform` declares, its own row, o, v_idx.
     """
 
     members: Members
@@ -110,6 +111,11 @@ class Holes:
     def shared_reach(self) -> Reach | None:
         """The reach that all query heads of a key/value head share, if they do."""
         return self.reach if self.reach and not self.reach.by_head else None
+
+    @property
+    def output(self) -> LeavingHole | None:
+        """What o becomes before it is written."""
+        return self.outputs.leaving
 
     @property
     def sink(self) -> str | None:
@@ -164,14 +170,16 @@ def holes(
     """
     chosen = form(expressions, spec, tanh)
     scale, large = _positive_scale(expressions.scale, Signs(positive(spec.params)))
-    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=rows == "rows_of_group")
+    by_row = rows == "rows_of_group"
+    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=by_row)
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, expressions.score, expressions.mask)))
     kernel = Kernel(binder, hoist)
     parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=rows == "rows_of_group"), hoist))
+    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=by_row), hoist))
+    leaving = _leaving(expressions, Kernel(Binder(spec, scale, "fast", ahead=False, heads_by_row=by_row), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
-    outputs = output_holes(spec, _sink(expressions, kernel))
+    outputs = output_holes(spec, _sink(expressions, kernel), leaving)
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
@@ -206,6 +214,14 @@ def _weight(expressions: Expressions, kernel: Kernel) -> WeightHole | None:
     if expressions.weight is None:
         return None
     return WeightHole(show(expressions.weight), kernel.hoist.body(passed(expressions.weight, "weight", kernel)))
+
+
+def _leaving(expressions: Expressions, kernel: Kernel) -> LeavingHole | None:
+    if expressions.output is None:
+        return None
+    own = replace(kernel, hoist=kernel.hoist.leaving())
+    body = own.hoist.body(passed(expressions.output, "output", own))
+    return LeavingHole(text=show(expressions.output), row=own.hoist.row_members(), body=body)
 
 
 def _told(score: Node, spec: "Spec") -> str:

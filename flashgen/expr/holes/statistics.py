@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashgen.expr.holes.cuda import cuda, literal
+from flashgen.expr.holes.hoist import Body, Member
 from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.nodes import Name
 from flashgen.spec.outputs import Output, Statistic, finished, statistics
@@ -39,6 +40,15 @@ class EndHole:
     empty: str  # without keys
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeavingHole:
+    """What o becomes before it is written. In scope of `body`: o, v_idx, members of Variant, and row, of which are members of OutputRow."""
+
+    text: str  # as in the language
+    row: tuple[Member, ...]  # what it needs of a query row
+    body: Body
+
+
 @dataclass(frozen=True)
 class OutputHoles:
     """The text of what ends a row: its sink, and outputs besides those that every softmax leaves."""
@@ -46,6 +56,7 @@ class OutputHoles:
     sink: str | None  # a logit, one more term in the sum of the row
     statistics: tuple[StatisticHole, ...]
     ends: tuple[EndHole, ...]
+    leaving: LeavingHole | None
 
     def registers(self, block_n: int, v_columns: int) -> int:
         """Registers of a thread, which has two rows of so many keys and columns of o."""
@@ -73,8 +84,8 @@ class _Kernel:
         return Making("ptx::log2" if self.fast else "log2f", "float").itself(x)
 
 
-def output_holes(spec: "Spec", sink: str | None = None) -> OutputHoles:
-    """The text of the outputs of a spec that are made of statistics; `sink`: that of its sink, if it has one.
+def output_holes(spec: "Spec", sink: str | None = None, leaving: LeavingHole | None = None) -> OutputHoles:
+    """The text of the outputs of a spec that are made of statistics; `sink`, `leaving`: that of its sink and its `output`.
 
     >>> from flashgen.spec import Spec
     >>> output_holes(Spec(head_dim=64, dtype="float32", outputs=["o", "entropy"])).ends[0].value
@@ -85,6 +96,7 @@ def output_holes(spec: "Spec", sink: str | None = None) -> OutputHoles:
         sink=sink,
         statistics=tuple(_statistic(xp, each) for each in statistics(spec.outputs)),
         ends=tuple(_end(xp, each, sink is not None) for each in finished(spec.outputs)),
+        leaving=leaving,
     )
 
 

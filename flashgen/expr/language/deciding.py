@@ -1,7 +1,7 @@
 """Floats that decide, as what `floor` is of or what is compared: every backend computes them alike, operation by operation in float32."""
 
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Name, Node, walk
+from flashgen.expr.language.nodes import COMPUTED, Call, Name, Node, walk
 
 
 def decides(op: str, already: bool) -> bool:
@@ -11,8 +11,8 @@ def decides(op: str, already: bool) -> bool:
 
 
 def approximate(node: Node) -> bool:
-    """True if machines may differ in a node: it depends on s, or comes out of an exponential, a logarithm, tanh and the like."""
-    return any(n == Name("s", "float") or (isinstance(n, Call) and _approximate(n.op)) for n in walk(node))
+    """True if machines may differ in a node: it depends on s or o, or comes out of an exponential, a logarithm, tanh and the like."""
+    return any((isinstance(n, Name) and n.name in COMPUTED) or (isinstance(n, Call) and _approximate(n.op)) for n in walk(node))
 
 
 def _approximate(op: str) -> bool:

@@ -23,6 +23,10 @@ Type = Literal[
 ]  # from the fourth on in kernels only
 
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
+V_IDX = "v_idx"  # an integer that `output` alone reads: the column of o
+OUTPUT_NAMES = ("b", "h", "hk", "q_idx", V_IDX, "q_len", "kv_len")  # all int: what is known where o leaves
+INTEGER_NAMES = (*INDEX_NAMES, V_IDX)
+COMPUTED = ("s", "o")  # of products, which no two machines round alike
 UNIFORM_NAMES = ("b", "h", "hk", "q_len", "kv_len")  # the same for a whole tile, as all params are
 UNIFORM, ROW, ELEMENT = 1, 2, 3  # what a name of a kernel varies over: query tiles, rows, elements
 

@@ -9,11 +9,21 @@ SHAPES = (
 )
 MIXED = f"{OWN}: what mixes scores of neighbours or of heads (convolutions, talking heads) wants q k^T in memory"
 
+LEFT = "output is of a row whose keys are all taken in: it reads o, b, h, hk, q_idx, v_idx, q_len, kv_len, params and tensors"
+LEAVING = "o is there once all keys are taken in: output reads it, and v_idx, its column"
+
 HINTS = {
     **dict.fromkeys(("softmax", "entmax", "sparsemax", "softmax1", "normalize"), SHAPES),
     **dict.fromkeys(("mean", "cumsum", "cumprod", "sort", "topk", "argmax", "norm", "dropout", "conv", "roll", "shift"), OWN),
     **dict.fromkeys(("p", "weight", "weights", "prob", "attn", "lse", "l", "m"), TWO_CALLS),
 }
+
+
+def elsewhere(name: str, leaving: bool) -> str:
+    """What to do instead of a word that `output` alone reads, or that it does not read; empty for other names."""
+    if leaving:
+        return LEFT if name in ("s", "kv_idx") else ""
+    return LEAVING if name in ("o", "v_idx") else "only score reads s" if name == "s" else ""
 
 
 def hint(name: str, otherwise: str) -> str:

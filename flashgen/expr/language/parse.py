@@ -16,7 +16,7 @@ from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
-from flashgen.expr.language.one_pass import MIXED, hint
+from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
 from flashgen.expr.language.scope import (
     EXAMPLES,
     MAX_DEPTH,
@@ -121,7 +121,7 @@ class Parser(Located):
             raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, [])
-        likely = "only score reads s" if name == "s" else did_you_mean(name, self.scope.known)
+        likely = elsewhere(name, "o" in self.scope.names) or did_you_mean(name, self.scope.known)
         raise self.error(tree, f"unknown name {name!r}", hint(name, likely) if "s" in self.scope.names else likely)
 
     def subexpression(self, tree: ast.expr, name: str) -> Node:

@@ -1,6 +1,6 @@
 """Reads score, mask and scale of a spec as typed nodes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flashgen.dtypes import READ
 from flashgen.errors import Position, SpecError
 from flashgen.expr.language.claims import Claim, Requirement
-from flashgen.expr.language.nodes import UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
+from flashgen.expr.language.nodes import OUTPUT_NAMES, UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope, words
 from flashgen.spec import axes
@@ -29,6 +29,13 @@ class Expressions:
     requires: tuple[Requirement, ...] = ()  # of the params, at each call
     sink: Node | None = None
     weight: Node | None = None  # a float without s: a factor of what a key's value counts for, after the softmax
+    output: Node | None = None  # a float of o: what becomes of it before it is written
+
+    @property
+    def parts(self) -> Mapping[str, Node]:
+        """The expressions that there are, by their keys in a spec."""
+        every = {key: getattr(self, key) for key in ("scale", "score", "mask", "sink", "weight", "output")}
+        return {key: node for key, node in every.items() if node is not None}
 
 
 def read(spec: "Spec") -> Expressions:
@@ -53,11 +60,15 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
         parts["sink"] = Parser(replace(scope, names=uniform, masks=False), spec.softmax.sink, spec.position("softmax.sink"))
     if spec.weight is not None:
         parts["weight"] = Parser(scope, spec.weight, spec.position("weight"))
+    if spec.output is not None:
+        leaving: dict[str, Type] = {"o": "float", **dict.fromkeys(OUTPUT_NAMES, "int")}
+        parts["output"] = Parser(replace(scope, names=leaving, masks=False), spec.output, spec.position("output"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
     _check_read(spec, read.values(), {name for part in parts.values() for name in part.let})
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
     claims = (*_axes(spec), *((part.scope, tuple(part.claims)) for part in parts.values()))
-    return Expressions(read["score"], read["mask"], scale, sink=read.get("sink"), weight=read.get("weight")), claims
+    sink, weight, output = map(read.get, ("sink", "weight", "output"))
+    return Expressions(read["score"], read["mask"], scale, sink=sink, weight=weight, output=output), claims
 
 
 @lru_cache(1024)
@@ -110,7 +121,7 @@ def _check_read(spec: "Spec", expressions: Iterable[Node], let: set[str]) -> Non
     read = {name for node in expressions for name in _names(node)}
     for key, kind, name in _declared(spec):
         if name not in (let if kind == "let" else read):
-            hint = "leave it out, or name it in score, mask, scale or sink"
+            hint = "leave it out, or name it in score, mask or another expression"
             raise SpecError(f"no expression reads the {kind} {name!r}", spec.name_position(key, name), hint)
 
 

@@ -16,7 +16,7 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
-from flashgen.expr.meaning.reference import Rows, exactly, rows_of, weigh, whole
+from flashgen.expr.meaning.reference import Rows, exactly, leaving, rows_of, weigh, whole
 from flashgen.expr.meaning.sequences import heads_first
 from flashgen.spec.outputs import OUTPUTS, Exact
 
@@ -28,6 +28,7 @@ Between = tuple[Array, Array]  # low, high
 
 ORDINARY = 2.0**-12  # a score known better than this is taken as known: what else it costs is in the error rule
 UNKNOWN = 2.0**120  # terms of which nothing is known
+BETWEEN = 16  # parts between two bounds of o, at whose ends it is looked at
 NEGLIGIBLE = 40.0  # a key so far below the greatest score weighs nothing
 
 
@@ -45,6 +46,7 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows)
         of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)
+        of_rows["o"] = _leaving(spec, rows, of_rows["o"])
         for name, between in of_rows.items():
             found[name][slice(None), *rows.at] = between
     return {name: (whole(name, low, spec), whole(name, high, spec)) for name, (low, high) in found.items()}
@@ -68,6 +70,16 @@ def apart(found: Array, between: Between) -> float:
 def largest(between: Between) -> float:
     """The greatest finite magnitude of bounds."""
     return max(float(np.abs(x[np.isfinite(x)]).max(initial=0)) for x in between)
+
+
+def _leaving(spec: "Spec", rows: Rows, o: Between) -> Between:
+    """Bounds of what o becomes before it is written, by what it does to numbers between those of o."""
+    low, high = o
+    if np.array_equal(low, high, equal_nan=True):
+        return (same := leaving(spec, rows, low)), same
+    with np.errstate(all="ignore"):
+        found = [leaving(spec, rows, np.where(low == high, low, low + (high - low) * i / BETWEEN)) for i in range(BETWEEN + 1)]
+    return np.minimum.reduce(found), np.maximum.reduce(found)
 
 
 def _around(x: Array, off: Array) -> tuple[Array, Array]:

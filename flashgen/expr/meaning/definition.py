@@ -1,7 +1,7 @@
 """The value of an expression by the rules of the language alone: the reference judges kernels by it, and shares nothing with them.
 
 Integers are exact. Floats are float64 within the range of float32: what passes it is infinite. Where a float decides, as the argument of
-`floor` or an operand of a comparison, each operation is rounded to float32; but not what depends on s, nor what comes out of an
+`floor` or an operand of a comparison, each operation is rounded to float32; but not what depends on s or o, nor what comes out of an
 exponential, a logarithm, tanh and the like, which no two machines round alike.
 """
 
@@ -15,13 +15,13 @@ from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.deciding import decides as decided
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import COMPUTED, Call, Const, Load, Name, Node
 
 Array = NDArray[Any]
 
 LARGEST = float(np.finfo(np.float32).max)
 OVERFLOW = LARGEST + 2.0**103  # from here on the nearest float32 is infinite
-EXACT = ("b", "h", "hk", "q_idx", "kv_idx")  # an index that is one of these needs an axis of its extent, or of 1
+EXACT = ("b", "h", "hk", "q_idx", "kv_idx", "v_idx")  # an index that is one of these needs an axis of its extent, or of 1
 
 
 def meaning(node: Node, values: Mapping[str, Any]) -> Array:
@@ -30,7 +30,8 @@ def meaning(node: Node, values: Mapping[str, Any]) -> Array:
     >>> meaning(Call("*", (Name("x", "float"), Const(0.1, "float")), "float"), {"x": 3}).tolist()
     0.30000000447034836
 
-    An index outside a tensor is clamped to it; one that is b, h, hk, q_idx or kv_idx itself reads an axis of 1 as if it were repeated.
+    An index outside a tensor is clamped to it; one that is b, h, hk, q_idx, kv_idx or v_idx itself reads an axis of 1 as if it
+    were repeated.
     Raises OverflowError for an integer that 64 bits do not hold, IndexError for an axis that such an index leaves.
     """
     with np.errstate(all="ignore"):
@@ -46,8 +47,8 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
     match node:
         case Const(value, type):
             return _typed(value, type)
-        case Name("s"):
-            return np.asarray(values["s"], np.float64)
+        case Name(name) if name in COMPUTED:
+            return np.asarray(values[name], np.float64)
         case Name(name, type):
             return _typed(values[name], type)
         case Load(tensor, _, type):

@@ -7,7 +7,7 @@ import numpy as np
 
 from flashgen.expr.language.deciding import decides
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import COMPUTED, Call, Const, Load, Name, Node
 
 
 def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
@@ -41,7 +41,7 @@ class _Evaluation:
             case Const(value, type):
                 return self.type(type, decided).type(value)
             case Name(name, type):
-                return np.asarray(self.values[name], self.type(type, decided and name != "s"))
+                return np.asarray(self.values[name], self.type(type, decided and name not in COMPUTED))
             case Load(tensor, indices, type):
                 array = np.asarray(self.values[tensor])
                 clamped = [np.clip(self(i), 0, max(0, size - 1)) for i, size in zip(indices, array.shape, strict=True)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flashgen.expr.language.nodes import V_IDX
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
 from flashgen.expr.meaning.lists import list_of, listed
@@ -39,7 +40,8 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
         seen = rows.score, rows.seen, rows.v
-        o[rows.at], lse[rows.at] = attend(*seen, rows.sink, rows.weight) if spec.softmax.normalized else weigh(*seen, rows.weight)
+        found, lse[rows.at] = attend(*seen, rows.sink, rows.weight) if spec.softmax.normalized else weigh(*seen, rows.weight)
+        o[rows.at] = leaving(spec, rows, found)
     return spec.order.given(o.transpose(spec.order.from_heads_first)), spec.order.given(lse)
 
 
@@ -55,6 +57,7 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
     found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if name == "o" else q.shape[:-1]) for name in spec.outputs}
     for rows in rows_of(spec, q, k, v, values):
         exact = exactly(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
+        exact = exact._replace(o=leaving(spec, rows, exact.o))
         for name, x in found.items():
             x[rows.at] = OUTPUTS[name].reference(exact)
     return {name: whole(name, x, spec) for name, x in found.items()}
@@ -123,6 +126,14 @@ def _weight(parsed: Expressions, known: Mapping[str, Any], shape: tuple[int, ...
     if parsed.weight is None:
         return None
     return np.broadcast_to(meaning(parsed.weight, known), shape) if shape[1] else np.zeros(shape)
+
+
+def leaving(spec: "Spec", rows: Rows, o: Array) -> Array:
+    """What o of some rows, [rows, Dv], becomes before it is written."""
+    output = read(spec).output
+    if output is None:
+        return o
+    return np.broadcast_to(meaning(output, {**rows.known, "o": o, V_IDX: np.arange(o.shape[1])[None, :]}), o.shape)
 
 
 def products(q: Array, k: Array, scale: float) -> Array:

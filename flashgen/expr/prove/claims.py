@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from flashgen.errors import Position
 from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.fold import fold
-from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import INTEGER_NAMES, Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import MAX_EXACT, Scope
 from flashgen.expr.language.text import show
@@ -60,7 +60,7 @@ def _positive(claim: Claim, scope: Scope) -> tuple[Node, ...]:
     lengths = dict.fromkeys(("q_len", "kv_len"), NOTHING)
     params = {name: frozenset([name]) for name in scope.params}
     bounded = {name: NOTHING for name, (low, _) in scope.bounds.items() if low > 0}
-    proof = Signs(lengths | params | bounded, frozenset(INDEX_NAMES)).positive(claim.node)
+    proof = Signs(lengths | params | bounded, frozenset(INTEGER_NAMES)).positive(claim.node)
     if proof is None:
         raise claim.refuse(f"{claim.subject} must be positive, and this may not be", f"write max(1, {show(claim.node)})")
     return tuple(Name(name, "int") for name in sorted(proof))

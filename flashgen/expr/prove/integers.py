@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Length, Name, Node, children, walk
+from flashgen.expr.language.nodes import INTEGER_NAMES, V_IDX, Call, Const, Length, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
 from flashgen.expr.prove.intervals import ANY, Facts, Interval, Known
 from flashgen.expr.prove.names import LANGUAGE
@@ -21,7 +21,7 @@ LONG = (-INT64 - 1, INT64)
 
 def of_language(name: str) -> str:
     """The name in linear forms of a name of the language."""
-    return name if name in INDEX_NAMES else param(name)
+    return name if name in INTEGER_NAMES else param(name)
 
 
 def of_kernel(name: str) -> str:
@@ -32,7 +32,7 @@ def of_kernel(name: str) -> str:
 def divisors(*nodes: Node) -> tuple[str, ...]:
     """The params that something is divided by as they are: a call with one that is not positive is refused."""
     found = [node.args[1] for root in nodes for node in walk(root) if isinstance(node, Call) and node.op in ("//", "%")]
-    return tuple(dict.fromkeys(n.name for n in found if isinstance(n, Name) and n.name not in INDEX_NAMES))
+    return tuple(dict.fromkeys(n.name for n in found if isinstance(n, Name) and n.name not in INTEGER_NAMES))
 
 
 def intervals(params: "Iterable[Param]", *nodes: Node) -> dict[str, Interval]:
@@ -57,7 +57,7 @@ class Integers:
         self.names = names
         self.facts = Facts(1, 1, known)
         last = MAX_LENGTH - 1
-        self.facts.known |= {"q_idx": (0, last), "kv_idx": (0, last), "kv_begin": (0, last), "column": (0, MAX_BLOCK_N - 1)}
+        self.facts.known |= dict.fromkeys(("q_idx", "kv_idx", "kv_begin", V_IDX), (0, last)) | {"column": (0, MAX_BLOCK_N - 1)}
         self.facts.known |= dict.fromkeys(("rows after", "keys after"), (0, last))
         key = named("kv_idx")
         rows = {"q_len": named("q_idx") + 1 + named("rows after")}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from flashgen.dtypes import float32_fault
 from flashgen.errors import SpecError
 from flashgen.expr.language.fold import fold
-from flashgen.expr.language.nodes import Name, names
+from flashgen.expr.language.nodes import V_IDX, Name, names
 from flashgen.expr.language.read import Expressions, written
 from flashgen.expr.language.reads import indices
 from flashgen.expr.meaning.evaluate import evaluate
@@ -40,5 +40,16 @@ def lower(spec: "Spec") -> Expressions:
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):
         raise SpecError(f"scale is {scale}: {fault}", spec.position("scale"), "write a number, or an expression of d and params")
     score, mask = (decided(fold(node), spec.params) for node in (parsed.score, parsed.mask))
-    weight = None if parsed.weight is None else decided(fold(parsed.weight), spec.params)
-    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink, weight=weight)
+    weight, output = (None if node is None else decided(fold(node), spec.params) for node in (parsed.weight, parsed.output))
+    _check_columns(spec)
+    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink, weight=weight, output=output)
+
+
+def _check_columns(spec: "Spec") -> None:
+    """Raises SpecError for an axis that v_idx indexes and that has other entries than o has columns, or 1."""
+    columns = spec.head_dim.v
+    for tensor in spec.tensors:
+        for i, read_at in enumerate(indices(spec)[tensor.name]):
+            if Name(V_IDX, "int") in read_at and tensor.shape[i] not in (1, columns):
+                what = f"v_idx runs over the {columns} columns of o, and this axis of {tensor.name} is {tensor.shape[i]}"
+                raise SpecError(what, spec.axis_position(tensor.name, i, str(tensor.shape[i])), f"write {columns}, or 1 for all alike")

@@ -1,0 +1,26 @@
+"""Sequences of a call that are interpreted at once."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.plan.program import Program
+
+Array = NDArray[Any]
+
+
+def by_number(x: Array, numbers: Array) -> Array:
+    """An array that is found by the numbers of sequences: of sequences one behind the other, each lies in the only one there is."""
+    return np.broadcast_to(x, (int(numbers.max()) + 1, *x.shape[1:])) if len(x) == 1 else x
+
+
+def alike(program: Program, q: Array, k: Array, values: Mapping[str, Any]) -> Iterator[tuple[Array, Sequence]]:
+    """The numbers of sequences that lie alike in their arrays, and one of them."""
+    found: dict[tuple[int, ...], list[Sequence]] = {}
+    for each in sequences(program.spec, (len(q), q.shape[2], k.shape[2]), values):
+        found.setdefault((each.rows.start, each.rows.stop, each.keys.start, each.keys.stop), []).append(each)
+    for some in found.values():
+        yield np.array([each.b for each in some]), some[0]
