@@ -1,6 +1,7 @@
 """The holes of a skeleton, filled from a spec: each part of score and mask is computed where it varies, and no further inside."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
@@ -170,16 +171,15 @@ def holes(
     """
     chosen = form(expressions, spec, tanh)
     scale, large = _positive_scale(expressions.scale, Signs(positive(spec.params)))
-    by_row = rows == "rows_of_group"
-    binder = Binder(spec, scale, chosen.way if chosen else "short", ahead=not backward, heads_by_row=by_row)
-    hoist = Hoist(Integers(of_kernel, intervals(spec.params, expressions.score, expressions.mask)))
-    kernel = Kernel(binder, hoist)
+    bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
+    binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
+    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
+    kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
     parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    weight = _weight(expressions, Kernel(Binder(spec, scale, binder.way, ahead=False, heads_by_row=by_row), hoist))
-    leaving = _leaving(expressions, Kernel(Binder(spec, scale, "fast", ahead=False, heads_by_row=by_row), hoist))
+    weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
-    outputs = output_holes(spec, _sink(expressions, kernel), leaving)
+    outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
