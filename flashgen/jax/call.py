@@ -42,9 +42,11 @@ def attention(
     Shapes are those of `flashgen.attention`. Numbers among `values` are part of the program, arrays are arguments of it, and float32 arrays
     have gradients as q, k and v have. Raises CallError, SpecError while JAX traces, by the name of an argument.
     """
+    if "out" in values:
+        raise CallError("out is given, and arrays of JAX are not written to: leave out out")
     mask, score, values = as_texts(mask, score, values)
     if scale is not None and not isinstance(scale, str):
-        values["given_scale"], scale = scale, "given_scale"
+        values["given_scale"], scale = _number("scale", scale), "given_scale"
     sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
     check_words(sketch, values)
     results = _call(sketch, q, k, v, values)
@@ -76,15 +78,24 @@ def _call(what: Sketch | Spec, q: Any, k: Any, v: Any, values: Mapping[str, Any]
     if isinstance(what, Spec):  # in its own order
         given = {name: given[name] for name in ("q", "k", "v", *(tensor.name for tensor in what.arrays))}
     text = Text(what=what, arrays=tuple(given), numbers=numbers)
-    results: Given = _differentiable(told(text), *_varying_alike(*map(jnp.asarray, given.values())))
+    results: Given = _differentiable(told(text), *_varying_alike(*(_array(name, x) for name, x in given.items())))
     return results
+
+
+def _array(name: str, value: Any) -> Any:
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise CallError(f"{name} is a {type(value).__name__}: expected an array ({error})") from None
 
 
 def _number(name: str, value: Any) -> int | float:
     if isinstance(value, jax.core.Tracer):
         what = f"{name} is a number that only the program knows"
-        raise CallError(f"{what}: give a number of Python, or read it from an array of one element, as {name}[0]")
-    number: int | float = value.item() if hasattr(value, "item") else value
+        raise CallError(f"{what}: give a number of Python, or read it from an array of one element, as score='s * c[0]' does")
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise CallError(f"{name} is {number!r}: expected a number")
     return number
 
 
@@ -108,13 +119,19 @@ def _forward(text: Text, spec: Spec, given: Given) -> Given:
 def _keep(told: str, *primals: Any) -> tuple[Given, Any]:
     text, given = text_of(told), tuple(x.value for x in primals)
     count = len(text.spec(_named(text, given)).outputs)
+    others = zip(text.arrays[3:], primals[3:], strict=True)
+    sought = {name: x.value.dtype for name, x in others if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.inexact)}
     if isinstance(text.what, Sketch):
-        others = zip(text.arrays[3:], primals[3:], strict=True)
-        sought = tuple(name for name, x in others if x.perturbed and x.value.dtype == jnp.float32)
-        text = replace(text, what=text.what._replace(sought=sought))
+        for name, dtype in sought.items():
+            if dtype != jnp.float32:
+                raise CallError(f"{name} is {dtype}, and is differentiated: gradients are float32. Pass {name}.astype('float32')")
+        text = replace(text, what=text.what._replace(sought=tuple(sought)))
     elif not text.what.backward:
         raise CallError(f"{text.what.name} has no backward: add the line backward: true to its spec")
     spec = text.spec(_named(text, given))
+    if lacking := sorted(sought.keys() - {one.name for one in spec.with_grad}):
+        what = f"{lacking[0]} is differentiated, and the spec gives no gradient"
+        raise CallError(f"{what}: declare it with grad: true, or pass jax.lax.stop_gradient({lacking[0]})")
     results = _forward(text, spec, given)
     return results[:count], (given, results, {one.name: () for one in spec.with_grad})  # names alone, of nothing
 
@@ -142,11 +159,21 @@ def _back(told: str, kept: Any, gradients: Given) -> Given:
 _differentiable.defvjp(_keep, _back, symbolic_zeros=True)
 
 
-def _run(name: str, text: Text, results: list[Any], given: Given) -> Given:
+def _run(name: str, text: Text, results: list[jax.ShapeDtypeStruct], given: Given) -> Given:
     given = _varying_alike(*given)
-    found = jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(*given, text=told(text))
+    found = _foreign(name, told(text), tuple(results), *given)
     axes = _varying(given[0])
     return tuple(_cast_varying(x, axes - _varying(x)) for x in found)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
+def _foreign(name: str, text: str, results: Given, *given: Any) -> Any:
+    return jax.ffi.ffi_call(name, results, vmap_method="broadcast_all")(*given, text=text)
+
+
+@_foreign.defjvp  # type: ignore[untyped-decorator]
+def _refuse(*_: Any) -> Any:
+    raise CallError("attention has no second derivatives: take its gradients as they are, by jax.lax.stop_gradient of them")
 
 
 def _varying(x: Any) -> frozenset[str]:
