@@ -73,7 +73,8 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
         if not layouts[name].contiguous:
             raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
     _check_types(spec, layouts)
-    if (longest := max(sizes.q_len, sizes.kv_len)) > MAX_LENGTH:
+    known = [n for n in (sizes.q_len, sizes.kv_len) if isinstance(n, int)]  # symbols of a compiler are numbers in the call itself
+    if (longest := max(known, default=0)) > MAX_LENGTH:
         raise CallError(f"a sequence has {longest} positions: at most {MAX_LENGTH}, so that their sums fit 32 bits. Split it")
     return sizes
 

@@ -9,6 +9,7 @@ from jax import numpy as jnp  # noqa: E402
 
 from flashgen.errors import CallError  # noqa: E402
 from flashgen.jax import Attention, attention  # noqa: E402
+from flashgen.jax.targets import FORWARD  # noqa: E402
 from tests.jax.test_jax import BIAS, DTYPE, arrays, close, plain  # noqa: E402
 
 SPEC = {
@@ -86,10 +87,14 @@ def test_no_elements_are_served():
         assert jax.jit(attention)(*given).shape == given[0].shape
 
 
-def test_shapes_of_symbols_are_known_without_arrays():
+def test_an_exported_program_serves_sizes_that_are_symbols():
     shapes = export.symbolic_args_specs(tuple(arrays()), ("b, n, 4, 16", "b, m, 2, 16", "b, m, 2, 16"))
-    o, lse = jax.eval_shape(lambda q, k, v: attention(q, k, v, lse=True), *shapes)
+    both = jax.jit(lambda q, k, v: attention(q, k, v, lse=True))
+    o, lse = jax.eval_shape(both, *shapes)
     assert (str(o.shape), str(lse.shape)) == ("(b, n, 4, 16)", "(b, 4, n)")
+    program = export.export(both, disabled_checks=[export.DisabledSafetyCheck.custom_call(FORWARD)])(*shapes)
+    for given in (arrays(), [x[:1, :5] for x in arrays()]):
+        assert all((found == want).all() for found, want in zip(program.call(*given), both(*given), strict=True))
 
 
 def test_loops_and_branches():
