@@ -68,11 +68,11 @@ class BackendError(FlashgenError):
 
 
 def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    """A hint that names the nearest known word, if it is as much `alike`, from 0 to 1, or all of them.
+    """A hint that names the nearest known word, if it is as much `alike`, from 0 to 1, or all of them, or says that there is none.
 
     >>> did_you_mean("causl", ["causal", "full"])
     "did you mean 'causal'?"
     """
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=alike)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}" if known else "there are none here"

@@ -13,7 +13,7 @@ from flashgen.bench.cases import LENGTHS
 from flashgen.bench.figure import MISSING, can_draw
 from flashgen.bench.peers import OURS, Implementation, is_peer
 from flashgen.bench.results import card_name, environment, save_json, save_plot, to_json
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import CommandError, unwritable
 from flashgen.cli.terminal import console, plain, table
 from flashgen.errors import did_you_mean
 from flashgen.runtime import arrays, device
@@ -27,7 +27,9 @@ def cases(specs: Sequence[Spec], lengths: Sequence[int]) -> tuple[str, list[Case
 
 
 def chosen(names: Sequence[str]) -> list[Implementation]:
-    """flashgen and these peers; without names, all that are installed. Raises CommandError for one that is not."""
+    """flashgen and these peers; without names, all that are installed. Raises CommandError for one that is not, and without a GPU."""
+    if reason := device.missing():
+        raise CommandError(f"{reason}. bench times kernels on a GPU; check and ladder run without one, and doctor says what to install")
     found = {one.name: one for one in implementations(device.current().arch)}
     for name in names:
         if name not in found:
@@ -62,7 +64,7 @@ def _save(results: dict[str, Any], path: Path) -> None:
         if can_draw():
             save_plot(results, path.with_suffix(".png"))
     except OSError as error:
-        raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise unwritable(error.filename, error) from None
 
 
 def report(found: dict[str, Any], results: Results) -> None:

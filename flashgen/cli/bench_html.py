@@ -7,7 +7,7 @@ from typing import Any
 from flashgen.bench.peers import OURS
 from flashgen.bench.results import panels
 from flashgen.cli.bench import relative
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import unwritable
 from flashgen.pages.chart import chart
 from flashgen.render.page import page
 
@@ -33,4 +33,4 @@ def save(results: Mapping[str, Any], path: Path) -> None:
     try:
         path.write_text(html(results), encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+        raise unwritable(path, error) from None

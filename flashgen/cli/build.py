@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from flashgen.arch import by_name
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import CommandError, unwritable
 from flashgen.cli.terminal import console, plain, table
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.render import Source, render
@@ -112,7 +112,7 @@ def _write(spec: Spec, part: str, chosen: Program, made: tuple[Source, Binary], 
         for name, content in files.items():
             (folder / name).write_bytes(content)
     except OSError as error:
-        raise CommandError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise unwritable(error.filename, error) from None
     shared = max(kernel.smem.bytes for kernel in chosen.kernels) + binary.shared_bytes
     tuned = part == "kernel" and chosen.digest != plan(chosen.spec, chosen.arch).digest
     return Built(

@@ -14,6 +14,7 @@ from flashgen.api import Attention
 from flashgen.arch import DEFAULT, by_name
 from flashgen.bench import hostile
 from flashgen.cli import check_backward
+from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 from flashgen.emulate import EmulationFault
@@ -125,6 +126,10 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int, given: tuple
 
 def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
     choice, target = Choice(spec), by_name(arch or DEFAULT)
+    if target.name == "host":
+        raise CommandError(
+            "--emulate runs kernels, and host is the interpreter, which has none. Give another --arch, as sm_90a, or leave --emulate out"
+        )
 
     def run(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:
         chosen = choice.serving_arrays(target, q, k, v, values)

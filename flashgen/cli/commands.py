@@ -5,7 +5,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from flashgen import arch as arches
@@ -93,7 +92,7 @@ def explain(
     """Show the plan and its reasons, what was rejected, the work, the memory map and the mask."""
     explanation = explaining.explain(find(spec), arch or _here(), q_len, kv_len or q_len, param or [], tensor or [])
     if tiles:
-        np.save(tiles, explanation.tiles)
+        explaining.save_tiles(explanation, tiles)
     if png:
         save(explanation.program, explanation.work, png)
     if html:
@@ -200,7 +199,7 @@ def tune(
 @app.command()
 def ladder(
     seqlen: Annotated[int, typer.Option(min=1, help="queries and keys; the picture also has its halves")] = 4096,
-    head_dim: Annotated[int, typer.Option(min=1, help="columns of q, k and v")] = 64,
+    head_dim: Annotated[int, typer.Option(min=8, max=256, help="columns of q, k and v")] = 64,
     heads: Annotated[int, typer.Option(min=1)] = 16,
     batch: Annotated[int, typer.Option(min=1)] = 1,
     dtype: Annotated[str, typer.Option(help="float16 or bfloat16")] = "float16",

@@ -24,7 +24,7 @@ def emulate(cuda: Path, launch: Path, seeds: int) -> tuple[LaunchFile, list[Ran]
     """Runs the kernel under seeds from 0 on, up to the first fault. Raises CommandError, CompileError, SpecError, BackendError."""
     for path in (cuda, launch):
         if not path.is_file():
-            raise CommandError(f"no file {path}")
+            raise CommandError(f"no file {path}: give the CUDA file, and with --launch the TOML file that docs/emulator.md explains")
     said = load(launch)
     return said, list(_until_one_fails(cuda, said, seeds))
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from flashgen.arch import Arch, by_name
+from flashgen.cli.errors import unwritable
 from flashgen.cli.gradients import BackwardWork, measure_backward
 from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
 from flashgen.cli.tensors import read_tensors
@@ -89,6 +91,14 @@ def roofline(work: Work | BackwardWork, arch: Arch) -> dict[str, Any]:
         "compute_seconds": work.executed_flops / peak,
         "memory_seconds": work.bytes / (arch.dram_gbytes * 1e9),
     }
+
+
+def save_tiles(found: Explanation, path: Path) -> None:
+    """Saves the classes of all tiles as an array of NumPy. Raises CommandError."""
+    try:
+        np.save(path, found.tiles)
+    except OSError as error:
+        raise unwritable(path, error) from None
 
 
 def page(found: Explanation) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.arch import Arch
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import unwritable
 from flashgen.cli.explain import Explanation, heads, roofline, work_rows
 from flashgen.cli.gradients import BackwardWork
 from flashgen.cli.show import form
@@ -80,7 +80,7 @@ def save(found: Explanation, path: Path) -> None:
     try:
         path.write_text(html(found), encoding="utf-8")
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+        raise unwritable(path, error) from None
 
 
 def _kernel(program: Program, name: str, work: Work | BackwardWork) -> dict[str, Any]:

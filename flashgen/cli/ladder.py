@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from flashgen.bench.figure import MISSING, can_draw
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import unwritable
 from flashgen.cli.terminal import console, plain, table
 from flashgen.ladder import RUNGS, Climb, Shape, climb, write
 from flashgen.runtime import device
@@ -34,7 +34,7 @@ def save(found: Climb, out: Path) -> list[Path]:
     try:
         return write(found, out)
     except OSError as error:
-        raise CommandError(f"cannot write to {out}: {error}") from None
+        raise unwritable(out, error) from None
 
 
 def show(found: Climb, paths: Sequence[Path]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.bench.figure import figure
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import CommandError, unwritable
 from flashgen.cli.work import Work, coarser
 from flashgen.expr.tiles.ranges import EMPTY, FULL
 from flashgen.plan import Program
@@ -49,5 +49,7 @@ def save(program: Program, work: Work, path: Path) -> None:
     drawn.legend(handles=[Patch(color=c, label=label) for label, c in colors.items()], loc="outside lower center", ncols=3, frameon=False)
     try:
         drawn.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib does not know
+    except OSError as error:
+        raise unwritable(path, error) from None
+    except ValueError as error:  # a suffix that matplotlib does not know
         raise CommandError(f"cannot write {path}: {error}") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from flashgen.cli.errors import CommandError
+from flashgen.cli.errors import CommandError, unwritable
 from flashgen.cli.shipped import Shipped, shipped
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
@@ -40,5 +40,5 @@ def write(name: str, like: str) -> Path:
     except FileExistsError:
         raise CommandError(f"{path} exists already, and stays as it is: give another name, or remove it") from None
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+        raise unwritable(path, error) from None
     return path

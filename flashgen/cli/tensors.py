@@ -52,8 +52,9 @@ def _read(known: Mapping[str, Tensor], item: str, lengths: Mapping[str, int]) ->
         raise CommandError(f"--tensor {item}: no tensor is called {name!r}; {did_you_mean(name, known)}")
     try:
         x: NDArray[Any] = np.load(path)
-    except (OSError, ValueError) as error:
-        raise CommandError(f"--tensor {item}: {path!r} holds no array: {error}. Write it with numpy.save") from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or "it is no file of NumPy"
+        raise CommandError(f"--tensor {item}: {path!r} holds no array: {reason}. Write it with numpy.save") from None
     for fault in _faults(known[name], x, lengths):
         raise CommandError(f"--tensor {item}: {name} {fault}, the spec says {known[name].dtype} [{', '.join(map(str, known[name].shape))}]")
     return name, x

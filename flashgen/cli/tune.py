@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flashgen.bench import Case, DeviceClock
+from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
 from flashgen.plan.costs.model import cards
 from flashgen.runtime import arrays, device
@@ -14,7 +15,12 @@ from flashgen.tune import tune as measure
 
 
 def tune(wanted: Mapping[int, Sequence[Case]]) -> tuple[list[Tuning], bool]:
-    """The tunings found, and True if all rounds ran; Ctrl-C ends it with what is kept. Raises BackendError, PlanError, CompileError."""
+    """The tunings found, and True if all rounds ran; Ctrl-C ends it with what is kept.
+
+    Raises BackendError, PlanError, CompileError, and CommandError without a GPU.
+    """
+    if reason := device.missing():
+        raise CommandError(f"{reason}. tune times kernels on a GPU; without one the planner's choice stands, as explain tells it")
     clock, card, errors = DeviceClock(), device.current(), Console(stderr=True)
     found: dict[int, Tuning] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())

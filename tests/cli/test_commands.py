@@ -8,6 +8,7 @@ import pytest
 
 from flashgen.cli.shipped import spec_root
 from flashgen.emulate.build import compiler
+from flashgen.runtime import device
 from flashgen.spec import Spec, loads
 
 GOOD = "dtype: float16\nhead_dim: 64\n"
@@ -137,3 +138,36 @@ def test_doctor_says_who_may_write_to_the_cache(flashgen, tmp_path, monkeypatch)
     (found,) = (one for one in json.loads(flashgen("doctor", "--json").out) if one["name"] == "cache")
     assert not found["works"]
     assert f"other users may write to {tmp_path}/cache); set FLASHGEN_CACHE_DIR" in found["detail"]
+
+
+WRONG = {  # what is given, what the one message has
+    "a picture in no folder": (("explain", "causal", "--png", "{}/none/a.png"), "Name a place in a folder that is there"),
+    "tiles in no folder": (("explain", "causal", "--tiles", "{}/none/a.npy"), "Name a place in a folder that is there"),
+    "a page in no folder": (("explain", "causal", "--html", "{}/none/a.html"), "Name a place in a folder that is there"),
+    "a build where a file is": (("build", "causal", "-o", "{}/some.txt"), "Name a place in a folder that is there"),
+    "a tensor of none": (("explain", "causal", "--tensor", "ids=a.npy"), "no tensor is called 'ids'; there are none here"),
+    "a tensor in no file": (("explain", "document", "--tensor", "ids={}/a.npy"), "No such file or directory. Write it with numpy.save"),
+    "a tensor in a text": (("explain", "document", "--tensor", "ids={}/some.txt"), "it is no file of NumPy. Write it with numpy.save"),
+    "kernels of the interpreter": (("check", "causal", "--emulate", "--arch", "host"), "Give another --arch"),
+    "no CUDA file": (("emulate", "{}/no.cu", "--launch", "{}/some.txt"), "docs/emulator.md"),
+    "a ladder without end": (("ladder", "--head-dim", "100000"), "256"),
+}
+NO_GPU = {"bench": "check and ladder run without one", "tune": "the planner's choice stands"}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_get_a_sentence_with_the_fix(flashgen, tmp_path, case):
+    (tmp_path / "some.txt").write_text("x")
+    given, fix = WRONG[case]
+    ran = flashgen(*(word.replace("{}", str(tmp_path)) for word in given))
+    assert (ran.code, ran.out) == (2, "")
+    assert fix in ran.err
+
+
+@pytest.mark.parametrize("command", NO_GPU)
+def test_without_a_gpu_a_clock_says_what_else_there_is(flashgen, monkeypatch, command):
+    monkeypatch.setattr(device, "missing", lambda: "no CUDA driver here: none")
+    ran = flashgen(command, "causal")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no CUDA driver here: none. " in ran.err
+    assert NO_GPU[command] in ran.err
