@@ -1,4 +1,4 @@
-"""Puts results of `grid.py` into the README and docs/performance.md, those of `backward.py` or `decode.py` into the latter alone.
+"""Puts results of `grid.py` into the README and docs/performance.md; those of `backward.py`, `decode.py`, `shapes.py` into the latter.
 
 python benchmarks/table.py benchmarks/results/NVIDIA_H100_80GB_HBM3.json
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
-PAGES = {"speed": (README, PERFORMANCE), "backward": (PERFORMANCE,), "decode": (PERFORMANCE,)}
+PAGES = {"speed": (README, PERFORMANCE), "backward": (PERFORMANCE,), "decode": (PERFORMANCE,), "shapes": (PERFORMANCE,)}
 OURS = "flashgen"
 
 
@@ -46,6 +46,27 @@ def decoding(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", _measured_on(results, peers)])
 
 
+def shapes(results: dict[str, Any]) -> str:
+    """Markdown: a row a model and mask, its lengths one behind the other; flashgen's speed, in brackets relative to the fastest peer."""
+    lines = ["| model | sequences, heads, head dim | mask | queries: TFLOP/s |", "|---" * 4 + "|"]
+    cells: dict[str, list[str]] = {}
+    peers: set[str] = set()
+    for r in results["rows"]:
+        heads, dims = ("/".join(map(str, dict.fromkeys(r[name]))) for name in ("heads", "head_dim"))
+        keys = f", {r['kv_len']} keys" if r["kv_len"] != r["q_len"] else ""
+        row = f"| {r['model']} | {r['batch']}, {heads}, {dims} | `{r['mask']}`{keys} |"
+        ratio = relative(r["tflops"])
+        cells.setdefault(row, []).append(f"{r['q_len']}: {r['tflops'][OURS]:.0f}" + (f" ({ratio})" if ratio else ""))
+        peers |= r["tflops"].keys() - {OURS}
+    return "\n".join([*lines, *(f"{row} {', '.join(found)} |" for row, found in cells.items()), "", _measured_on(results, peers)])
+
+
+def relative(speed: dict[str, float]) -> str:
+    """flashgen's speed relative to the fastest other; nothing where there is none."""
+    others = [x for name, x in speed.items() if name != OURS]
+    return f"{speed[OURS] / max(others):.2f}" if others else ""
+
+
 def _measured_on(results: dict[str, Any], others: set[str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     beside = ", ".join(sorted(others))
@@ -53,13 +74,12 @@ def _measured_on(results: dict[str, Any], others: set[str]) -> str:
 
 
 def _cell(speed: dict[str, float]) -> str:
-    best = max(x for name, x in speed.items() if name != OURS)
-    return f"{speed[OURS]:.0f} ({speed[OURS] / best:.2f})"
+    return f"{speed[OURS]:.0f} ({relative(speed)})"
 
 
 def kind(results: dict[str, Any]) -> str:
-    """The name of a file of results in markers: speed, backward or decode."""
-    return "decode" if results.get("suite") == "decode" else "backward" if results["rows"][0]["mode"] == "backward" else "speed"
+    """The name of a file of results in markers: its suite where that is no grid, else backward or speed."""
+    return str(results["suite"]) if "suite" in results else "backward" if results["rows"][0]["mode"] == "backward" else "speed"
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -69,7 +89,8 @@ def markers(name: str) -> tuple[str, str]:
 
 def text(results: dict[str, Any]) -> str:
     """The table of a file of results."""
-    return decoding(results) if kind(results) == "decode" else table(results)
+    tables = {"decode": decoding, "shapes": shapes}
+    return tables.get(kind(results), table)(results)
 
 
 def update(results: dict[str, Any]) -> None:

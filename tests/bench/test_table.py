@@ -30,6 +30,26 @@ def test_decoding_has_a_row_a_shape_and_loads_apart() -> None:
     )
 
 
+def shape(window: int = 0, **speeds: float) -> dict[str, Any]:
+    """A row of a file of shapes."""
+    known = {"model": "Some", "batch": 2, "q_len": 99, "kv_len": 99, "heads": (8, 2), "head_dim": (64, 64), "causal": True}
+    return {**known, "window": window, "mask": "causal" if not window else f"causal & window({window - 1}, 0)", "tflops": speeds}
+
+
+def test_shapes_have_a_row_a_model_and_mask() -> None:
+    rows = [
+        shape(flashgen=90.0, cudnn=100.0),
+        {**shape(flashgen=120.0), "kv_len": 500},
+        {**shape(flashgen=55.0, cudnn=50.0), "q_len": 200, "kv_len": 200},
+    ]
+    assert table.text(MEASURED | {"suite": "shapes", "rows": rows}).splitlines()[2:] == [
+        "| Some | 2, 8/2, 64 | `causal` | 99: 90 (0.90), 200: 55 (1.10) |",
+        "| Some | 2, 8/2, 64 | `causal`, 500 keys | 99: 120 |",
+        "",
+        "Card, driver 1, beside cudnn; torch 2, commit abc.",
+    ]
+
+
 @pytest.mark.parametrize("name", table.PAGES)
 def test_a_page_has_a_place_for_each(name: str) -> None:
     for page in table.PAGES[name]:
