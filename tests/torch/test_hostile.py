@@ -193,3 +193,23 @@ def test_a_module_keeps_the_dtype_of_its_spec_under_autocast():
         assert module(*(x.half() for x in given)).dtype == DTYPE
         with torch.autocast(DEVICE, enabled=False):
             assert attention(*given).dtype == DTYPE
+
+
+def biased(name):
+    return SPEC | {"score": f"s + {name}[h]", "tensors": {name: {"shape": ["hq"], "dtype": "float32", "grad": True}}, "backward": True}
+
+
+@pytest.mark.parametrize("cast", [torch.nn.Module.half, torch.nn.Module.bfloat16, torch.nn.Module.double])
+def test_a_module_that_was_cast_hands_on_what_its_spec_says(cast):
+    module, given = cast(Attention(biased("bias"), bias=[0.5, 1.0, 1.5, 2.0])).to(DEVICE), tensors()
+    o, _ = module(*given)
+    assert torch.equal(o, attention(*given, score="s + bias[h]", bias=torch.arange(1, 5, device=DEVICE) / 2))
+    o.float().square().sum().backward()
+    assert module.bias.grad.dtype == module.bias.dtype
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "half"])
+def test_a_name_that_modules_have_is_refused(name):
+    with pytest.raises(CallError, match=f"{name} is a name that modules of PyTorch have"):
+        Attention(biased(name), **{name: torch.zeros(4)})
+    assert Attention(biased(name)).to(DEVICE)(*tensors(), **{name: torch.zeros(4, device=DEVICE)})[0].shape == (2, 20, 4, 16)
