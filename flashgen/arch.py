@@ -30,6 +30,11 @@ class Arch:
     threads: int = 2048  # resident on a multiprocessor
     tanh: float = 2.0**-11  # relative error of tanh.approx: what PTX promises, or what was measured
 
+    @property
+    def early(self) -> bool:
+        """True if a kernel may start before the one ahead of it ends: programmatic dependent launch, from compute capability 9.0 on."""
+        return self.name.startswith("sm_") and int(self.name.removeprefix("sm_").rstrip("a")) >= 90
+
 
 KIB = 1024
 _ROWS = (

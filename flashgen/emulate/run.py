@@ -130,20 +130,22 @@ def compiled(text: str, entry: str, name: str) -> HostKernel:
 
 def fill(program: Program, arrays: Mapping[str, Array | None], known: Mapping[str, int | float]) -> Array:
     """The kernel's Params. `arrays`: q, k, v, o as [B, S, H, D], the others as they are; `known`: scalars by what they are `of`."""
-    record = np.zeros((), record_dtype(program.arguments))
+    record, group = np.zeros((), record_dtype(program.arguments)), int(known["group"])
     for argument in program.arguments:
-        record[argument.name] = known[argument.of] if argument.kind == "scalar" else member(argument, arrays[argument.of])
+        record[argument.name] = known[argument.of] if argument.kind == "scalar" else member(argument, arrays[argument.of], group)
     return record
 
 
-def member(argument: Argument, x: Array | None) -> Any:
-    """An argument of a kernel as a member of its record: a pointer, a number or a tensor map; 0 for no array."""
+def member(argument: Argument, x: Array | None, group: int) -> Any:
+    """An argument of a kernel as a member of its record: a pointer, a number or a tensor map; 0 for no array. `group`: heads of one."""
     if x is None:  # a null pointer
         return 0
     strides = tuple(s // x.itemsize for s in x.strides)
     match argument.kind:
         case "tensor_map":
             columns, rows = argument.box
+            if argument.grouped:
+                return tensor_map(x, (1, rows // group, group, columns), swizzle=columns * x.itemsize)
             return tensor_map(x.swapaxes(1, 2), (1, 1, rows, columns), swizzle=columns * x.itemsize)
         case "strides":
             batch, row, head, column = strides

@@ -13,6 +13,7 @@ from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor
 
 MORE_SHARES, SHARE_COST = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
+FEWEST_ROWS = 16  # of a query tile that count for what a share of its keys has at least
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
@@ -39,6 +40,11 @@ class Sizes:
     def rows(self) -> int:
         """Query rows of a key/value head: those of all heads of its group."""
         return self.q_len * self.group
+
+    @property
+    def ends(self) -> int:
+        """Where sequences begin that lie one behind the other, and where the last ends."""
+        return self.batch + 1
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of a tensor of the spec, with numbers for the words among its axes."""
@@ -118,15 +124,35 @@ def extent(size: Extent, sizes: Sizes) -> int:
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
         case SharePlan():
-            return shares(size, sizes)
+            return states(size, sizes) if size.listed else shares(size, sizes)
+
+
+def least_tiles(plan: SharePlan, q_len: int, group: int) -> int:
+    """Key tiles of a share at least, of a sequence of so many queries: few rows have a small state beside their keys."""
+    if plan.count:
+        return 1
+    rows = -(-q_len * (group if plan.grouped else 1) // FEWEST_ROWS) * FEWEST_ROWS
+    return max(1, plan.keys // plan.block_n * min(rows, plan.block_m) // plan.block_m)
+
+
+def states(plan: SharePlan, sizes: Sizes) -> int:
+    """Rows of shares that a call of sequences one behind the other has at most, whatever their lengths."""
+    most = shares(plan, replace(sizes, q_len=1))
+    if most == 1:
+        return 1  # which nobody writes
+    rows = most * sizes.q_len * sizes.heads
+    return rows if plan.count else min(rows, sizes.batch * plan.pieces * plan.block_m)
 
 
 def shares(plan: SharePlan, sizes: Sizes) -> int:
-    """The most shares that a query tile's key tiles are cut into, in a call of these sizes."""
+    """The most shares that a query tile's key tiles are cut into, in a call of these sizes, or in a sequence where lists have them."""
     if plan.count:
         return plan.count
     rows, heads = (sizes.rows, sizes.kv_heads) if plan.grouped else (sizes.q_len, sizes.heads)
     tiles = -(-rows // plan.block_m) * heads * (sizes.batch if plan.whole_call else 1)
+    if plan.listed:
+        key_tiles = -(-sizes.kv_len // plan.block_n)
+        return max(1, min(-(-key_tiles // least_tiles(plan, sizes.q_len, sizes.group)), plan.pieces // max(1, tiles)))
     count = -(-plan.pieces // tiles)
     if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
         count = min(
@@ -168,5 +194,5 @@ def extent_text(size: Extent) -> str:
         case (word, pieces):
             return f"ceil({word} / {pieces})"
         case SharePlan():
-            return "shares"
+            return "states" if size.listed else "shares"
     return str(size)

@@ -59,7 +59,8 @@ class WorkersPlan:
 
 
 # None in shared memory, one of its own, that of a key tile, that of q; of a share of the keys: none, and o is not yet that of the row.
-OutputPlace = Literal["registers", "own", "keys", "queries", "shares"]
+# Either: of a share where the sequence's keys are cut, else o itself.
+OutputPlace = Literal["registers", "own", "keys", "queries", "shares", "either"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,12 @@ class SharePlan:
     whole_call: bool  # the query tiles of all sequences count, not those of one alone
     block_m: int
     grouped: bool  # see DealingPlan
+    block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says
+
+    @property
+    def listed(self) -> bool:
+        """True if a kernel before the attention lists the shares of each sequence."""
+        return self.block_n > 0
 
 
 # What says which key tiles are in lists: blocks that a call lists; each pair of the tiles where ranges do not tell; there are none.
@@ -141,7 +148,12 @@ class DealingPlan:
     @property
     def extent(self) -> str:
         """The template of how many of a query tile's key tiles a block takes: all, or a share."""
-        return "share_of_keys" if self.shares else "all_keys"
+        return "all_keys" if not self.shares else "share_of_work" if self.shares.listed else "share_of_keys"
+
+    @property
+    def found(self) -> str:
+        """The template of which query tile is the t-th where sequences lie one behind the other: by its place, or by a list of work."""
+        return "work_list" if self.shares and self.shares.listed else "places"
 
     @property
     def rows(self) -> str:
@@ -151,7 +163,7 @@ class DealingPlan:
     @property
     def result(self) -> str:
         """The template of how results leave forward_sm80: as o, or as that of a share."""
-        return "output_shares" if self.shares else "output"
+        return "output" if not self.shares else "output_either" if self.shares.listed else "output_shares"
 
 
 @dataclass(frozen=True)
@@ -250,7 +262,7 @@ class Attention(Tiled):
 
     @property
     def share_tiles(self) -> int:
-        """Key tiles of a share at least, unless that makes too many."""
+        """Key tiles of a share of a whole query tile at least, unless that makes too many."""
         shares = self.dealing.shares
         assert shares
         return 1 if shares.count else shares.keys // self.tile.block_n

@@ -28,6 +28,7 @@ class Argument:
     kind: Literal["tensor_map", "pointer", "strides", "array", "sums", "scalar", "extent"]
     of: str  # q, k, v, an output, a scratch; counter, halves; `argument` of a param or tensor; softmax_scale; a size as group, section
     box: tuple[int, int] = (0, 0)  # tensor_map: columns, rows
+    grouped: bool = False  # tensor_map: these rows are those of all heads of a group, one token after the other
     comment: str = ""
     rank: int = 0  # array, sums: its axes; extent: which
 
@@ -152,6 +153,11 @@ class Program:
         """The axes along which the tiles of a mask that are looked at differ, besides queries and keys: words of an Extent."""
         *axes, _, _ = self.by_entry["seen_tiles"].grid.blocks
         return tuple(map(str, axes))
+
+    @property
+    def listed(self) -> bool:
+        """True if a list of work, made on the device, has the shares of the keys of each sequence."""
+        return self.dealing.shares is not None and self.dealing.shares.listed
 
     @property
     def by_entry(self) -> dict[str, Kernel]:

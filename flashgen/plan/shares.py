@@ -11,9 +11,12 @@ from flashgen.errors import PlanError
 from flashgen.expr import analyse, lower
 from flashgen.expr.language.nodes import names
 from flashgen.plan.costs.model import of_arch
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, least_tiles
 from flashgen.plan.kernel import DealingPlan, Extent, SharePlan, TilePlan
 from flashgen.plan.kernels.arguments import query_tiles
+from flashgen.plan.kernels.combine import combine
+from flashgen.plan.kernels.work_list import work_list
+from flashgen.plan.program import Parts
 from flashgen.spec import Spec
 from flashgen.spec.outputs import finished
 from flashgen.theory.schedule import resolve
@@ -31,9 +34,16 @@ class Demand:
 
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
+    together: bool = False  # rows that fill tiles are those of all heads of a group
+
+    @property
+    def grouped(self) -> bool:
+        """True if a query tile has the rows of all heads of a group, where the mask allows that."""
+        return self.rows > 0 or self.together
 
 
 WHOLE, _SHARED = Demand(), Demand(shared=True)
+_GROUPS = (2, 4, 8, 16, 32)  # query heads a key/value head whose rows, token by token, fill tiles of 64
 _FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
 
 
@@ -41,8 +51,8 @@ _FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
 def refusal(spec: Spec) -> str | None:
     """The reason why no kernel takes the keys of a spec in shares; None if some do."""
     softmax = resolve(spec.schedule)
-    if spec.geometry.packed:
-        return f"layout is {spec.layout}: kernels of sequences in arrays of their own take keys in shares"
+    if spec.geometry.packed and spec.blocks:
+        return f"layout is {spec.layout}, and keys are those of lists of blocks, which are counted in another way"
     if spec.element.operand != "native":
         return f"dtype is {spec.dtype}: kernels of 16-bit operands take keys in shares"
     if not spec.softmax.normalized:
@@ -63,11 +73,18 @@ def groupable(spec: Spec) -> bool:
 
 def pinned(spec: Spec) -> Demand:
     """The demand of a spec alone. Raises PlanError for a number of shares where no kernel makes any."""
-    if not isinstance(spec.split, int) or spec.split == 1:
+    if spec.split == 1:
         return WHOLE
+    if not isinstance(spec.split, int):
+        return of_packed(spec, spec.group or 1) if spec.geometry.packed and refusal(spec) is None else WHOLE
     if reason := refusal(spec):
         raise PlanError(f"split is {spec.split}: {reason}. Leave split out")
     return _SHARED
+
+
+def of_packed(spec: Spec, group: int) -> Demand:
+    """The demand of sequences one behind the other, whatever their lengths: a list of work has shares where there are any."""
+    return Demand(shared=True, together=group in _GROUPS and groupable(spec))
 
 
 class Demands:
@@ -79,7 +96,7 @@ class Demands:
     """
 
     def __init__(self, spec: Spec, arch: Arch):
-        self.least, self.auto, self.multiprocessors = pinned(spec), spec.split == "auto", arch.multiprocessors
+        self.spec, self.least, self.auto, self.multiprocessors = spec, pinned(spec), spec.split == "auto", arch.multiprocessors
         self.never = "numpy" in arch.engines or spec.split == 1 or refusal(spec) is not None
         self.grouped, self.of_list = not self.never and groupable(spec), spec.blocks.m if spec.blocks else 0
         known = of_arch(arch, COSTS)
@@ -92,6 +109,8 @@ class Demands:
         """The demand of a call of these sizes."""
         if self.never:
             return self.least
+        if self.spec.geometry.packed:
+            return of_packed(self.spec, sizes.group)
         rows = sizes.rows if self.grouped else sizes.q_len
         if self.grouped and self.of_list and sizes.q_len > self.of_list:  # a tile of all rows would have several lists
             rows = 0
@@ -114,14 +133,15 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         keys, most = known["few_call_keys"] if auto else known["few_keys"], known["few_pieces"]
         keys *= asked.rows / FEW_ROWS[0]  # a state is as large as there are rows
     else:
-        keys, most = known["call_keys"] if auto else known["keys"], known["pieces"]
+        keys, most = known["call_keys"] if auto else known["keys"], known["listed_pieces" if spec.geometry.packed else "pieces"]
     return SharePlan(
         count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,
         pieces=int(most * problem.arch.multiprocessors),
-        whole_call=auto,
+        whole_call=auto and not spec.geometry.packed,
         block_m=tile.block_m,
         grouped=problem.grouped,
+        block_n=tile.block_n if spec.geometry.packed else 0,
     )
 
 
@@ -138,9 +158,19 @@ def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ..
     """The pieces of work of an attention kernel."""
     if not dealing.shares:
         return query_tiles(spec, tile)
+    if dealing.shares.listed:  # at most: the list has no more than there are
+        return (*query_tiles(spec, tile), dealing.shares.count or dealing.shares.pieces)
     rows: tuple[Extent, ...] = (("rows", tile.block_m), "kv_heads") if dealing.grouped else (("q_len", tile.block_m), "heads")
     slices = (tile.v_slices,) if tile.v_slices > 1 else ()
     return (*rows, "batch", *slices, dealing.shares)
+
+
+def combined(problem: "Problem", plan: SharePlan | None, attention: Parts) -> Parts:
+    """The attention with what runs before and after it where its blocks take shares of the keys."""
+    if not plan:
+        return attention
+    parts = attention.followed(combine(problem.spec, plan, problem.arch.early))
+    return parts.preceded(work_list(problem.arch.early)) if plan.listed else parts
 
 
 def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
@@ -148,7 +178,11 @@ def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
     shares = dealing.shares
     if not shares:
         return
-    if shares.count:
+    if shares.listed:
+        fewest = f"{shares.block_n * least_tiles(shares, 1, 1)} keys or more of {FEW_ROWS[0]} query rows"
+        whose = "a list of work, made on the device, cuts the keys of each sequence by its own lengths"
+        yield "split", f"{whose}: shares of {fewest}, {shares.keys} of a whole query tile; combine merges them"
+    elif shares.count:
         yield "split", f"split: the key tiles of a query tile are cut into {shares.count} shares, each for a block; combine merges them"
     else:
         whose = "all sequences" if shares.whole_call else "a sequence, whatever else is in the batch"

@@ -39,8 +39,8 @@ class Request:
 
     @property
     def of_group(self) -> bool:
-        """True if a query tile has the rows of all heads of a group, which are few."""
-        return self.demand.rows > 0 and groupable(self.spec)
+        """True if a query tile has the rows of all heads of a group."""
+        return self.demand.grouped and groupable(self.spec)
 
     @property
     def algorithm(self) -> str:

@@ -100,6 +100,8 @@ def _member(program: Program, argument: Argument, name: str) -> Member:
             swizzle = f"CU_TENSOR_MAP_SWIZZLE_{columns * program.dtype.bytes}B"
             outermost = "page" if program.spec.page and argument.of in ("k", "v") else "batch"
             dimensions = f"dimensions column, row, head, {outermost}; box {columns}, {rows}, 1, 1"
+            if argument.grouped:
+                dimensions = f"dimensions column, head, row, {outermost}; box {columns}, group, {rows} / group, 1"
             return Member(f"CUtensorMap {argument.name}", f"of {argument.of}: {dimensions}; {swizzle}; zero outside")
         case "pointer":
             return Member(f"CUdeviceptr {argument.name}", _pointer(program, argument))

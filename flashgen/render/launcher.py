@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from flashgen.dtypes import by_name
-from flashgen.plan.geometry import MORE_SHARES, SHARE_COST
+from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
 from flashgen.plan.kernel import Extent, Grid, SharePlan
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import Sections, sections
@@ -41,9 +41,10 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
             listed=_listed(program),
-            shared=isinstance(program.shares, SharePlan) and not program.shares.count,
+            shared=isinstance(program.shares, SharePlan) and (program.listed or not program.shares.count),
             most_shares=MORE_SHARES,
             share_cost=SHARE_COST,
+            least_tiles=least_tiles(program.shares, 1, 1) if isinstance(program.shares, SharePlan) and program.listed else 0,
             section=_section(program),
         )
     )
@@ -90,7 +91,8 @@ def _encoded(program: Program, argument: Argument) -> str:
     rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
     shape = f"{rows}, {head_dim.qk if of in ('q', 'k', 'dq', 'dk') else head_dim.v}"
     element = (program.out_dtype if of == "o" else program.dtype).name.upper()
-    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {box[0]}, {box[1]})"
+    group = "(int)n.group" if argument.grouped else 0
+    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {box[0]}, {box[1]}, {group})"
     return f"if (!status)\n    status = {call}"
 
 
@@ -123,6 +125,8 @@ def _extent(size: Extent) -> str:
     match size:
         case int():
             return f"{size}LL"
+        case "ends":
+            return "(n.batch + 1)"
         case str():
             return f"n.{size}"
         case ("places", rows):
@@ -131,7 +135,7 @@ def _extent(size: Extent) -> str:
             return f"(n.kv_len / {keys} + n.batch)"
         case (word, pieces):
             return f"ceil_div({_extent(word)}, {pieces})"
-        case SharePlan(count=count) if count:
+        case SharePlan(count=count, listed=False) if count:
             return f"{count}LL"
     return "shares(n)"
 

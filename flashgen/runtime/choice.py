@@ -64,12 +64,15 @@ class Choice:
     def kind(self, arch: Arch, sizes: Sizes) -> tuple[int, Demand]:
         """The kind of a call's lengths: a class of numbers of keys, and what else they demand of a plan.
 
-        Where query rows are few, one plan serves any number of keys, so that a sequence's result does not change as others grow.
+        Where query rows are few, or sequences lie one behind the other, one plan serves any number of keys, so that a sequence's result
+        does not change as others grow.
         """
         if arch.name not in self._demands:
             self._demands[arch.name] = Demands(self.spec, arch)
         asked_for = self._demands[arch.name].of(sizes)
-        return LENGTHS[-1] if asked_for.rows else length_class(of_sequence(sizes, self._packed)), asked_for
+        if asked_for.rows or (asked_for.shared and self.spec.geometry.packed):
+            return LENGTHS[-1], asked_for
+        return length_class(of_sequence(sizes, self._packed)), asked_for
 
     def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
         q, k = (rows_first(layouts[name], self.spec.layout_of(name)).shape for name in "qk")
@@ -89,7 +92,7 @@ def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
     found = []
     for name, layout in by_rows.items():
-        if name == "o" and preferred.combine:  # which writes it element by element
+        if name == "o" and preferred.combine and not preferred.listed:  # which writes it element by element
             continue
         if name in mapped:
             found += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []

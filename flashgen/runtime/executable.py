@@ -91,7 +91,7 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
                 assert layout
                 record[argument.name]["strides"] = steps(layout.shape, layout.strides)
                 source = "counter" if 0 in layout.shape else source  # what is read in place of nothing matters to nobody
-            writes.append(_write(argument, offset, places.index(source), layout))
+            writes.append(_write(argument, offset, places.index(source), layout, known))
     return record, writes
 
 
@@ -110,10 +110,10 @@ def _strides_of(rank: int) -> Callable[..., None]:
     return struct.Struct(f"<{rank}q").pack_into
 
 
-def _write(argument: Argument, offset: int, at: int, layout: Layout | None) -> Write:
+def _write(argument: Argument, offset: int, at: int, layout: Layout | None, known: Mapping[str, int | float]) -> Write:
     if argument.kind == "tensor_map":
         assert layout
-        encode, end = tma.Map(layout, argument.box), offset + 128
+        encode, end = tma.Map(layout, argument.box, int(known["group"]) if argument.grouped else 0), offset + 128
 
         def write_map(record: memoryview, address: int) -> None:
             record[offset:end] = encode(address)

@@ -40,12 +40,14 @@ def addressable(layout: Layout) -> str | None:
 class Map:
     """A map of an array that moves boxes of (columns, rows), swizzled over the bytes of a box row: 128 bytes for each address.
 
-    Coordinates are (column, row, head, batch); outside, reads give zero and writes are dropped. One thread at a time may use it.
+    Coordinates are (column, row, head, batch), or (column, head, row, batch) where boxes have the rows of the heads of a group, one token
+    after the other; outside, reads give zero and writes are dropped. One thread at a time may use it.
     """
 
-    def __init__(self, layout: Layout, box: tuple[int, int]):
-        """`layout`: [B, S, H, D], addressable."""
-        self._encode, (self._kind, self._size, self._fixed) = _encode_tiled(), _fixed(layout.dtype, box)
+    def __init__(self, layout: Layout, box: tuple[int, int], group: int = 0):
+        """`layout`: [B, S, H, D], addressable. `group`: heads of a box, among which its rows are divided; 0: it is of one head."""
+        sides = (box[0], group, box[1] // group, 1) if group else (*box, 1, 1)
+        self._encode, (self._kind, self._size, self._fixed), self._grouped = _encode_tiled(), _fixed(layout.dtype, sides), group > 0
         memory = np.zeros(_BYTES + 64, np.uint8)
         aligned = memory[-memory.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
         self._memory, self._place = memoryview(aligned), ctypes.c_void_p(aligned.ctypes.data)  # type: ignore[arg-type]  # see Launch
@@ -55,6 +57,8 @@ class Map:
         """The array lies so from now on; an axis of one element, whose stride means nothing, gets a legal one."""
         (batches, rows, heads, columns), (batch, row, head, _) = shape, strides
         size = self._size
+        if self._grouped:
+            rows, heads, row, head = heads, rows, head, row
         self._strides = _STRIDES(
             row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
         )
@@ -74,7 +78,7 @@ class Map:
 
 
 @functools.cache
-def _fixed(dtype: str, box: tuple[int, int]) -> tuple[int, int, tuple[bytes | int, ...]]:
+def _fixed(dtype: str, box: tuple[int, ...]) -> tuple[int, int, tuple[bytes | int, ...]]:
     """The element type, its bytes, and what the driver is told after sizes and strides."""
     from cuda.bindings import driver
 
@@ -86,7 +90,7 @@ def _fixed(dtype: str, box: tuple[int, int]) -> tuple[int, int, tuple[bytes | in
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     steps = (1, 1, 1, 1)  # elements
-    return int(kind), by_name(dtype).bytes, (struct.pack("<4I", *box, 1, 1), struct.pack("<4I", *steps), *map(int, choices))
+    return int(kind), by_name(dtype).bytes, (struct.pack("<4I", *box), struct.pack("<4I", *steps), *map(int, choices))
 
 
 @functools.cache

@@ -18,7 +18,6 @@ from flashgen.plan.engines.instructions import native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
-from flashgen.plan.kernels.combine import combine
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
@@ -132,9 +131,11 @@ class MmaSync(Strategy):
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
-        kernel = draft.attention("forward", Grid(draft.workers.threads, shares.pieces(problem.spec, draft.tile, draft.dealing)), ranges)
+        plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
+        resident = draft.workers.blocks if plan and plan.listed else 0
+        kernel = draft.attention("forward", Grid(draft.workers.threads, blocks, resident=resident), ranges)
         found = Parts((kernel,), native_arguments(problem.spec))
-        return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
+        return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         yield from limits.slice_reasons(draft.tile)

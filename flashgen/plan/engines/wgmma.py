@@ -13,7 +13,6 @@ from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
 from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
 from flashgen.plan.kernel import ROW_BYTES, WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments
-from flashgen.plan.kernels.combine import combine
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import STRIPE, Draft, Problem, Request, Strategy, Tried
@@ -139,7 +138,7 @@ class Wgmma(Strategy):
         """One block a multiprocessor; the counter deals."""
         grid = Grid(draft.workers.threads, shares.pieces(problem.spec, draft.tile, draft.dealing), early=True, resident=1)
         found = Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
-        return found.followed(combine(problem.spec, draft.dealing.shares)) if draft.dealing.shares else found
+        return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         tile, seen = draft.tile, problem.seen
@@ -161,7 +160,7 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     """The places that o may leave from, with the number of query tiles whose q is there; float32, and rows of which the next may be another
     sequence's, go to memory from the registers."""
     if problem.request.demand.shared:
-        return [("shares", 1)]
+        return [("either", 2), ("either", 1)] if problem.spec.geometry.packed else [("shares", 1)]
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     if problem.spec.geometry.packed:  # a box of o would reach into the next sequence
@@ -237,7 +236,7 @@ def _arguments(spec: Spec, draft: Draft) -> Iterator[Argument]:
     columns = ROW_BYTES // spec.element.bytes
     keys = gcd(draft.tile.block_n, spec.page)  # of a box: of pages, no more than lie in one
     for name, rows in (("q", draft.tile.block_m), ("k", keys), ("v", keys)):
-        yield Argument(name, "TensorMap", "tensor_map", name, (columns, rows))
+        yield Argument(name, "TensorMap", "tensor_map", name, (columns, rows), grouped=name == "q" and draft.dealing.grouped)
     yield from _output(spec, draft)
     yield from row_arguments(spec)
     yield from _dealing(draft.dealing.halves)

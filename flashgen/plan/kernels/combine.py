@@ -5,29 +5,43 @@ from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
 _WARPS = 8  # of a block
+_LISTED_SLICES = 4  # of them on one row, where some rows have many shares and some few
+_RESIDENT = 4  # blocks of a multiprocessor
 _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
 
 
-def combine(spec: Spec, shares: SharePlan) -> Parts:
-    """The kernel, and the memory of the shares' states: maximum, sum and o."""
+def combine(spec: Spec, shares: SharePlan, early: bool) -> Parts:
+    """The kernel, and the memory of the shares' states: maximum, sum and o. `early`: it may start before the attention ends."""
     slices = _WARPS if shares.grouped else 1  # few rows have many shares each, many rows few
+    if shares.listed:
+        return listed(spec, shares, early)
     rows: tuple[Extent, ...] = (shares, "batch", "heads", "q_len")
+    known = _known(spec, rows, "[shares, B, Hq, Sq, Dv]")
+    known = known.followed(Parts((), (Argument("shares", "int", "scalar", "shares", comment="of the key tiles of a query tile, at most"),)))
+    return Parts((_kernel(slices, Grid(32 * _WARPS, (("q_len", _WARPS // slices), "heads", "batch"), early=early)),), ()).followed(known)
+
+
+def listed(spec: Spec, shares: SharePlan, early: bool) -> Parts:
+    """The same where a list of work has the shares: blocks pass over the rows that have some."""
+    states = Argument("states", "int", "scalar", "shares", comment="rows of shares that there is place for")
+    grid = Grid(32 * _WARPS, (("q_len", _WARPS // _LISTED_SLICES), "heads"), early=early, resident=_RESIDENT)
+    return Parts((_kernel(_LISTED_SLICES, grid),), ()).followed(_known(spec, (shares,), "[states, Dv]")).followed(Parts((), (states,)))
+
+
+def _known(spec: Spec, rows: tuple[Extent, ...], axes: str) -> Parts:
+    """The states of the shares: arguments and memory. `axes`: of their o."""
     numbers = {"max": "natural: the reference of its exponents", "sum": "of its exponentials; 0: it has no key, and no o"}
     arguments = (
-        Argument("shares_o", "float*", "pointer", "shares_o", comment="of each share of the keys, not divided: [shares, B, Hq, Sq, Dv]"),
+        Argument("shares_o", "float*", "pointer", "shares_o", comment=f"of each share of the keys, not divided: {axes}"),
         *(Argument(f"shares_{name}", "float*", "pointer", f"shares_{name}", comment=comment) for name, comment in numbers.items()),
-        Argument("shares", "int", "scalar", "shares", comment="of the key tiles of a query tile, at most"),
     )
     scratch = (
         Scratch("shares_o", "float32", (*rows, spec.head_dim.v)),
         *(Scratch(f"shares_{name}", "float32", rows) for name in numbers),
     )
+    return Parts((), arguments, scratch)
+
+
+def _kernel(slices: int, grid: Grid) -> Combine:
     region = Region(name="o of a warp", symbol="", offset=0, bytes=_PART_BYTES, count=_WARPS)
-    kernel = Combine(
-        "combine",
-        Grid(32 * _WARPS, (("q_len", _WARPS // slices), "heads", "batch"), early=True),
-        SmemPlan.of(region),
-        warps=_WARPS,
-        slices=slices,
-    )
-    return Parts((kernel,), arguments, scratch)
+    return Combine("combine", grid, SmemPlan.of(region), warps=_WARPS, slices=slices)
