@@ -124,7 +124,7 @@ def extent(size: Extent, sizes: Sizes) -> int:
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
         case SharePlan():
-            return states(size, sizes) if size.listed else shares(size, sizes)
+            return states(size, sizes) if size.own else shares(size, sizes)
 
 
 def least_tiles(plan: SharePlan, q_len: int, group: int) -> int:
@@ -150,7 +150,7 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         return plan.count
     rows, heads = (sizes.rows, sizes.kv_heads) if plan.grouped else (sizes.q_len, sizes.heads)
     tiles = -(-rows // plan.block_m) * heads * (sizes.batch if plan.whole_call else 1)
-    if plan.listed:
+    if plan.own:
         key_tiles = -(-sizes.kv_len // plan.block_n)
         return max(1, min(-(-key_tiles // least_tiles(plan, sizes.q_len, sizes.group)), plan.pieces // max(1, tiles)))
     count = -(-plan.pieces // tiles)
@@ -194,5 +194,5 @@ def extent_text(size: Extent) -> str:
         case (word, pieces):
             return f"ceil({word} / {pieces})"
         case SharePlan():
-            return "states" if size.listed else "shares"
+            return "states" if size.own else "shares"
     return str(size)

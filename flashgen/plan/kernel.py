@@ -114,8 +114,8 @@ class SharePlan:
     block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says
 
     @property
-    def listed(self) -> bool:
-        """True if a kernel before the attention lists the shares of each sequence."""
+    def own(self) -> bool:
+        """True if each sequence has its own number of shares: a list of work has them, which a kernel before the attention makes."""
         return self.block_n > 0
 
 
@@ -148,12 +148,12 @@ class DealingPlan:
     @property
     def extent(self) -> str:
         """The template of how many of a query tile's key tiles a block takes: all, or a share."""
-        return "all_keys" if not self.shares else "share_of_work" if self.shares.listed else "share_of_keys"
+        return "all_keys" if not self.shares else "share_of_work" if self.shares.own else "share_of_keys"
 
     @property
     def found(self) -> str:
         """The template of which query tile is the t-th where sequences lie one behind the other: by its place, or by a list of work."""
-        return "work_list" if self.shares and self.shares.listed else "places"
+        return "work_list" if self.shares and self.shares.own else "places"
 
     @property
     def rows(self) -> str:
@@ -163,7 +163,7 @@ class DealingPlan:
     @property
     def result(self) -> str:
         """The template of how results leave forward_sm80: as o, or as that of a share."""
-        return "output" if not self.shares else "output_either" if self.shares.listed else "output_shares"
+        return "output" if not self.shares else "output_either" if self.shares.own else "output_shares"
 
 
 @dataclass(frozen=True)

@@ -155,9 +155,9 @@ class Program:
         return tuple(map(str, axes))
 
     @property
-    def listed(self) -> bool:
+    def work_list(self) -> bool:
         """True if a list of work, made on the device, has the shares of the keys of each sequence."""
-        return self.dealing.shares is not None and self.dealing.shares.listed
+        return self.dealing.shares is not None and self.dealing.shares.own
 
     @property
     def by_entry(self) -> dict[str, Kernel]:
@@ -237,7 +237,7 @@ class Program:
             "skeleton": self.skeleton,
             "softmax": dataclasses.asdict(self.softmax),
             "kernels": [_kernel(kernel) for kernel in self.kernels],
-            "arguments": [dataclasses.asdict(argument) for argument in self.arguments],
+            "arguments": [_argument(argument) for argument in self.arguments],
             "scratch": [dataclasses.asdict(scratch) for scratch in self.scratch],
             "ranges": self.main.ranges.to_json(),
             "cost": dict(self.decision.cost),
@@ -250,6 +250,11 @@ class Program:
         """Eight hex digits that name this program."""
         chosen = {k: v for k, v in self.to_json().items() if k not in ("rejected", "cost", "reasons")}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _argument(argument: Argument) -> dict[str, Any]:
+    found = dataclasses.asdict(argument)
+    return found if argument.grouped else {name: value for name, value in found.items() if name != "grouped"}  # which few have
 
 
 _UNUSUAL = ("shares", "grouped", "listed")  # members of DealingPlan that most programs do not have, and that do not tell those apart

@@ -51,8 +51,6 @@ _FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
 def refusal(spec: Spec) -> str | None:
     """The reason why no kernel takes the keys of a spec in shares; None if some do."""
     softmax = resolve(spec.schedule)
-    if spec.geometry.packed and spec.blocks:
-        return f"layout is {spec.layout}, and keys are those of lists of blocks, which are counted in another way"
     if spec.element.operand != "native":
         return f"dtype is {spec.dtype}: kernels of 16-bit operands take keys in shares"
     if not spec.softmax.normalized:
@@ -158,7 +156,7 @@ def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ..
     """The pieces of work of an attention kernel."""
     if not dealing.shares:
         return query_tiles(spec, tile)
-    if dealing.shares.listed:  # at most: the list has no more than there are
+    if dealing.shares.own:  # at most: the list has no more than there are
         return (*query_tiles(spec, tile), dealing.shares.count or dealing.shares.pieces)
     rows: tuple[Extent, ...] = (("rows", tile.block_m), "kv_heads") if dealing.grouped else (("q_len", tile.block_m), "heads")
     slices = (tile.v_slices,) if tile.v_slices > 1 else ()
@@ -170,7 +168,7 @@ def combined(problem: "Problem", plan: SharePlan | None, attention: Parts) -> Pa
     if not plan:
         return attention
     parts = attention.followed(combine(problem.spec, plan, problem.arch.early))
-    return parts.preceded(work_list(problem.arch.early)) if plan.listed else parts
+    return parts.preceded(work_list(problem.arch.early)) if plan.own else parts
 
 
 def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
@@ -178,7 +176,7 @@ def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
     shares = dealing.shares
     if not shares:
         return
-    if shares.listed:
+    if shares.own:
         fewest = f"{shares.block_n * least_tiles(shares, 1, 1)} keys or more of {FEW_ROWS[0]} query rows"
         whose = "a list of work, made on the device, cuts the keys of each sequence by its own lengths"
         yield "split", f"{whose}: shares of {fewest}, {shares.keys} of a whole query tile; combine merges them"

@@ -41,10 +41,8 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
             listed=_listed(program),
-            shared=isinstance(program.shares, SharePlan) and (program.listed or not program.shares.count),
-            most_shares=MORE_SHARES,
-            share_cost=SHARE_COST,
-            least_tiles=least_tiles(program.shares, 1, 1) if isinstance(program.shares, SharePlan) and program.listed else 0,
+            counting="states" if program.work_list else "shares",
+            shared=_shared(program.shares),
             section=_section(program),
         )
     )
@@ -96,6 +94,13 @@ def _encoded(program: Program, argument: Argument) -> str:
     return f"if (!status)\n    status = {call}"
 
 
+def _shared(plan: Extent) -> tuple[SharePlan, int, float, int] | None:
+    """The numbers by which shares are counted in C; None where there are none to count."""
+    if not isinstance(plan, SharePlan) or (plan.count and not plan.own):
+        return None
+    return plan, MORE_SHARES, SHARE_COST, least_tiles(plan, 1, 1) if plan.own else 0
+
+
 def _section(program: Program) -> tuple[Sections, str, str, str] | None:
     """The numbers of sections, and in C the length of a head, the heads, and those that share keys; None where no kernel has sections."""
     if all(argument.of != "section" for argument in program.arguments):
@@ -135,7 +140,7 @@ def _extent(size: Extent) -> str:
             return f"(n.kv_len / {keys} + n.batch)"
         case (word, pieces):
             return f"ceil_div({_extent(word)}, {pieces})"
-        case SharePlan(count=count, listed=False) if count:
+        case SharePlan(count=count, own=False) if count:
             return f"{count}LL"
     return "shares(n)"
 

@@ -92,7 +92,7 @@ def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
     found = []
     for name, layout in by_rows.items():
-        if name == "o" and preferred.combine and not preferred.listed:  # which writes it element by element
+        if name == "o" and preferred.combine and not preferred.work_list:  # which writes it element by element
             continue
         if name in mapped:
             found += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []

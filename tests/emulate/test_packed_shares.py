@@ -144,11 +144,11 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
         ("t -= listed(p, PIECES)[batch];", "t -= listed(p, PIECES)[0];"),
         ("if (lane >= lanes) sum = add", "if (lane > lanes) sum = add"),
         ("if (lane == 31) write(p.batch, before);", "if (lane == 31) write(p.batch, sum), write(p.batch - 1, before);"),
-        ("all_of(p, SPLIT_ROWS) - 1), batch", "all_of(p, SPLIT_ROWS)), batch"),
+        ("exists ? shares : 0", "shares"),
         ("first += gridDim.x * ROWS", "first += gridDim.x * ROWS + 1"),
         ("take_share(shares, least_tiles(rows_of(p, sequence)));", ""),
     ],
-    ids=["first shares", "work of others", "lanes", "the end", "rows beyond", "rows between", "all keys each"],
+    ids=["first shares", "work of others", "lanes", "the end", "rows twice", "rows between", "all keys each"],
 )
 def test_mistakes_are_found(old: str, new: str) -> None:
     chosen, source = planned("causal", "sm_90a", 16, True)
@@ -167,7 +167,7 @@ def test_calls() -> None:
         q, k = np.ones((9, heads, 16), np.float16), np.ones((9, 2, 16), np.float16)
         values = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), np.int32([0, 9]))
         program = attn._gpu.choice.serving_arrays(attn.arch, q, k, k, values)
-        assert (program.listed, program.dealing.grouped) == (lists, grouped)
+        assert (program.work_list, program.dealing.grouped) == (lists, grouped)
     assert "a list of work" in flashgen.compile(Spec(head_dim=16, dtype="float16", layout="thd"), "sm_80", "emulate").explain()
 
 

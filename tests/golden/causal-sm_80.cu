@@ -329,7 +329,7 @@ struct Attend {                          // one block: a query tile against all 
   int next;                              // the key tile to load next, -1: none
   static constexpr int stage = 0;        // where the one to multiply next lies: there is one place
 
-  __device__ __forceinline__ Attend(const Params& p, u32 shared) : p(p), shared(shared), work(blockIdx.x, p) {}
+  __device__ __forceinline__ Attend(const Params& p, u32 shared, int t = blockIdx.x) : p(p), shared(shared), work(t, p) {}
 
   __device__ __forceinline__ void load_query_tile() const {
     load_tile<BLOCK_M, QK_COLUMNS, QK_DIM>(shared + Q, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,

@@ -132,7 +132,7 @@ class MmaSync(Strategy):
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
-        resident = draft.workers.blocks if plan and plan.listed else 0
+        resident = draft.workers.blocks if plan and plan.own else 0
         kernel = draft.attention("forward", Grid(draft.workers.threads, blocks, resident=resident), ranges)
         found = Parts((kernel,), native_arguments(problem.spec))
         return shares.combined(problem, draft.dealing.shares, found)

@@ -13,15 +13,15 @@ _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
 def combine(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     """The kernel, and the memory of the shares' states: maximum, sum and o. `early`: it may start before the attention ends."""
     slices = _WARPS if shares.grouped else 1  # few rows have many shares each, many rows few
-    if shares.listed:
-        return listed(spec, shares, early)
+    if shares.own:
+        return _by_list(spec, shares, early)
     rows: tuple[Extent, ...] = (shares, "batch", "heads", "q_len")
     known = _known(spec, rows, "[shares, B, Hq, Sq, Dv]")
     known = known.followed(Parts((), (Argument("shares", "int", "scalar", "shares", comment="of the key tiles of a query tile, at most"),)))
     return Parts((_kernel(slices, Grid(32 * _WARPS, (("q_len", _WARPS // slices), "heads", "batch"), early=early)),), ()).followed(known)
 
 
-def listed(spec: Spec, shares: SharePlan, early: bool) -> Parts:
+def _by_list(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     """The same where a list of work has the shares: blocks pass over the rows that have some."""
     states = Argument("states", "int", "scalar", "shares", comment="rows of shares that there is place for")
     grid = Grid(32 * _WARPS, (("q_len", _WARPS // _LISTED_SLICES), "heads"), early=early, resident=_RESIDENT)
