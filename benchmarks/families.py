@@ -17,12 +17,12 @@ from flashgen.emulate.memory import Watched, fence
 from flashgen.expr.meaning.reference import reference, reference_outputs
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.plan import Program, plan, plan_backward
-from flashgen.plan.appending import ENTRY, record
+from flashgen.plan.alone import record
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Backward
 from flashgen.plan.shares import Demand
 from flashgen.render import Source, render
-from flashgen.render.source import render_append
+from flashgen.render.source import render_alone
 from flashgen.spec import Spec
 
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
@@ -56,6 +56,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_80 pages": ("sm_80", {"mask": "causal", "cache": {"page": 4}, **MMA_SYNC}),
     "sm_90a packed pages": ("sm_90a", {"mask": "causal", "layout": "thd", "cache": {"page": 64}, **WGMMA, "stages": 2}),
     "sm_80 packed pages": ("sm_80", {"mask": "causal", "layout": "thd", "cache": {"page": 16}, **MMA_SYNC}),
+    "sm_90a packed shares": ("sm_90a", {"mask": "causal", "layout": "thd", "split": 3, **WGMMA}),
     "sm_90a lists": ("sm_90a", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_80 lists": ("sm_80", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx", "kind": "bitmap"}, **MMA_SYNC}),
     "sm_90a made lists": ("sm_90a", {"mask": REPEATED, **WGMMA}),
@@ -127,7 +128,7 @@ def families() -> Iterator[Family]:
         assert not name.endswith("made lists") or program.attention.dealing.listed == "mask", name
         source = render(program)
         yield Family(name=name, source=source, calls=partial(calls_of, program, FEW_SHAPES if name == FEW else SHAPES))
-    yield Family(name=APPEND, source=render_append(appended(np.random.RandomState(0), NEWS[0])[1].plan), calls=appending_calls)
+    yield Family(name=APPEND, source=render_alone(appended(np.random.RandomState(0), NEWS[0])[1].plan), calls=appending_calls)
 
 
 def calls_of(program: Program, shapes: list[tuple[int, ...]], draw: int) -> Iterator[Call]:
@@ -206,7 +207,7 @@ def appending_calls(draw: int) -> Iterator[Call]:
             given = {name: fence(x.copy()) for name, x in arrays.items()}
             watched = {name: Watched(x, "update" if "cache" in name else "constant") for name, x in given.items()}
             held = record(call.plan, {name: x.ctypes.data for name, x in given.items()}, call.strides, call.scalars)
-            kernel = HostKernel(source.text, ENTRY, "append.cu")
+            kernel = HostKernel(source.text, "append", "append.cu")
             kernel.launch(call.scalars["tokens"], call.plan.threads, 0, held, seed, arrays=watched, arch=by_name(call.plan.arch))
             return given
 

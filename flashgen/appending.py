@@ -11,7 +11,7 @@ from flashgen import arch as arches
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.plan.appending import AppendPlan
-from flashgen.runtime import appending
+from flashgen.runtime import alone
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import FAMILIES, Layout, liken
 from flashgen.runtime.device import device
@@ -55,7 +55,7 @@ def append(
     if call.on is None:
         _write(call.plan, {name: FAMILIES[type(x)].to_numpy(x) for name, x in arrays.items()}, call.scalars, layout)
     else:
-        appending.launch(call.plan, arrays, call.strides, call.scalars, call.on)
+        alone.launch(call.plan, arrays, call.strides, call.scalars, call.scalars["tokens"], call.on)
 
 
 class Planned(NamedTuple):

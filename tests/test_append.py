@@ -13,8 +13,8 @@ from flashgen.bench.paged import table
 from flashgen.emulate import HostKernel
 from flashgen.emulate.memory import Watched, fence
 from flashgen.errors import CallError
-from flashgen.plan.appending import ENTRY, record
-from flashgen.render.source import render_append
+from flashgen.plan.alone import record
+from flashgen.render.source import render_alone
 
 HEADS, ROOM = 3, 24
 
@@ -101,7 +101,7 @@ def test_the_kernel_on_the_emulator(call, seed):
     if scalars["tokens"]:
         watched = {name: Watched(x, "update" if "cache" in name else "constant") for name, x in given_to.items()}
         held = record(plan, {name: x.ctypes.data for name, x in given_to.items()}, strides, scalars)
-        kernel = HostKernel(render_append(plan).text, ENTRY, "append.cu")
+        kernel = HostKernel(render_alone(plan).text, "append", "append.cu")
         kernel.launch(scalars["tokens"], plan.threads, 0, held, seed, arrays=watched, arch=by_name(plan.arch))
     judge((given_to["k_cache"], given_to["v_cache"]), arrays, said)
 

@@ -1,17 +1,11 @@
 """The kernel that puts new keys and values into a cache: what it is made for, and what it is given."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import numpy as np
 
 from flashgen.dtypes import DType, by_name
-from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument
 
-ENTRY = "append"
 _ARRAYS = ("k", "v", "k_cache", "v_cache")
 _COMMENTS = {"k": "new", "v": "new", "k_cache": "written to", "v_cache": "written to"}
 
@@ -29,6 +23,7 @@ class AppendPlan:
     packed: bool = False  # new tokens of all sequences lie one behind the other
     paged: bool = False
     threads: int = 128
+    entry: str = "append"
 
     @property
     def element(self) -> DType:
@@ -79,17 +74,3 @@ SCALARS = {
     "columns": "of block_table; 1 without one",
     "positions": "that cos and sin have",
 }
-
-
-def record(
-    plan: AppendPlan, addresses: Mapping[str, int], strides: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int]
-) -> np.ndarray[Any, Any]:
-    """The Params of a launch. `strides`: of k, v and both caches as [B, S, H, D], in elements."""
-    found = np.zeros((), record_dtype(plan.arguments))
-    for argument in plan.arguments:
-        if argument.kind == "strides":
-            batch, row, head, column = strides[argument.of]
-            found[argument.name] = (batch, head, row, column)
-        else:
-            found[argument.name] = (scalars if argument.kind == "scalar" else addresses)[argument.of]
-    return found

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from flashgen.expr.tiles.cuda import RangeText
-from flashgen.plan.appending import ENTRY, AppendPlan
+from flashgen.plan.alone import Alone
 from flashgen.plan.kernel import Backward
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
@@ -59,9 +59,9 @@ def render(program: Program) -> Source:
     )
 
 
-def render_append(plan: AppendPlan) -> Source:
-    """The CUDA of a kernel that puts new keys and values into a cache."""
-    return Source(name=ENTRY, text=_text(ENTRY, {"plan": plan}), arch=plan.arch, entries=(ENTRY,), options=OPTIONS)
+def render_alone(plan: Alone) -> Source:
+    """The CUDA of a kernel that belongs to no program."""
+    return Source(name=plan.entry, text=_text(plan.entry, {"plan": plan}), arch=plan.arch, entries=(plan.entry,), options=OPTIONS)
 
 
 def _text(skeleton: str, context: Mapping[str, Any]) -> str:

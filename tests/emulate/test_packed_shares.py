@@ -144,11 +144,11 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
         ("t -= listed(p, PIECES)[batch];", "t -= listed(p, PIECES)[0];"),
         ("if (lane >= lanes) sum = add", "if (lane > lanes) sum = add"),
         ("if (lane == 31) write(p.batch, before);", "if (lane == 31) write(p.batch, sum), write(p.batch - 1, before);"),
-        ("exists ? shares : 0", "shares"),
+        ("shares : 0, p.heads * sequence.q_len()", "shares : 0, sequence.q_len()"),
         ("first += gridDim.x * ROWS", "first += gridDim.x * ROWS + 1"),
         ("take_share(shares, least_tiles(rows_of(p, sequence)));", ""),
     ],
-    ids=["first shares", "work of others", "lanes", "the end", "rows twice", "rows between", "all keys each"],
+    ids=["first shares", "work of others", "lanes", "the end", "states apart", "rows between", "all keys each"],
 )
 def test_mistakes_are_found(old: str, new: str) -> None:
     chosen, source = planned("causal", "sm_90a", 16, True)
