@@ -113,7 +113,8 @@ def _strides_of(rank: int) -> Callable[..., None]:
 def _write(argument: Argument, offset: int, at: int, layout: Layout | None, known: Mapping[str, int | float]) -> Write:
     if argument.kind == "tensor_map":
         assert layout
-        encode, end = tma.Map(layout, argument.box, int(known["group"]) if argument.grouped else 0), offset + 128
+        of_group = (int(known["group"]),) if argument.grouped else ()
+        encode, end = tma.Map(layout, argument.box, *of_group), offset + 128
 
         def write_map(record: memoryview, address: int) -> None:
             record[offset:end] = encode(address)

@@ -20,7 +20,8 @@ LINES, WIDTH, CONDITIONS, NESTING = 150, 160, 5, 2
 TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))
 GIVEN = {"program", "holes", "keys", "rows", "digest", "version", "vocabulary"}  # by render()
 GIVEN_OTHERWISE = {
-    **dict.fromkeys(("kernels/append.cu.j2", "kernels/merge.cu.j2"), {"plan", "version", "vocabulary"}),
+    "kernels/append.cu.j2": {"plan", "version", "vocabulary"},
+    "kernels/merge.cu.j2": {"plan", "version", "vocabulary"},
     "launch/kernel.h.j2": {"program", "source", "banner", "arrays", "grids", "members", "given", "ranks", "name", "part"},
     "launch/kernel.c.j2": {
         "program",
