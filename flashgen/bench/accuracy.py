@@ -31,14 +31,14 @@ class Sample:
 
     def error(self, o: Any) -> float:
         """The relative error of an output, in the 2-norm; it is laid out like q, in any library."""
-        found = [numpy(_head(self.case, o, b, h)[self.rows]).astype(np.float64) for b, h in self.heads]
+        found = [numpy(_head(self.case, o, b, h, self.case.q_len)[self.rows]).astype(np.float64) for b, h in self.heads]
         return _relative(np.stack(found), self.exact)
 
 
 def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     """Draws rows, the first and the last among them. `arrays`: q, k, v and what the spec reads, by name."""
     rng = np.random.default_rng(case.seqlen)
-    rows = np.unique([0, case.seqlen - 1, *rng.integers(0, case.seqlen, _ROWS)])
+    rows = np.unique([0, case.q_len - 1, *rng.integers(0, case.q_len, _ROWS)])
     heads = tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
     values = _values(case, arrays)
     rounded = case.spec.element.numpy, case.spec.out_element.numpy
@@ -46,7 +46,8 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     plain: list[Array] = []
     for b, h in heads:
         hk = h * case.sizes.kv_heads // case.heads
-        taken = [numpy(_head(case, arrays[name], b, i)) for name, i in (("q", h), ("k", hk), ("v", hk))]
+        of = (("q", h, case.q_len), ("k", hk, case.seqlen), ("v", hk, case.seqlen))
+        taken = [numpy(_head(case, arrays[name], b, i, n)) for name, i, n in of]
         for kept, sums, weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
             q, k, v = (x.astype(sums) for x in taken)
             p, seen = _weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
@@ -59,9 +60,9 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
 
 def visible(case: Case, arrays: Mapping[str, Any]) -> float:
     """The share of pairs of a query and a key that the mask lets see each other, in the first sequence and head; 1/2 where it is causal."""
-    if case.spec.mask == "causal":
+    if case.spec.mask == "causal" and not case.queries:
         return 0.5  # as the literature counts
-    rows = (np.arange(_SHARE_ROWS) + 0.5) * case.seqlen // _SHARE_ROWS
+    rows = (np.arange(_SHARE_ROWS) + 0.5) * case.q_len // _SHARE_ROWS
     known = _values(case, arrays) | {"b": 0, "h": 0, "hk": 0, "q_idx": rows.astype(int)[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
     return float(np.mean(np.broadcast_to(meaning(read(case.spec).mask, known), (_SHARE_ROWS, case.seqlen))))
 
@@ -90,12 +91,13 @@ def _leaving(case: Case, o: Array, head: Mapping[str, int], rows: Array, values:
 def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The values that expressions read alike for every row and key, by name."""
     params = {p.name: p.default for p in case.spec.params}
-    return {**params, **{t.name: numpy(arrays[t.name]) for t in case.spec.tensors}, "q_len": case.seqlen, "kv_len": case.seqlen}
+    return {**params, **{t.name: numpy(arrays[t.name]) for t in case.spec.tensors}, "q_len": case.q_len, "kv_len": case.seqlen}
 
 
-def _head(case: Case, x: Any, b: int, h: int) -> Any:
-    every = slice(None)
-    return x[case.spec.order.arranged(b=b, s=every, h=h, d=every)]
+def _head(case: Case, x: Any, b: int, h: int, length: int) -> Any:
+    """The rows of a head in a sequence of so many."""
+    own = slice(b * length, (b + 1) * length) if case.spec.order.packed else slice(None)
+    return x[case.spec.order.arranged(b=b, s=own, h=h, d=slice(None))]
 
 
 def _relative(found: Array, exact: Array) -> float:

@@ -55,25 +55,33 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A spec at one size; as many keys as queries. `variant`: its name in VARIANTS, "" where it is none of them."""
+    """A spec at one size. `variant`: its name in VARIANTS, "" where it is none of them."""
 
     spec: Spec
-    seqlen: int
+    seqlen: int  # keys of a sequence
     batch: int
     heads: int  # of q
     variant: str = ""
+    queries: int = 0  # of a sequence; 0: as many as keys
 
     @property
     def name(self) -> str:
         """The case as tables name it: variant or spec, head dim, dtype, length."""
         d = self.spec.head_dim
-        return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {self.seqlen}"
+        sizes = f"batch {self.batch}, {self.seqlen}" if self.queries else str(self.seqlen)
+        return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {sizes}"
+
+    @property
+    def q_len(self) -> int:
+        """Queries of a sequence."""
+        return self.queries or self.seqlen
 
     @property
     def sizes(self) -> Sizes:
         """The sizes of its call; of packed sequences, lengths are those of all together."""
         spec, kv_heads = self.spec, self.heads // (self.spec.group or 1)
-        q_len, kv_len = (self.seqlen * (self.batch if word in spec.geometry.behind else 1) for word in ("q_len", "kv_len"))
+        lengths = {"q_len": self.q_len, "kv_len": self.seqlen}
+        q_len, kv_len = (n * (self.batch if word in spec.geometry.behind else 1) for word, n in lengths.items())
         if not spec.page:
             return Sizes(batch=self.batch, q_len=q_len, kv_len=kv_len, heads=self.heads, kv_heads=kv_heads)
         columns = -(-kv_len // spec.page)
@@ -83,7 +91,14 @@ class Case:
     def operations(self, visible: float) -> float:
         """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
         columns = self.spec.head_dim.qk + self.spec.head_dim.v
-        return 2 * self.batch * self.heads * self.seqlen**2 * columns * visible
+        return 2 * self.batch * self.heads * self.q_len * self.seqlen * columns * visible
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of k and v."""
+        n = self.sizes
+        keys = n.kv_len * (1 if self.spec.order.packed else self.batch)
+        return keys * n.kv_heads * (self.spec.head_dim.qk + self.spec.head_dim.v) * self.spec.element.bytes
 
     @property
     def bytes(self) -> int:
@@ -111,7 +126,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
 
 def variant_of(spec: Spec) -> str:
     """The name under which peers know the spec, or nothing."""
-    if spec.layout != DEFAULT or spec.scale or spec.out_dtype or spec.blocks or spec.group not in (None, 1):
+    if spec.layout != DEFAULT or spec.cache or spec.scale or spec.out_dtype or spec.blocks:
         return ""
     plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
 

@@ -76,6 +76,19 @@ def prepare_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> P
     return Prepared(lambda q, k, v: attn(q, k, v, **tensors))
 
 
+def prepare_dense(case: Case, tensors: Tensors) -> Prepared:
+    """Prepares flashgen's attention on sequences in arrays of their own, which the case has one behind the other."""
+    if not case.spec.order.packed or case.spec.page:
+        raise UnfitError("a dense batch is measured beside packed sequences")
+    attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"], "layout": "bshd"})))
+    own = {name: x for name, x in tensors.items() if name not in dict(case.spec.geometry.lengths)}
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return attn(*(x.reshape(case.batch, -1, *x.shape[1:]) for x in (q, k, v)), **own).reshape(q.shape)
+
+    return Prepared(call)
+
+
 def _sdpa(backend: str) -> Callable[[Case, Tensors], Prepared]:
     """PyTorch's scaled_dot_product_attention through one backend."""
 
@@ -86,7 +99,7 @@ def _sdpa(backend: str) -> Callable[[Case, Tensors], Prepared]:
         attention = torch.nn.functional.scaled_dot_product_attention
         kernel = importlib.import_module("torch.nn.attention").sdpa_kernel
         chosen = getattr(importlib.import_module("torch.nn.attention").SDPBackend, backend)
-        more: dict[str, Any] = {"is_causal": case.variant == "causal"}
+        more: dict[str, Any] = {"is_causal": case.variant == "causal"} | ({"enable_gqa": True} if case.spec.group not in (None, 1) else {})
         begin = time.perf_counter()
         if case.variant == "bias":
             hidden = torch.ones(case.seqlen, case.seqlen, dtype=torch.bool, device="cuda").triu(1)
@@ -130,6 +143,8 @@ def flex_words(case: Case, t: Tensors) -> tuple[Any, Any]:
         "temperature": lambda s, _b, h, _q, _k: t["temperature"][h] * s,
         "log_n": lambda s, _b, _h, q, _k: s * torch.log(torch.clamp(q, min=1)),
     }
+    if case.spec.group not in (None, 1):
+        raise UnfitError("heads in groups are not asked of FlexAttention here")
     if case.variant not in {*masks, *scores, "causal"}:
         raise UnfitError("known to FlexAttention are masks and scores, neither sinks nor other weights")
     return masks.get(case.variant, _causal), scores.get(case.variant, _alone)
@@ -195,7 +210,7 @@ def _flash(version: int, module: str) -> Callable[[Case, Tensors], Prepared]:
 
 def prepare_standard(case: Case, tensors: Tensors) -> Prepared:  # noqa: ARG001
     """Prepares standard attention, each step of it an operation of CuPy."""
-    if case.variant not in ("full", "causal"):
+    if case.variant not in ("full", "causal") or case.queries or case.spec.group not in (None, 1):
         raise UnfitError("standard attention in CuPy is written for full and causal masks")
     if case.spec.dtype == "bfloat16":
         raise UnfitError("CuPy has no product of bfloat16")
@@ -216,11 +231,14 @@ PEERS = (
 )
 
 
-def implementations(arch: Arch) -> list[Implementation]:
-    """flashgen (on Hopper also with the kernel of all other architectures) and every peer that is installed."""
+def implementations(arch: Arch, packed: bool = False) -> list[Implementation]:
+    """flashgen (on Hopper also with the kernel of all other architectures, beside packed sequences a dense batch) and every peer that is
+    installed."""
     peers = [peer for peer in PEERS if peer.installed]
     adopt = to_torch if any(peer.adopt is to_torch for peer in peers) else _same
     found = [Implementation(OURS, "flashgen", prepare_flashgen, adopt), *peers]
+    if packed:
+        found.append(Implementation(f"{OURS} dense", "flashgen", prepare_dense, adopt))
     if arch.name == "sm_90a":
         found.append(Implementation(f"{OURS} mma.sync", "flashgen", functools.partial(prepare_flashgen, arch="sm_90"), adopt))
     return found

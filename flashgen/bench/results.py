@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.bench.figure import figure
+from flashgen.bench.modes import MODES
 from flashgen.bench.peers import OURS
 from flashgen.bench.run import Results
 from flashgen.runtime import device
@@ -84,17 +85,23 @@ def save_json(results: Mapping[str, Any], path: Path) -> None:
 
 
 def panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """A panel a head dim, mask and dtype; in it, by implementation, TFLOP/s at each length."""
+    """A panel a head dim, mask and dtype; in it, by implementation, the speed at each length. Where one query meets many keys, a panel
+    each batch at all lengths, and each length at all batches."""
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in rows:
         title = f"head dim {row['head_dim']}, {row.get('spec') or ('causal' if row['causal'] else 'full')}, {row['dtype']}"
-        found.setdefault(title, {}).setdefault(row["implementation"], []).append((row["seqlen"], row["tflops"]))
+        points = {title: (row["seqlen"], row["tflops"])}
+        if "gb_s" in row:
+            by_length, by_batch = f"{title}, batch {row['batch']}", f"{title}, {row['seqlen']} keys"
+            points = {by_length: (row["seqlen"], row["gb_s"]), by_batch: (row["batch"], row["gb_s"])}
+        for panel, point in points.items():
+            found.setdefault(panel, {}).setdefault(row["implementation"], []).append(point)
     return {title: {name: sorted(points) for name, points in lines.items()} for title, lines in found.items()}
 
 
 def save_plot(results: Mapping[str, Any], path: Path) -> None:
-    """TFLOP/s over length, a panel a head dim and mask. Raises OSError, and BackendError without matplotlib."""
-    found = panels(results["rows"])
+    """The speed over length, or batch, a panel a head dim and mask. Raises OSError, and BackendError without matplotlib."""
+    found, mode = panels(results["rows"]), MODES[results["rows"][0].get("mode", "forward")]
     columns = min(2, len(found))
     rows = -(-len(found) // columns)
     drawn = figure(max(8, 5.5 * columns), 3.4 * rows + 1)
@@ -109,11 +116,11 @@ def save_plot(results: Mapping[str, Any], path: Path) -> None:
         axes.set_xticks(lengths, [str(x) for x in lengths])
         axes.set_ylim(bottom=0)
         axes.set_title(title, fontsize=10)
-        axes.set(xlabel="sequence length", ylabel="TFLOP/s")
+        axes.set(xlabel="batch" if title.endswith("keys") else "sequence length", ylabel=mode.unit)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(found) :]:
         axes.set_axis_off()
     handles = {name: line for axes in grid.flat for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     drawn.legend([handles[n] for n in names], names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
-    drawn.suptitle(f"{results['gpu']}, forward")
+    drawn.suptitle(f"{results['gpu']}, {mode.name}")
     drawn.savefig(path, dpi=130)

@@ -9,6 +9,7 @@ from typing import Any
 from flashgen.arch import by_name
 from flashgen.bench.accuracy import Sample, sample, visible
 from flashgen.bench.cases import Case, draw
+from flashgen.bench.modes import mode_of
 from flashgen.bench.peers import Implementation, UnfitError
 from flashgen.bench.timing import Clock, Run, measure
 
@@ -34,12 +35,22 @@ class Measured:
         """The speed in TFLOP/s, of the pairs that the mask shows."""
         return self.case.operations(self.visible) / self.ms / 1e9
 
+    @property
+    def gb_s(self) -> float:
+        """The speed in GB/s, of the keys and values that are read once."""
+        return self.case.key_bytes / self.ms / 1e6
+
+    @property
+    def rate(self) -> float:
+        """The speed in the unit of the case's mode."""
+        return self.gb_s if mode_of(self.case).unit == "GB/s" else self.tflops
+
     def row(self, suite: str) -> dict[str, Any]:
         """The row of a results file. `causal` is true if the mask is causal, whatever else it says."""
-        case = self.case
+        case, mode = self.case, mode_of(self.case)
         row = {
             "suite": suite,
-            "mode": "forward",
+            "mode": mode.name,
             "head_dim": case.spec.head_dim.qk,
             "causal": "causal" in case.spec.mask,
             "seqlen": case.seqlen,
@@ -50,6 +61,8 @@ class Measured:
             "ms": round(self.ms, 4),
             "tflops": round(self.tflops, 1),
         }
+        if mode.unit == "GB/s":
+            row |= {"gb_s": round(self.gb_s, 1), "kv_heads": case.sizes.kv_heads}
         return row if suite == "grid" else row | {"spec": case.variant or case.spec.name}
 
 
@@ -136,7 +149,8 @@ def _attempt(expected: Sample, implementation: Implementation, sets: Sequence[Ma
 def _ready(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
     case = expected.case
     adopted = [tuple(implementation.adopt(arrays[name]) for name in "qkv") for arrays in sets]
-    tensors = {t.name: implementation.adopt(sets[0][t.name]) for t in case.spec.tensors}
+    given = (*(t.name for t in case.spec.tensors), *(name for name, _ in case.spec.geometry.lengths))
+    tensors = {name: implementation.adopt(sets[0][name]) for name in given}
     begin = time.perf_counter()
     prepared = implementation.prepare(case, tensors)
     o = prepared.call(*adopted[0])

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from flashgen.bench import Case, DeviceClock, Results, case, grid, implementations, run
-from flashgen.bench.cases import LENGTHS
+from flashgen.bench import Case, DeviceClock, Results, implementations, run
 from flashgen.bench.figure import MISSING, can_draw
+from flashgen.bench.modes import MODES, mode_of
 from flashgen.bench.peers import OURS, Implementation, is_peer
 from flashgen.bench.results import card_name, environment, save_json, save_plot, to_json
 from flashgen.cli.errors import CommandError, unwritable
@@ -20,17 +20,17 @@ from flashgen.runtime import arrays, device
 from flashgen.spec import Spec
 
 
-def cases(specs: Sequence[Spec], lengths: Sequence[int]) -> tuple[str, list[Case]]:
-    """The suite and its cases: the specs at these lengths; without specs, the grid."""
-    lengths = lengths or LENGTHS
-    return ("specs", [case(spec, length) for spec in specs for length in lengths]) if specs else ("grid", grid(lengths=lengths))
+def cases(specs: Sequence[Spec], lengths: Sequence[int], mode: str = "forward") -> tuple[str, list[Case]]:
+    """The suite and its cases: the specs at these lengths; without specs, those of the mode, of the forward the grid."""
+    found = MODES[mode].cases(specs, lengths)
+    return (mode if mode != "forward" else "specs" if specs else "grid"), found
 
 
-def chosen(names: Sequence[str]) -> list[Implementation]:
+def chosen(names: Sequence[str], mode: str = "forward") -> list[Implementation]:
     """flashgen and these peers; without names, all that are installed. Raises CommandError for one that is not, and without a GPU."""
     if reason := device.missing():
         raise CommandError(f"{reason}. bench times kernels on a GPU; check and ladder run without one, and doctor says what to install")
-    found = {one.name: one for one in implementations(device.current().arch)}
+    found = {one.name: one for one in implementations(device.current().arch, packed=mode == "packed")}
     for name in names:
         if name not in found:
             raise CommandError(f"--peer {name}: nothing installed is called so; {did_you_mean(name, found)}")
@@ -68,7 +68,7 @@ def _save(results: dict[str, Any], path: Path) -> None:
 
 
 def report(found: dict[str, Any], results: Results) -> None:
-    """TFLOP/s, a line a case; how flashgen does against the best of the others; host time; who was not timed."""
+    """The speeds, a line a case; how flashgen does against the best of the others; host time; who was not timed."""
     out = console()
     names = list(dict.fromkeys(one.implementation for one in results.measured))
     rows = table("", *names, "of the best peer")
@@ -76,10 +76,11 @@ def report(found: dict[str, Any], results: Results) -> None:
         column.justify = "right"
     speeds: dict[str, dict[str, float]] = {}
     for one in results.measured:
-        speeds.setdefault(one.case.name, {})[one.implementation] = one.tflops
+        speeds.setdefault(one.case.name, {})[one.implementation] = one.rate
     for name, speed in speeds.items():
         rows.add_row(*plain([name, *(f"{speed[n]:.0f}" if n in speed else "" for n in names), relative(speed)]))
-    out.print(Text(f"{found['gpu']}: forward, TFLOP/s", style="bold"))
+    mode = mode_of(results.measured[0].case) if results.measured else MODES["forward"]
+    out.print(Text(f"{found['gpu']}: {mode.name}, {mode.unit}", style="bold"))
     out.print(rows)
     out.print(*plain([f"host time of a call, microseconds: {', '.join(f'{n} {us:.0f}' for n, us in found['host_us'].items())}"]))
     for reason, where in _reasons(results).items():

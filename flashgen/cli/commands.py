@@ -9,6 +9,7 @@ import typer
 
 from flashgen import arch as arches
 from flashgen import store
+from flashgen.bench.modes import MODES
 from flashgen.cli import bench as benching
 from flashgen.cli import bench_html, explain_html
 from flashgen.cli import build as building
@@ -41,6 +42,14 @@ SpecName = Annotated[str, typer.Argument(metavar="SPEC", help="path of a YAML sp
 _ARCH_HELP = f"{', '.join(arches.ARCHES)}; by default that of the GPU here, else {arches.DEFAULT}"
 ArchName = Annotated[str | None, typer.Option("--arch", metavar="ARCH", help=_ARCH_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+class BenchMode(StrEnum):
+    """What `bench` measures: a row of MODES each."""
+
+    forward = "forward"
+    decode = "decode"
+    packed = "packed"
 
 
 class Stage(StrEnum):
@@ -160,13 +169,14 @@ def bench(
     specs: Annotated[list[str] | None, typer.Argument(metavar="[SPEC]...", help="by default the FlashAttention-3 paper's grid")] = None,
     length: Annotated[list[int] | None, typer.Option(min=1, help="queries and keys; may be repeated; by default 512 to 16384")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="may be repeated; by default all that are installed")] = None,
+    mode: Annotated[BenchMode, typer.Option(help="; ".join(f"{one.name}: {one.about}" for one in MODES.values()))] = BenchMode.forward,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="where <card>.json and <card>.png are kept")] = Path(),
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="save table and charts as a page")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure flashgen beside the peers that are installed, 16k tokens in all, checked; exit code 1 when flashgen is off somewhere."""
-    suite, wanted = benching.cases([find(spec) for spec in specs or []], length or [])
-    found, results = benching.bench(suite, [(wanted, benching.chosen(peer or []))], out)
+    """Measure flashgen beside the peers that are installed, checked; exit code 1 when flashgen is off somewhere."""
+    suite, wanted = benching.cases([find(spec) for spec in specs or []], length or [], mode)
+    found, results = benching.bench(suite, [(wanted, benching.chosen(peer or [], mode))], out)
     if html:
         bench_html.save(found, html)
     if as_json:

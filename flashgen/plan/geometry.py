@@ -13,7 +13,7 @@ from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor
 
 MORE_SHARES, SHARE_COST = 8, 0.01  # than fill a card once, that are tried; what one more costs, of all
-FEWEST_ROWS = 16  # of a query tile that count for what a share of its keys has at least
+ROWS_STEP = 16  # in which rows of a query tile count for what a share of its keys has at least
 _MOST_PIECES = 2**31 - 1  # of work: a kernel counts them in an int
 
 
@@ -131,7 +131,7 @@ def least_tiles(plan: SharePlan, q_len: int, group: int) -> int:
     """Key tiles of a share at least, of a sequence of so many queries: few rows have a small state beside their keys."""
     if plan.count:
         return 1
-    rows = -(-q_len * (group if plan.grouped else 1) // FEWEST_ROWS) * FEWEST_ROWS
+    rows = max(plan.fewest_rows, -(-q_len * (group if plan.grouped else 1) // ROWS_STEP) * ROWS_STEP)
     return max(1, plan.keys // plan.block_n * min(rows, plan.block_m) // plan.block_m)
 
 

@@ -114,6 +114,11 @@ class SharePlan:
     block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says
 
     @property
+    def fewest_rows(self) -> int:
+        """Query rows that count at least, where each sequence has its own number, for what a share has at least."""
+        return 32
+
+    @property
     def own(self) -> bool:
         """True if each sequence has its own number of shares: a list of work has them, which a kernel before the attention makes."""
         return self.block_n > 0

@@ -51,6 +51,8 @@ _FEW = tuple(Demand(shared=True, rows=rows) for rows in FEW_ROWS)
 def refusal(spec: Spec) -> str | None:
     """The reason why no kernel takes the keys of a spec in shares; None if some do."""
     softmax = resolve(spec.schedule)
+    if spec.geometry.packed and spec.blocks:
+        return f"layout is {spec.layout}, and lists of blocks say which keys a query tile takes: of arrays [b, ...] they are shared"
     if spec.element.operand != "native":
         return f"dtype is {spec.dtype}: kernels of 16-bit operands take keys in shares"
     if not spec.softmax.normalized:
@@ -177,7 +179,7 @@ def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
     if not shares:
         return
     if shares.own:
-        fewest = f"{shares.block_n * least_tiles(shares, 1, 1)} keys or more of {FEW_ROWS[0]} query rows"
+        fewest = f"{shares.block_n * least_tiles(shares, 1, 1)} keys or more of {shares.fewest_rows} query rows"
         whose = "a list of work, made on the device, cuts the keys of each sequence by its own lengths"
         yield "split", f"{whose}: shares of {fewest}, {shares.keys} of a whole query tile; combine merges them"
     elif shares.count:

@@ -1,12 +1,13 @@
 """`flashgen bench` as far as it goes without a GPU; what it measures is in tests/bench, what a GPU says in tests/gpu."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from flashgen.bench.cases import Case
-from flashgen.bench.peers import OURS, Implementation, prepare_flashgen
+from flashgen.bench.peers import OURS, Implementation, prepare_dense, prepare_flashgen
 from flashgen.bench.run import Measured, Results, Skipped
 from flashgen.cli import bench
 from flashgen.runtime import device
@@ -27,6 +28,31 @@ def test_specs_at_lengths_or_the_grid():
     assert (suite, [c.name for c in cases]) == ("specs", ["causal 64 float16 100"])
     suite, cases = bench.cases([], [512])
     assert (suite, len(cases)) == ("grid", 6)
+
+
+def test_a_mode_has_cases_of_its_own():
+    suite, cases = bench.cases([], [1024], "decode")
+    assert (suite, {(c.q_len, c.seqlen, c.batch, c.sizes.kv_heads) for c in cases}) == ("decode", {(1, 1024, b, 8) for b in (1, 16, 64)})
+    assert cases[0].variant == "full"  # one query sees all keys, so peers have words for it
+    suite, cases = bench.cases([SPEC], [1024], "packed")
+    assert (suite, cases[0].spec.layout, cases[0].sizes.q_len) == ("packed", "thd", 16 * 1024)
+
+
+@pytest.mark.parametrize(("mode", "unit"), [("decode", "GB/s"), ("packed", "TFLOP/s")])
+def test_a_mode_is_measured_checked_and_drawn(mode, unit, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench, "environment", lambda: {"gpu": "Some Card", "driver": "1", "versions": {}, "commit": "abc"})
+    monkeypatch.setattr(bench, "DeviceClock", FakeClock)
+    monkeypatch.setattr(bench.arrays, "cupy", lambda: np)
+    spec = Spec(head_dim=8, dtype="float16", mask="causal", name="mine")
+    small = [replace(one, batch=2, heads=1) for one in bench.cases([spec], [40], mode)[1][:2]]
+    contenders = [Implementation(OURS, "flashgen", prepare_flashgen), Implementation(f"{OURS} dense", "flashgen", prepare_dense)]
+    found, results = bench.bench(mode, [(small, contenders)], tmp_path)
+    assert {(row["mode"], "gb_s" in row) for row in found["rows"]} == {(mode, mode == "decode")}
+    assert {row["implementation"] for row in found["rows"]} == ({OURS} if mode == "decode" else {OURS, f"{OURS} dense"})
+    assert (tmp_path / f"{mode}_Some_Card.png").exists()
+    assert not bench.failed(results)
+    bench.report(found, results)
+    assert f"{mode}, {unit}" in capsys.readouterr().out
 
 
 def test_the_report_names_the_ratio_and_who_was_not_timed(capsys):

@@ -38,7 +38,7 @@ GIVEN_OTHERWISE = {
     },
     "ladder.html.j2": {"climb", "rungs", "overflow", "words", "charts", "backward", "memory"},
     "explain.html.j2": {"program", "yaml", "work", "heads", "rows", "counts", "mask", "kernels"},
-    "bench.html.j2": {"results", "names", "rows", "charts"},
+    "bench.html.j2": {"results", "names", "rows", "charts", "mode"},
 }
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 

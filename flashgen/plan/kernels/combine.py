@@ -5,8 +5,8 @@ from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
 _WARPS = 8  # of a block
-_LISTED_SLICES = 4  # of them on one row, where some rows have many shares and some few
-_RESIDENT = 4  # blocks of a multiprocessor
+_LISTED_SLICES = 2  # of them on one row, where some rows have many shares and some few
+_RESIDENT = 8  # blocks of a multiprocessor
 _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
 
 

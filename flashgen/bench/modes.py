@@ -1,0 +1,62 @@
+"""What `flashgen bench` measures: a mode is a row here, with its cases, what it counts, and what a picture has it against."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from flashgen.bench.cases import LENGTHS, Case, case, grid
+from flashgen.spec import Spec
+
+DECODE_LENGTHS, DECODE_BATCHES = (1024, 4096, 16384, 65536), (1, 16, 64)
+_MOST_KEYS = 1 << 20  # of a decode case, all sequences together
+Cases = Callable[[Sequence[Spec], Sequence[int]], list[Case]]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A mode of measuring. `cases`: of specs at lengths, of either usual ones where none are given."""
+
+    name: str
+    unit: str
+    cases: Cases
+    axes: tuple[str, ...]  # of a picture: members of a case
+    about: str
+
+
+def _forward(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
+    lengths = lengths or LENGTHS
+    return [case(spec, length) for spec in specs for length in lengths] if specs else grid(lengths=lengths)
+
+
+def _decode(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
+    """One query a sequence, which sees all keys; 32 query and 8 key/value heads of 128 columns, where no spec says otherwise."""
+    usual = [Spec(head_dim=128, dtype="bfloat16", name="decode", group=4)]
+    found = []
+    for spec in specs or usual:
+        for batch in DECODE_BATCHES:
+            for length in lengths or DECODE_LENGTHS:
+                if batch * length <= _MOST_KEYS:
+                    one = case(spec, length, batch=batch, heads=32 if spec.group in (None, 1, 2, 4, 8) else None)
+                    found.append(replace(one, queries=1))
+    return found
+
+
+def _packed(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
+    """Sequences of one length, one behind the other, 16k tokens in all; a spec of another layout is taken with this one."""
+    usual = [Spec(head_dim=d, dtype="bfloat16", name="causal", mask="causal") for d in (64, 128)]
+    packed = [Spec(**(spec.to_json() | {"layout": "thd"})) for spec in specs or usual]
+    return [case(spec, length) for spec in packed for length in lengths or LENGTHS]
+
+
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode("forward", "TFLOP/s", _forward, ("seqlen",), "as many queries as keys, 16k tokens in all"),
+        Mode("decode", "GB/s", _decode, ("seqlen", "batch"), "one query a sequence; GB/s of k and v"),
+        Mode("packed", "TFLOP/s", _packed, ("seqlen",), "sequences one behind the other, beside the same in arrays of their own"),
+    )
+}
+
+
+def mode_of(case: Case) -> Mode:
+    """The mode that a case is of."""
+    return MODES["decode" if case.queries else "packed" if case.spec.order.packed else "forward"]
