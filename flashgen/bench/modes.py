@@ -1,10 +1,11 @@
-"""What `flashgen bench` measures: a mode is a row here, with its cases, what it counts, and what a picture has it against."""
+"""What `flashgen bench` measures: a mode is a row here, with its cases and what it counts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flashgen.bench.cases import LENGTHS, Case, case, grid
 from flashgen.spec import Spec
+from flashgen.spec.layout import PACKED
 
 DECODE_LENGTHS, DECODE_BATCHES = (1024, 4096, 16384, 65536), (1, 16, 64)
 _MOST_KEYS = 1 << 20  # of a decode case, all sequences together
@@ -18,7 +19,6 @@ class Mode:
     name: str
     unit: str
     cases: Cases
-    axes: tuple[str, ...]  # of a picture: members of a case
     about: str
 
 
@@ -43,16 +43,16 @@ def _decode(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
 def _packed(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
     """Sequences of one length, one behind the other, 16k tokens in all; a spec of another layout is taken with this one."""
     usual = [Spec(head_dim=d, dtype="bfloat16", name="causal", mask="causal") for d in (64, 128)]
-    packed = [Spec(**(spec.to_json() | {"layout": "thd"})) for spec in specs or usual]
+    packed = [Spec(**(spec.to_json() | {"layout": PACKED})) for spec in specs or usual]
     return [case(spec, length) for spec in packed for length in lengths or LENGTHS]
 
 
 MODES = {
     mode.name: mode
     for mode in (
-        Mode("forward", "TFLOP/s", _forward, ("seqlen",), "as many queries as keys, 16k tokens in all"),
-        Mode("decode", "GB/s", _decode, ("seqlen", "batch"), "one query a sequence; GB/s of k and v"),
-        Mode("packed", "TFLOP/s", _packed, ("seqlen",), "sequences one behind the other, beside the same in arrays of their own"),
+        Mode("forward", unit="TFLOP/s", cases=_forward, about="as many queries as keys, 16k tokens in all"),
+        Mode("decode", unit="GB/s", cases=_decode, about="one query a sequence; GB/s of k and v"),
+        Mode("packed", unit="TFLOP/s", cases=_packed, about="sequences one behind the other, beside the same in arrays of their own"),
     )
 }
 

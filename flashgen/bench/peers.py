@@ -15,6 +15,7 @@ from flashgen.bench.cases import Case
 from flashgen.bench.standard import standard
 from flashgen.runtime import arrays
 from flashgen.spec import Spec
+from flashgen.spec.layout import DEFAULT
 
 Tensors = Mapping[str, Any]  # what a spec reads, by name, in the library of the implementation
 Call = Callable[[Any, Any, Any], Any]  # q, k, v -> o
@@ -80,7 +81,7 @@ def prepare_dense(case: Case, tensors: Tensors) -> Prepared:
     """Prepares flashgen's attention on sequences in arrays of their own, which the case has one behind the other."""
     if not case.spec.order.packed or case.spec.page:
         raise UnfitError("a dense batch is measured beside packed sequences")
-    attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"], "layout": "bshd"})))
+    attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"], "layout": DEFAULT})))
     own = {name: x for name, x in tensors.items() if name not in dict(case.spec.geometry.lengths)}
 
     def call(q: Any, k: Any, v: Any) -> Any:
