@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from flashgen.bench.cases import LENGTHS, Case, case, grid
 from flashgen.spec import Spec
-from flashgen.spec.layout import PACKED
+from flashgen.spec.layout import TOKENS_FIRST
 
 DECODE_LENGTHS, DECODE_BATCHES = (1024, 4096, 16384, 65536), (1, 16, 64)
 _MOST_KEYS = 1 << 20  # of a decode case, all sequences together
@@ -43,7 +43,7 @@ def _decode(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
 def _packed(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
     """Sequences of one length, one behind the other, 16k tokens in all; a spec of another layout is taken with this one."""
     usual = [Spec(head_dim=d, dtype="bfloat16", name="causal", mask="causal") for d in (64, 128)]
-    packed = [Spec(**(spec.to_json() | {"layout": PACKED})) for spec in specs or usual]
+    packed = [Spec(**(spec.to_json() | {"layout": TOKENS_FIRST})) for spec in specs or usual]
     return [case(spec, length) for spec in packed for length in lengths or LENGTHS]
 
 
