@@ -68,7 +68,7 @@ class Planned(NamedTuple):
 
 
 def planned(arrays: Mapping[str, Any], layout: str, interleaved: bool) -> Planned:
-    """What serves these arrays, by the names of arguments. Raises CallError."""
+    """The plan that serves these arrays, by the names of arguments. Raises CallError."""
     layouts = _layouts(arrays, layout)
     by_rows = {name: rows_first(layouts[name], _order(name, layout).name) for name in ROLES}
     on = layouts["k"].device

@@ -53,6 +53,22 @@ def test_every_module_says_what_it_is():
     assert not silent
 
 
+def _public(node, scope=()):
+    """The public definitions inside of a module or class: name, node."""
+    for found in node.body:
+        if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not found.name.startswith("_"):
+            yield ".".join((*scope, found.name)), found
+            if isinstance(found, ast.ClassDef):
+                yield from _public(found, (*scope, found.name))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_definitions_say_what_they_are(path):
+    """In a sentence that begins with its subject or its verb."""
+    said = {name: (ast.get_docstring(node) or "").partition(" ")[0] for name, node in _public(ast.parse(path.read_text()))}
+    assert not [name for name, first in said.items() if first in ("", "What", "How", "Of", "Whether", "Where", "Who", "Which")]
+
+
 def test_importing_is_cheap():
     """The best of five, so that a busy machine does not count; CPU time."""
     code = "import sys, time; t = time.process_time(); import flashgen; print(time.process_time() - t, *sorted(sys.modules))"

@@ -17,7 +17,8 @@ _FEWEST_CALLS, _MOST_CALLS = 2, 64
 class Clock(Protocol):
     """Reads the time of calls; `flashgen.runtime.clock.DeviceClock` does on a GPU."""
 
-    def read(self, run: Run, calls: int) -> Reading: ...
+    def read(self, run: Run, calls: int) -> Reading:
+        """Reads the time of so many calls in a row."""
 
 
 @dataclass(frozen=True)

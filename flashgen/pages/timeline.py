@@ -21,7 +21,7 @@ MOST_STEPS = 4  # that are shown
 
 @dataclass(frozen=True)
 class Bar:
-    """What goes on from one clock to another."""
+    """An occupation from one clock to another."""
 
     kind: str  # of KINDS
     begin: float

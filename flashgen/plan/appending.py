@@ -32,7 +32,7 @@ class AppendPlan:
 
     @property
     def text(self) -> str:
-        """What the kernel does, for people."""
+        """The kernel in words."""
         tokens = "k [tokens, Hk, D]" if self.packed else "k [B, n, Hk, D]"
         where = "pages [pages, page, Hk, D]" if self.paged else "a cache [B, S, Hk, D]"
         return f"{tokens}, v likewise, {self.dtype}, become the last keys and values of their sequences in {where}"

@@ -82,7 +82,7 @@ def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1
 
 
 def scored(spec: Spec, arch: str | Arch, length: int) -> dict[str, Callable[[], float]]:
-    """What the cost model says of each legal candidate, by name: its clocks for a query row, by the numbers of the moment.
+    """The clocks for a query row of each legal candidate, by name: functions, which go by the cost model's numbers of the moment.
 
     >>> scored(Spec(head_dim=128, dtype="bfloat16"), "sm_90a", 8192)["128x128, 2 stages, 8 warps, o staged"]() > 0
     True

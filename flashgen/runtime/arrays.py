@@ -74,11 +74,20 @@ class Like(NamedTuple):
 class Family(Protocol):
     """The questions that flashgen asks of a library of arrays."""
 
-    def on_gpu(self, x: Any) -> bool: ...
-    def locate(self, x: Any) -> tuple[int, Key]: ...
-    def layout(self, key: Key) -> Layout: ...
-    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]: ...
-    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any: ...
+    def on_gpu(self, x: Any) -> bool:
+        """True if an array lies on a GPU."""
+
+    def locate(self, x: Any) -> tuple[int, Key]:
+        """The address of an array, and the key of its layout."""
+
+    def layout(self, key: Key) -> Layout:
+        """The layout that a key stands for. Raises CallError where a call cannot take it."""
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """A copy in NumPy, or a view of host memory."""
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        """An array of the library that holds what NumPy's does."""
 
 
 class DeviceFamily(Family, Protocol):
@@ -90,8 +99,11 @@ class DeviceFamily(Family, Protocol):
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         """A new array for the kernels of one call alone, on the GPU of another one."""
 
-    def pointer(self, x: Any) -> int: ...
-    def stream(self, device: int) -> int: ...
+    def pointer(self, x: Any) -> int:
+        """The address of an array that the library made."""
+
+    def stream(self, device: int) -> int:
+        """The current stream of a GPU, as the driver numbers it."""
 
 
 def _layout_in_bytes(key: Key) -> Layout:
@@ -118,19 +130,24 @@ class NumpyFamily:
     """Arrays of NumPy, in the memory of the host."""
 
     def on_gpu(self, x: Any) -> bool:  # noqa: ARG002
+        """False: arrays of NumPy lie on the host."""
         return False
 
     def locate(self, x: Any) -> tuple[int, Key]:
+        """The address of an array, and the key of its layout."""
         pointer = x.__array_interface__["data"][0]
         return pointer, (x.shape, x.strides, x.dtype, None, pointer & 15)
 
     def layout(self, key: Key) -> Layout:
+        """The layout that a key stands for. Raises CallError where a call cannot take it."""
         return _layout_in_bytes(key)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """The array itself."""
         return np.asarray(x)
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        """The array itself."""
         return x
 
 
@@ -144,17 +161,21 @@ class CupyFamily:
         self.dtypes = {name: dtype.numpy for name, dtype in DTYPES.items()}
 
     def on_gpu(self, x: Any) -> bool:  # noqa: ARG002
+        """True: arrays of CuPy lie on a GPU."""
         return True
 
     def locate(self, x: Any) -> tuple[int, Key]:
+        """The address of an array, and the key of its layout."""
         data = x.data
         pointer = data.ptr
         return pointer, (x.shape, x.strides, x.dtype, data.device_id, pointer & 15)
 
     def layout(self, key: Key) -> Layout:
+        """The layout that a key stands for. Raises CallError where a call cannot take it."""
         return _layout_in_bytes(key)
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        """A new array on the GPU of another one."""
         device = beside.data.device_id
         if device == self.current_device():
             return self.cupy.ndarray(shape, self.dtypes[dtype])
@@ -162,6 +183,7 @@ class CupyFamily:
             return self.cupy.ndarray(shape, self.dtypes[dtype])
 
     def pointer(self, x: Any) -> int:
+        """The address of an array that the library made."""
         return x.data.ptr  # type: ignore[no-any-return]
 
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
@@ -175,12 +197,15 @@ class CupyFamily:
             return self.cupy.ndarray(shape, numpy, self.cupy.cuda.malloc_async(math.prod(shape) * numpy.itemsize))
 
     def stream(self, device: int) -> int:
+        """The current stream of a GPU, as the driver numbers it."""
         return self.current_stream(device).ptr  # type: ignore[no-any-return]
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """A copy on the host."""
         return np.asarray(self.cupy.asnumpy(x))
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        """A copy on the current GPU."""
         return self.cupy.asarray(x)
 
 

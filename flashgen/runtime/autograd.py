@@ -24,7 +24,7 @@ def requires(value: Any) -> bool:
 
 
 def paused(function: Callable[..., T], *given: Any) -> T:
-    """What a function gives while PyTorch differentiates nothing; as under its no_grad, which takes longer than the rest of a call."""
+    """The result of a function while PyTorch differentiates nothing; as under its no_grad, which takes longer than the rest of a call."""
     torch = sys.modules["torch"]
     torch._C._set_grad_enabled(False)
     try:

@@ -19,7 +19,7 @@ Extents = tuple[int, ...]  # a shape or strides, an entry an axis
 
 
 class Place(NamedTuple):
-    """What a launch knows of an array besides its address."""
+    """The knowledge that a launch has of an array besides its address."""
 
     strides: list[tuple[Argument, int]]  # members that have its strides or extents, and where
     maps: list[tuple[tma.Map, int]]  # and the place of its address among those of a launch
@@ -59,7 +59,7 @@ class Places:
                 self._maps[argument.of].append((write.map, write.at))
 
     def of(self, name: str) -> Place:
-        """Of an array, by the name of its argument."""
+        """The place of an array, by the name of its argument."""
         return Place(self._strides[name], self._maps[name], _turned(self._spec, name) if name in ROLES else _as_it_is)
 
     def scalars(self, name: str, value: int) -> list[Change]:

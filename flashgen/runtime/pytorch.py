@@ -21,11 +21,13 @@ class TorchFamily:
         self.raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
 
     def on_gpu(self, x: Any) -> bool:
+        """True if a tensor lies on a GPU. Raises BackendError for one that is neither there nor on the host."""
         if not (x.is_cuda or x.is_cpu):
             raise BackendError(f"a tensor lies on {x.device}: flashgen serves cuda and cpu")
         return x.is_cuda  # type: ignore[no-any-return]
 
     def locate(self, x: Any) -> tuple[int, Key]:
+        """The address of a tensor, and the key of its layout. Raises CallError where nothing may be read from its memory alone."""
         if x.requires_grad and self.torch.is_grad_enabled():
             fault = "a tensor requires a gradient, and this kernel has none"
             raise CallError(f"{fault}: add backward: true to its spec, call under torch.no_grad(), or pass x.detach()")
@@ -48,26 +50,32 @@ class TorchFamily:
         return f"a tensor of layout {x.layout} has no strides: pass a dense one, as x.to_dense() of a sparse tensor"
 
     def layout(self, key: Key) -> Layout:
+        """The layout that a key stands for."""
         shape, strides, dtype, device, offset = key
         return Layout(tuple(shape), strides, name_of(dtype), device, offset)
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
+        """A new array on the GPU of another one."""
         return beside.new_empty(shape, dtype=self.dtypes[dtype])
 
     scratch = empty  # while a graph captures, PyTorch takes memory from a pool that the graph keeps
 
     def pointer(self, x: Any) -> int:
+        """The address of an array that the library made."""
         return int(x.data_ptr())
 
     def stream(self, device: int) -> int:
+        """The current stream of a GPU, as the driver numbers it."""
         return int(self.raw_stream(device) if self.raw_stream else self.torch.cuda.current_stream(device).cuda_stream)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """A view of a tensor on the host."""
         if x.dtype == self.torch.bfloat16:
             return np.asarray(x.detach().view(self.torch.int16).numpy()).view(by_name("bfloat16").numpy)
         return np.asarray(x.detach().numpy())
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        """A tensor in the memory of an array of NumPy."""
         if x.dtype.name == "bfloat16":
             return self.torch.from_numpy(x.view(np.int16)).view(self.torch.bfloat16)
         return self.torch.from_numpy(x)

@@ -87,4 +87,9 @@ def _check_lists(lists: Lists, shape: tuple[int, ...], sizes: Sizes) -> None:
 
 
 def shape_text(shape: tuple[int | str, ...]) -> str:
+    """A shape as messages have it.
+
+    >>> shape_text((2, "kv_len"))
+    '[2, kv_len]'
+    """
     return f"[{', '.join(map(str, shape))}]"

@@ -37,7 +37,7 @@ def computed(axis: Axis) -> bool:
 
 
 def extent(tensor: "Tensor", i: int) -> Axis:
-    """What the extent of an axis is called in kernels: as the spec calls it, or where an array alone tells it, a member of Params."""
+    """The name of an axis' extent in kernels: as the spec calls it, or where an array alone tells it, a member of Params."""
     axis = tensor.shape[i]
     return f"extent_{tensor.name}_{i}" if named(axis) or computed(axis) else axis
 

@@ -43,16 +43,22 @@ class Closed(BaseModel):
 
 
 class HeadDimKeys(Closed):
+    """Columns of q and k, and of v and o, where they differ."""
+
     qk: Integer = Field(description="columns of q and k", examples=[192])
     v: Integer = Field(description="columns of v and o", examples=[128])
 
 
 class BlockKeys(Closed):
+    """Rows and columns of a tile, pinned."""
+
     m: Auto = Field(None, description="query rows of a tile")
     n: Auto = Field(None, description="keys of a tile")
 
 
 class BlocksKeys(Closed):
+    """Blocks of keys that a call lists for blocks of queries."""
+
     m: Positive = Field(description="queries of a block, which have one list", examples=[128])
     n: Positive = Field(description="keys of a block", examples=[64])
     lists: ValueName = Field(
@@ -67,12 +73,16 @@ class BlocksKeys(Closed):
 
 
 class PagesKeys(Closed):
+    """Keys in pages."""
+
     page: Annotated[int, BeforeValidator(forms.page), Field(ge=1, le=forms.MAX_PAGE)] = Field(
         description="keys of a page, a power of two", examples=[16]
     )
 
 
 class TensorKeys(Closed):
+    """An array of a call that expressions read."""
+
     shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
         description="axes: numbers, b, hq, hk, q_len, kv_len, names that the array binds, or expressions of these, as 2 * kv_len - 1",
         examples=["[hq]"],
@@ -82,6 +92,8 @@ class TensorKeys(Closed):
 
 
 class ParamKeys(Closed):
+    """A number of a call that expressions read."""
+
     default: Number = Field(description="its value where a call gives none; an integer makes it an integer", examples=[50.0])
     min: Number | None = Field(None, description="the least value that a call may give")
     max: Number | None = Field(None, description="the greatest value that a call may give")
@@ -89,10 +101,14 @@ class ParamKeys(Closed):
 
 
 class LazyKeys(Closed):
+    """A reference of exponents that may stay behind the maximum."""
+
     lazy: Number = Field(description="log2 units that the maximum of a row grows before o and l are rescaled", ge=0)
 
 
 class ScheduleKeys(Closed):
+    """The order in which a softmax is computed, pinned in parts."""
+
     passes: Annotated[int | None, one_of(1, 2, 3)] = Field(None, description="passes over the keys")
     normalize: Annotated[str | None, one_of("end", "each_step")] = Field(None, description="when o is divided by the sum of exponentials")
     rescale: Annotated[str | float | None, BeforeValidator(forms.rescale, json_schema_input_type=Literal["always", "lazy"] | LazyKeys)] = (
@@ -102,6 +118,8 @@ class ScheduleKeys(Closed):
 
 
 class SoftmaxKeys(Closed):
+    """A softmax with a sink."""
+
     sink: Expression = Field(description="a logit: exp(sink) is one more term in the sum of a row, with no value", examples=["sinks[h]"])
 
 

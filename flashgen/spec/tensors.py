@@ -30,6 +30,7 @@ class Lengths(Tensor):
 
     @property
     def argument(self) -> str:
+        """Its name in a launch and in emitted text: its own, which flashgen gave."""
         return self.name
 
 

@@ -21,6 +21,7 @@ class Step:
 
     @property
     def equation(self) -> Expr:
+        """The step as an equation, `left` = `after`."""
         return sympy.Eq(self.left, self.after, evaluate=False)
 
 
@@ -108,10 +109,12 @@ class Trail:
         self.left, self.now, self.steps = left, start, list[Step]()
 
     def by(self, rule: Callable[[Expr], Expr], why: str) -> "Trail":
+        """Rewrites the expression by a rule, and keeps the step; `why` names the rule."""
         before, self.now = self.now, rule(self.now)
         self.steps.append(Step(left=self.left, before=before, after=self.now, why=why))
         return self
 
     @property
     def recurrence(self) -> Expr:
+        """The equation that the steps have led to."""
         return sympy.Eq(self.left, self.now, evaluate=False)

@@ -54,4 +54,5 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
         return value if dtype is None or value.dtype == dtype or not value.is_floating_point() else value.to(dtype)
 
     def extra_repr(self) -> str:
+        """The name of the spec, for `print(module)`."""
         return self.spec.name

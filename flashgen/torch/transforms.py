@@ -28,7 +28,7 @@ def reverse() -> bool:
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Any, numbers: Any, text: str) -> Any:
-    """What the operator gives, for all transforms."""
+    """The result of the operator, for all transforms."""
     return _Attention.apply(text, tuple(numbers), q, k, v, *arrays)
 
 

@@ -24,38 +24,46 @@ _UNQUANTIZED = ("auto", "float16", "bfloat16")
 
 
 class FlashgenBackend(AttentionBackend):  # type: ignore[misc]
-    """What flashgen serves: decoder layers of float16 and bfloat16, with windows, softcap, sinks and ALiBi."""
+    """The backend by name: it serves decoder layers of float16 and bfloat16, with windows, softcap, sinks and ALiBi."""
 
     @staticmethod
     def get_name() -> str:
+        """The name under which vLLM registers a backend of somebody else."""
         return "CUSTOM"
 
     @staticmethod
     def get_impl_cls() -> type["FlashgenImpl"]:
+        """The class of a layer's attention."""
         return FlashgenImpl
 
     @staticmethod
     def get_builder_cls() -> type["BatchBuilder"]:
+        """The class that makes the Batch of a step."""
         return BatchBuilder
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:  # noqa: ARG004
+        """Keys of a page that kernels take."""
         return list(PAGES)
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
+        """True for multiples of 8 up to 512."""
         return head_size % 8 == 0 and head_size <= 512
 
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:
+        """True from 8.0 on."""
         return bool(capability.major >= 8)
 
     @classmethod
     def supports_sink(cls) -> bool:
+        """True: a layer may have sinks."""
         return True
 
     @classmethod
     def supports_sliding_window(cls) -> bool:
+        """True: a layer may have a window."""
         return True
 
 

@@ -15,7 +15,7 @@ from flashgen.spec.layout import DEFAULT, TOKENS_FIRST
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What an engine says of a layer.
+    """A layer as an engine describes it.
 
     `window`: the keys that a query sees, its own among them; `softcap`: the bound of scores; None: there is none. `sinks`: the dtype of a
     logit for each query head; `slopes`: that of its slope, as ALiBi has it.

@@ -115,7 +115,7 @@ class Holes:
 
     @property
     def output(self) -> LeavingHole | None:
-        """What o becomes before it is written."""
+        """The expression that o becomes before it is written."""
         return self.outputs.leaving
 
     @property

@@ -86,15 +86,19 @@ class Making:
     type: Type
 
     def itself(self, *args: Any) -> Operand:
+        """Makes the operation that this machine is for."""
         return Operand(Call(self.op, tuple(map(_node, args)), self.type))
 
     def library(self, name: str, *args: Any) -> Operand:
+        """Makes a call of a function of CUDA's library."""
         return Operand(call(name, *map(_node, args)))
 
     def instruction(self, name: str, *args: Any) -> Operand:
+        """Makes a float32 instruction of the device vocabulary."""
         return Operand(Call(f"ptx::{name}", tuple(map(_node, args)), "float"))
 
     def fma(self, *args: Any) -> Operand:
+        """Makes a multiply-add of floats, rounded once."""
         return Operand(Call("fma", tuple(map(_node, args)), "float"))
 
 

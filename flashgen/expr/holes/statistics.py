@@ -42,7 +42,10 @@ class EndHole:
 
 @dataclass(frozen=True, kw_only=True)
 class LeavingHole:
-    """What o becomes before it is written. In scope of `body`: o, v_idx, members of Variant, and row, of which are members of OutputRow."""
+    """The expression that o becomes before it is written.
+
+    In scope of `body`: o, v_idx, members of Variant, and row, of which are members of OutputRow.
+    """
 
     text: str  # as in the language
     row: tuple[Member, ...]  # what it needs of a query row

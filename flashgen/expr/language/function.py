@@ -16,10 +16,17 @@ Sign = Literal["always", "every", "some", "sum", "first", "never"]
 class Machine(Protocol):
     """The functions that a kernel offers, of operands that add, subtract, multiply, divide and negate: itself, and instructions by name."""
 
-    def itself(self, *args: Any) -> Any: ...
-    def library(self, name: str, *args: Any) -> Any: ...
-    def instruction(self, name: str, *args: Any) -> Any: ...
-    def fma(self, *args: Any) -> Any: ...
+    def itself(self, *args: Any) -> Any:
+        """Makes the operation itself, as the kernel's text names it."""
+
+    def library(self, name: str, *args: Any) -> Any:
+        """Makes a call of a function of CUDA's library."""
+
+    def instruction(self, name: str, *args: Any) -> Any:
+        """Makes an instruction of the device vocabulary."""
+
+    def fma(self, *args: Any) -> Any:
+        """Makes a multiply-add, rounded once."""
 
 
 Form = Callable[..., Any]  # of a Machine and the operands

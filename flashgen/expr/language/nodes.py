@@ -53,7 +53,7 @@ class Argument(Name):
 
 
 class Length(Argument):
-    """How many elements an array has along an axis that the array alone tells; never negative."""
+    """The number of elements of an array along an axis that the array alone tells; never negative."""
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ HINTS = {
 
 
 def elsewhere(name: str, leaving: bool) -> str:
-    """What to do instead of a word that `output` alone reads, or that it does not read; empty for other names."""
+    """The advice for a word that `output` alone reads, or that it does not read; empty for other names."""
     if leaving:
         return LEFT if name in ("s", "kv_idx") else ""
     return LEAVING if name in ("o", "v_idx") else "only score reads s" if name == "s" else ""
 
 
 def hint(name: str, otherwise: str) -> str:
-    """What to do instead of a name that stands for something of other keys; `otherwise` where it stands for nothing of the kind."""
+    """The advice for a name that stands for something of other keys; `otherwise` where it stands for nothing of the kind."""
     return HINTS.get(name, otherwise)

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from itertools import takewhile
 from typing import Literal
 
@@ -17,12 +17,12 @@ from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
+from flashgen.expr.language.operands import argument, power, tensor
 from flashgen.expr.language.scope import (
     EXAMPLES,
     MAX_DEPTH,
     MAX_INT,
     MAX_NODES,
-    MAX_POWER,
     OPERATORS,
     PARENTHESES,
     WORDS,
@@ -56,6 +56,7 @@ class Parser(Located):
         raise self.error(tree, f"expected {WORDS[type]}, this is {WORDS[node.type]}", f"write {EXAMPLES[type]}")
 
     def node(self, tree: ast.expr) -> Node:
+        """Reads an expression. Raises SpecError, as everything below does, at the column of the mistake."""
         self.depth += 1
         self.grow(1, tree)
         if self.depth > MAX_DEPTH:
@@ -87,11 +88,13 @@ class Parser(Located):
         return node
 
     def grow(self, count: int, tree: ast.expr) -> None:
+        """Counts operations. Raises SpecError for more than MAX_NODES."""
         self.size += count
         if self.size > MAX_NODES:
             raise self.error(tree, f"more than {MAX_NODES} operations", "simplify it, or read a tensor")
 
     def constant(self, tree: ast.expr, value: object) -> Node:
+        """Reads a number or a truth value."""
         if isinstance(value, bool):
             return Const(value, "bool")
         if isinstance(value, int):
@@ -107,6 +110,7 @@ class Parser(Located):
         raise self.error(tree, f"a constant of type {type(value).__name__} is not part of the language", "allowed: numbers, True, False")
 
     def name(self, tree: ast.expr, name: str) -> Node:
+        """Reads a name: an index, a param, a part of `let`, a named mask without arguments."""
         bound = self.bound.get(name) or self.indices.get(name)
         if isinstance(bound, Node):
             return bound
@@ -135,6 +139,7 @@ class Parser(Located):
         return self.let[name]
 
     def load(self, tree: ast.expr, name: str, index: ast.expr) -> Node:
+        """Reads an element of a tensor."""
         bound = self.bound.get(name)
         name = bound if isinstance(bound, str) else name
         if name not in self.scope.tensors:
@@ -155,6 +160,7 @@ class Parser(Located):
         return node
 
     def call(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
+        """Reads a call of a function or of a named mask."""
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, args)
         if name == "sum":
@@ -172,6 +178,7 @@ class Parser(Located):
         return self.defined(tree, function, args) if isinstance(function, Defined) else self.function(function, args)
 
     def function(self, function: Function, args: Sequence[ast.expr]) -> Node:
+        """Reads a call of a function that has operands of one kind."""
         match function.takes:
             case "choice":
                 return self.choice(*args)
@@ -187,6 +194,7 @@ class Parser(Located):
         return Call(function.name, nodes, nodes[-1].type if function.gives == "same" else function.gives)
 
     def choice(self, test: ast.expr, yes: ast.expr, no: ast.expr) -> Node:
+        """Reads `where`."""
         condition = self.typed(test, "bool", "the first argument of where")
         then, other = self.node(yes), self.node(no)
         if (then.type == "bool") != (other.type == "bool"):
@@ -203,6 +211,7 @@ class Parser(Located):
         return node
 
     def unary(self, tree: ast.expr, op: ast.unaryop, operand: ast.expr) -> Node:
+        """Reads a sign or a negation."""
         if isinstance(op, ast.Not):
             raise self.foreign(tree, ast.Not)
         if isinstance(op, ast.Invert):
@@ -213,9 +222,10 @@ class Parser(Located):
         return Const(-node.value, node.type) if isinstance(node, Const) else Call("neg", (node,), node.type)
 
     def binary(self, tree: ast.expr, op: ast.operator, left: ast.expr, right: ast.expr) -> Node:
+        """Reads an operator between two operands."""
         symbol = OPERATORS.get(type(op))
         if symbol == "**":
-            return self.power(tree, left, right)
+            return power(self, tree, left, right)
         if symbol is None:
             raise self.foreign(tree, type(op))
         if symbol in "&|":
@@ -229,21 +239,12 @@ class Parser(Located):
             self.claim("positive", right, args[1], f"the right side of {symbol}")
         return Call(symbol, args, args[0].type)
 
-    def power(self, tree: ast.expr, left: ast.expr, right: ast.expr) -> Node:
-        """A product where the exponent is a small whole number of the text: exact for integers."""
-        base, exponent = self.number(left), self.number(right)
-        if isinstance(exponent, Const) and exponent.type == "int" and 0 <= exponent.value <= MAX_POWER:
-            self.grow(int(exponent.value) * sum(1 for _ in walk(base)), tree)
-            return reduce(lambda x, y: Call("*", (x, y), base.type), [base] * int(exponent.value) or [Const(1, "int")])
-        if base.type == exponent.type == "int":
-            hint = "write 2.0 ** x, a power of floats"
-            raise self.error(right, f"an integer's exponent is a whole number of the text, from 0 to {MAX_POWER}", hint)
-        return Call("**", (as_float(base), as_float(exponent)), "float")
-
     def claim(self, kind: Literal["positive", "exact", "holds"], tree: ast.expr, node: Node, subject: str = "") -> None:
+        """Notes what has to be proved of a node before it is compiled."""
         self.claims.append(Claim(kind=kind, node=node, subject=subject, source=self.source(tree), refuse=partial(self.error, tree)))
 
     def compare(self, tree: ast.expr, ops: Sequence[ast.cmpop], operands: Sequence[ast.expr]) -> Node:
+        """Reads a comparison, or a chain of them: `a <= b < c`."""
         for op in ops:
             if type(op) not in OPERATORS:
                 raise self.foreign(tree, type(op))
@@ -255,32 +256,19 @@ class Parser(Located):
         return result
 
     def named(self, tree: ast.expr, name: str, args: Sequence[ast.expr]) -> Node:
+        """Reads a named mask with its arguments in the place of its parameters."""
         mask = MASKS[name]
         if len(args) != len(mask.parameters):
             raise self.error(tree, f"{name} takes {len(mask.parameters)} arguments, got {len(args)}", f"write {usage(name)}")
         bound: dict[str, Node | str] = {}
         for parameter, arg in zip(mask.parameters, args, strict=True):
-            bound[parameter] = self.tensor(arg, name) if mask.kind == "tensor" else self.argument(arg, name, parameter)
+            bound[parameter] = tensor(self, arg, name) if mask.kind == "tensor" else argument(self, arg, name, parameter)
         node = Parser(Scope(self.scope.params, self.scope.tensors), mask.text, self.position, bound).read()
         self.grow(sum(1 for _ in walk(node)), tree)
         return node
 
-    def argument(self, tree: ast.expr, mask: str, parameter: str) -> Node:
-        node, least = self.typed(tree, "int", f"{parameter} of {mask}"), MASKS[mask].least
-        if least == 1:
-            self.claim("positive", tree, node, f"{parameter} of {mask}")
-        elif least == -1:
-            limit = f"{parameter} of {mask} must be a number of keys, or -1 for no limit"
-            self.claim("holds", tree, Call(">=", (node, Const(-1, "int")), "bool"), limit)
-        return node
-
-    def tensor(self, tree: ast.expr, user: str) -> str:
-        type, shape = self.scope.tensors.get(tree.id, ("", ())) if isinstance(tree, ast.Name) else ("", ())
-        if not isinstance(tree, ast.Name) or type != "int" or len(shape) != 2:
-            raise self.error(tree, f"{user} takes the name of an int32 tensor of shape [b, kv_len]", "declare it under tensors")
-        return tree.id
-
     def typed(self, tree: ast.expr, type: Type, what: str) -> Node:
+        """Reads an expression that has to be of a type; `what` it is, for the message."""
         node = self.node(tree)
         if node.type != type:
             hint = "divide integers with //; a param is an integer if its default is" if node.type == "float" else f"write {EXAMPLES[type]}"
@@ -288,12 +276,14 @@ class Parser(Located):
         return node
 
     def condition(self, tree: ast.expr, symbol: str) -> Node:
+        """Reads an operand of an operator of conditions."""
         node = self.node(tree)
         if node.type != "bool":
             raise self.error(tree, f"{symbol} joins conditions, this is {WORDS[node.type]}", PARENTHESES)
         return node
 
     def number(self, tree: ast.expr) -> Node:
+        """Reads an expression that has to be a number."""
         node = self.node(tree)
         if node.type == "bool":
             raise self.error(tree, "expected a number, this is a condition", f"write {EXAMPLES['int']}")

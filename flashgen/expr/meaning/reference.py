@@ -129,7 +129,7 @@ def _weight(parsed: Expressions, known: Mapping[str, Any], shape: tuple[int, ...
 
 
 def leaving(spec: "Spec", rows: Rows, o: Array) -> Array:
-    """What o of some rows, [rows, Dv], becomes before it is written."""
+    """The o of some rows, [rows, Dv], as it becomes before it is written."""
     output = read(spec).output
     if output is None:
         return o

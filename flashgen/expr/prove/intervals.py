@@ -34,6 +34,7 @@ class Side:
 
     @property
     def indices(self) -> tuple[str, str]:
+        """The unknown and the known index."""
         return self.unknown, self.known
 
 

@@ -62,6 +62,7 @@ class Printer:
         self.texts: dict[Atom, tuple[str, bool]] = {}
 
     def narrow(self, x: Int) -> str:
+        """The text of an integer as an int of 32 bits."""
         text, wide = self.sum(x)
         if wide:
             return f"int({text})"
@@ -107,15 +108,18 @@ class Printer:
         return done
 
     def is_int(self, x: Int) -> bool:
+        """True if an integer fits 32 bits whatever its names stand for."""
         low, high = self.facts.extent(x)
         return low >= -INT32 - bool(x.terms) and high <= INT32
 
     def atom(self, atom: Atom) -> tuple[str, bool]:
+        """The text of an atom, and true if it is a long long; made once."""
         if atom not in self.texts:
             self.texts[atom] = self.written(atom)
         return self.texts[atom]
 
     def written(self, atom: Atom) -> tuple[str, bool]:
+        """The text of an atom, and true if it is a long long."""
         if atom.op == "name":
             return self.symbols.get(atom.name, atom.name), False
         if atom.op == "read":
@@ -139,7 +143,7 @@ class Printer:
         return self.facts.largest(ZERO, self.facts.smallest(index, size - 1))
 
     def length(self, member: str) -> Int:
-        """How many elements an array has along an axis that it alone tells."""
+        """The number of elements of an array along an axis that it alone tells."""
         self.facts.known[member] = LENGTH
         return named(member)
 
@@ -153,6 +157,7 @@ class Printer:
         return f"{a} {less} {b} ? {then} : {other}", wide or long
 
     def operation(self, atom: Atom) -> tuple[str, bool]:
+        """The text of an operation, and true if it is a long long; `//` and `%` round down."""
         texts, wides = zip(*map(self.sum, atom.args), strict=True)
         wide = any(wides)
         if atom.op == "*":

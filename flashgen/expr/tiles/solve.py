@@ -66,6 +66,7 @@ class Solver:
     # Comparisons
 
     def compare(self, op: str, x: Node, y: Node) -> list[Strip]:
+        """The strips at which a comparison of integers holds. Raises NoRuleError."""
         if x.type == "float":
             raise NoRuleError("it compares floats")
         whole = Call(op, (x, y), "bool")
@@ -81,6 +82,7 @@ class Solver:
         return self.combiner.some(found) if op == "!=" else self.combiner.every(found)
 
     def affine(self, node: Node) -> Int:
+        """A node as a sum of atoms; reads of tensors that no index is in get a name. Raises NoRuleError."""
         if node.type == "float":
             raise NoRuleError("it is of floats")
         match node:
@@ -98,6 +100,7 @@ class Solver:
                 return self.bounded(self.operation(op, [self.affine(arg) for arg in args]))
 
     def operation(self, op: str, args: list[Int]) -> Int:
+        """An operation on sums of atoms. Raises NoRuleError where it is not solved for the unknown."""
         if op not in self.operations:
             raise NoRuleError(f"{op} is not solved for {self.side.unknown}")
         if op in ("//", "%") and (self.facts.extent(args[1])[0] < 1 or not args[1].names.isdisjoint(self.side.indices)):
@@ -105,6 +108,7 @@ class Solver:
         return self.operations[op](*args)
 
     def bounded(self, x: Int) -> Int:
+        """The same integer. Raises NoRuleError if its text is too long, or it may pass 64 bits."""
         if len(x.text) > MAX_TEXT:
             raise NoRuleError("a bound is too long")
         if not self.facts.fits(x):
@@ -187,6 +191,7 @@ class Solver:
         return NONE if self.facts.nonnegative(d - 1) else Span(ZERO, select(d, self.side.length, ZERO))
 
     def choice(self, test: Node, yes: list[Strip], no: list[Strip]) -> list[Strip]:
+        """The strips of `where`: those of one branch where the test holds, else those of the other."""
         left, right = (self.combiner.every([self.strips(test, want), then]) for want, then in ((True, yes), (False, no)))
         return self.combiner.some([left, right])
 
@@ -211,6 +216,7 @@ class Solver:
         return low, high
 
     def atom_over_rows(self, atom: Atom) -> tuple[Int, Int]:
+        """The least and the greatest value of an atom over the rows of the tile."""
         if self.side.known not in atom.names:
             return of(atom), of(atom)
         match atom.op:

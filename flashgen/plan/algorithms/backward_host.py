@@ -14,6 +14,7 @@ class BackwardHost(BackwardStrategy):
     skeleton = "interpreter"
 
     def serves(self, request: Request) -> str | None:
+        """Refuses GPUs."""
         return None if "numpy" in request.arch.engines else f"{request.arch.name} is a GPU"
 
     def check(self, problem: Problem) -> None:
@@ -31,6 +32,7 @@ class BackwardHost(BackwardStrategy):
         )
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
+        """Objects to nothing."""
         return None
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:

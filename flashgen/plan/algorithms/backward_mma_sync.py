@@ -40,6 +40,7 @@ class BackwardMmaSync(BackwardStrategy):
     costs = "mma_sync"
 
     def serves(self, request: Request) -> str | None:
+        """Refuses what is no backward of 16-bit operands for mma.sync."""
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="backward")
 
     def check(self, problem: Problem) -> None:

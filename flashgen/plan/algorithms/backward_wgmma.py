@@ -41,6 +41,7 @@ class BackwardWgmma(BackwardStrategy):
     beyond = True
 
     def serves(self, request: Request) -> str | None:
+        """Refuses head dims beyond MOST, deterministic sums, and arrays that tensor maps do not take."""
         dims = request.spec.head_dim
         if max(dims.qk, dims.v) > MOST:
             return f"head dims are {dims.qk} and {dims.v}: registers hold the gradients of {MOST} columns of k and of v"
@@ -51,6 +52,7 @@ class BackwardWgmma(BackwardStrategy):
         )
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims that no kernel has."""
         limits.check(problem)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:

@@ -36,6 +36,7 @@ class BackwardWgmmaPair(BackwardStrategy):
     beyond = True
 
     def serves(self, request: Request) -> str | None:
+        """Refuses head dims that one block holds, deterministic sums, gradients that need scores, and arrays without tensor maps."""
         dims = request.spec.head_dim
         if max(dims.qk, dims.v) <= MOST:
             return f"head dims are {dims.qk} and {dims.v}: one block holds the gradients of {MOST} columns"
@@ -48,6 +49,7 @@ class BackwardWgmmaPair(BackwardStrategy):
         )
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims that no kernel has."""
         limits.check(problem)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:

@@ -22,9 +22,11 @@ class KeysOuter(MmaSync):
     walks_lists = False
 
     def serves(self, request: Request) -> str | None:
+        """Refuses other schedules than keys in the outer loop."""
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="keys_outer")
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims that no kernel has."""
         limits.check(problem)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:

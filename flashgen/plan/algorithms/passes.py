@@ -18,9 +18,11 @@ class Passes(MmaSync):
     walks_lists = False
 
     def serves(self, request: Request) -> str | None:
+        """Refuses other schedules than several passes."""
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="passes")
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims that no kernel has."""
         limits.check(problem)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:

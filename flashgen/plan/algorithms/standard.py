@@ -25,6 +25,7 @@ class Standard(Passes):
     skeleton = "standard_sm80"
 
     def serves(self, request: Request) -> str | None:
+        """Refuses other schedules than standard attention."""
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="standard")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
@@ -34,6 +35,7 @@ class Standard(Passes):
                 yield with_blocks(problem, replace(draft, smem=_smem(problem, draft), dealing=DealingPlan()))
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
+        """Clocks as of mma.sync: all candidates read and write the same scores."""
         return MmaSync.cost(self, problem, draft)
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:

@@ -19,9 +19,11 @@ class Host(Strategy):
     skeleton = "interpreter"
 
     def serves(self, request: Request) -> str | None:
+        """Refuses GPUs."""
         return None if "numpy" in request.arch.engines else f"{request.arch.name} is a GPU"
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims below 1."""
         for label, d in (("qk", problem.spec.head_dim.qk), ("v", problem.spec.head_dim.v)):
             if d < 1:
                 raise PlanError(f"head_dim {label} is {d}: at least 1")
@@ -67,4 +69,5 @@ class Host(Strategy):
         return Parts((draft.attention("forward", Grid(0, ()), ranges),), ())
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
+        """The reason for shares of keys."""
         yield from shares.reasons(draft.dealing)

@@ -49,6 +49,7 @@ class MmaSync(Strategy):
     lazy_from: ClassVar[tuple[float, float]] = (33, 33)
 
     def serves(self, request: Request) -> str | None:
+        """Refuses what is no online softmax of 16-bit operands."""
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="online")
 
     def check(self, problem: Problem) -> None:
@@ -138,6 +139,7 @@ class MmaSync(Strategy):
         return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
+        """The reasons for slices, shares of keys, and instructions."""
         yield from limits.slice_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
         yield from native_reasons(problem, draft)

@@ -48,6 +48,7 @@ class Wgmma(Strategy):
     beyond = True
 
     def serves(self, request: Request) -> str | None:
+        """Refuses few query rows, small pages, and arrays that tensor maps do not take."""
         if request.demand.rows:
             return f"its tiles have 64 query rows or more, and a key/value head has {request.demand.rows} or fewer"
         if request.spec.blocks and request.spec.blocks.m % WARPGROUP_ROWS:
@@ -59,6 +60,7 @@ class Wgmma(Strategy):
         )
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims and schedules that no kernel has."""
         limits.check(problem, limits.MAX_SPLIT)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
@@ -141,6 +143,7 @@ class Wgmma(Strategy):
         return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
+        """The reasons for slices, shares, halves of the L2, the place of o, narrow warpgroups, and instructions."""
         tile, seen = draft.tile, problem.seen
         yield from limits.slice_reasons(tile)
         yield from shares.reasons(draft.dealing)

@@ -27,6 +27,7 @@ class PlanesMmaSync(PlanesStrategy):
     costs = "planes_mma_sync"
 
     def serves(self, request: Request) -> str | None:
+        """Refuses what is not float32, or not for mma.sync."""
         return limits.unserved(request, engine="mma_sync", operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:

@@ -20,6 +20,7 @@ class PlanesStrategy(Strategy):
     """float32 operands as float16 planes; o is rescaled by the multiply-add that takes a tile's product to it, so lazy saves nothing."""
 
     def check(self, problem: Problem) -> None:
+        """Raises PlanError for head dims and schedules that no kernel has."""
         limits.check(problem)
         if problem.softmax.steps != SoftmaxPlan().steps or problem.softmax.materialize or problem.softmax.outer != "q":
             raise PlanError("float32 kernels run {passes: 1, normalize: end, outer: q}; every schedule runs on the CPU (arch host)")
@@ -42,6 +43,7 @@ class PlanesStrategy(Strategy):
         return Parts(found.kernels, (*found.arguments, *_counter(dealt), *further_arguments(spec)), found.scratch)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
+        """The reasons for planes, and for plain float32 besides."""
         yield "precision", PLANES[problem.spec.precision].text
         told = "the kernel forward_plain, whose time in a profile tells how many they are"
         yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {UNHELD}"

@@ -35,6 +35,7 @@ class PlanesWgmma(PlanesStrategy):
     shortest = 512  # where the kernel that splits keys and values takes as long as the attention
 
     def serves(self, request: Request) -> str | None:
+        """Refuses what is not float32, or not for wgmma."""
         return limits.unserved(request, engine="wgmma", operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
@@ -98,6 +99,7 @@ class PlanesWgmma(PlanesStrategy):
         return {**step, "step": clocks, "total": total + moved / known["split_bytes"]}
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
+        """The reasons for planes, and for where they are made."""
         yield from super().reasons(problem, draft, tried)
         clocks = {d.pipeline.in_place: cost["total"] for d, cost in reversed(tried.legal)}
         refused = [reason for d, reason in tried.refused if d.pipeline.in_place]

@@ -1,0 +1,44 @@
+"""Operands that are read in a way of their own: the arguments of named masks, and powers."""
+
+import ast
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from flashgen.expr.language.fold import as_float
+from flashgen.expr.language.masks import MASKS
+from flashgen.expr.language.nodes import Call, Const, Node, walk
+from flashgen.expr.language.scope import MAX_POWER
+
+if TYPE_CHECKING:
+    from flashgen.expr.language.parse import Parser
+
+
+def argument(parser: "Parser", tree: ast.expr, mask: str, parameter: str) -> Node:
+    """The integer that a named mask takes, with a claim of how small it may be. Raises SpecError."""
+    node, least = parser.typed(tree, "int", f"{parameter} of {mask}"), MASKS[mask].least
+    if least == 1:
+        parser.claim("positive", tree, node, f"{parameter} of {mask}")
+    elif least == -1:
+        limit = f"{parameter} of {mask} must be a number of keys, or -1 for no limit"
+        parser.claim("holds", tree, Call(">=", (node, Const(-1, "int")), "bool"), limit)
+    return node
+
+
+def tensor(parser: "Parser", tree: ast.expr, user: str) -> str:
+    """The name of the tensor that a named mask takes. Raises SpecError."""
+    type, shape = parser.scope.tensors.get(tree.id, ("", ())) if isinstance(tree, ast.Name) else ("", ())
+    if not isinstance(tree, ast.Name) or type != "int" or len(shape) != 2:
+        raise parser.error(tree, f"{user} takes the name of an int32 tensor of shape [b, kv_len]", "declare it under tensors")
+    return tree.id
+
+
+def power(parser: "Parser", tree: ast.expr, left: ast.expr, right: ast.expr) -> Node:
+    """A product where the exponent is a small whole number of the text, exact for integers; else a power of floats. Raises SpecError."""
+    base, exponent = parser.number(left), parser.number(right)
+    if isinstance(exponent, Const) and exponent.type == "int" and 0 <= exponent.value <= MAX_POWER:
+        parser.grow(int(exponent.value) * sum(1 for _ in walk(base)), tree)
+        return reduce(lambda x, y: Call("*", (x, y), base.type), [base] * int(exponent.value) or [Const(1, "int")])
+    if base.type == exponent.type == "int":
+        hint = "write 2.0 ** x, a power of floats"
+        raise parser.error(right, f"an integer's exponent is a whole number of the text, from 0 to {MAX_POWER}", hint)
+    return Call("**", (as_float(base), as_float(exponent)), "float")
