@@ -45,7 +45,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard out
 
 
 class BenchMode(StrEnum):
-    """What `bench` measures: a row of MODES each."""
+    """The modes that `bench` measures: a row of MODES each."""
 
     forward = "forward"
     decode = "decode"

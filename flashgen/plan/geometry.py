@@ -43,7 +43,7 @@ class Sizes:
 
     @property
     def ends(self) -> int:
-        """Where sequences begin that lie one behind the other, and where the last ends."""
+        """The beginnings of sequences that lie one behind the other, and the end of the last."""
         return self.batch + 1
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class MergePlan:
 
     @property
     def text(self) -> str:
-        """What the kernel does, for people."""
+        """The kernel in words."""
         return f"o_a, o_b [B, Sq, Hq, {self.columns}], {self.dtype}, and lse_a, lse_b [B, Hq, Sq] become o and lse over the keys of both"
 
     @cached_property
