@@ -78,7 +78,7 @@ _OF_TWO: dict[str, Form] = {
     **dict.fromkeys(("ne", "not_equal"), _compare(ast.NotEq)),
 }
 UFUNCS: dict[str, Form] = {**_OF_ONE, **_OF_TWO, "clip": _clip}
-FUNCTIONS: dict[str, Form] = {**UFUNCS, "where": _named("where", 3), "clamp": _clip}
+FUNCTIONS: dict[str, Form] = {**UFUNCS, "where": _named("where", 3), "clamp": _clip, "to": lambda x, _device: x}  # a constant to a symbol's
 METHODS: dict[str, Form] = {
     **FUNCTIONS,
     **dict.fromkeys(("float", "double", "half", "bfloat16"), _as_float),
