@@ -42,7 +42,7 @@ def known(text):
 def test_the_text_of_a_function_is_what_it_computes(text):
     assume(all(names(node) for node in walk(parsed(text)) if isinstance(node, Call) and node.op == "~"))  # ~False is -1 in Python
     captured = {p.name: p.default for p in grammar.PARAMS} | ARRAYS
-    arguments = "s, b, h, q_idx, kv_idx" if parsed(text).type == "float" else "b, h, q_idx, kv_idx"
+    arguments = "b, h, q_idx, kv_idx" if parsed(text).type == "bool" else "s, b, h, q_idx, kv_idx"
     function = eval(f"lambda {arguments}: ({text})", NAMES | captured)
     found = trace(score=function) if "s," in arguments else trace(function)
     again = found.score if "s," in arguments else found.mask
