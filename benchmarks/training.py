@@ -5,29 +5,31 @@
 Writes results/training_<card>.json, the losses in nats a byte, and training_<card>.png.
 """
 
-import json
 import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
-import torch
+import jax
 from matplotlib.figure import Figure
+
+from flashgen.bench.results import card_name, environment, save_json
 
 HERE = Path(__file__).parent
 EXAMPLES = {"PyTorch": "11_training", "JAX": "12_training_in_jax"}
 
 
-def curves(name: str) -> dict[str, list[float]]:
-    found = runpy.run_path(str(HERE.parent / "examples" / f"{name}.py"), run_name="__main__")["curves"]
-    return {which: [round(loss, 5) for loss in curve] for which, curve in found.items()}
+def rows(framework: str) -> list[dict[str, Any]]:
+    found = runpy.run_path(str(HERE.parent / "examples" / f"{EXAMPLES[framework]}.py"), run_name="__main__")["curves"]
+    return [{"framework": framework, "attention": name, "losses": [round(x, 5) for x in curve]} for name, curve in found.items()]
 
 
-def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
+def draw(found: list[dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, (framework, both) in zip(figure.subplots(1, 2, sharey=True), found.items(), strict=True):
-        for (which, curve), style in zip(both.items(), ("-", ":"), strict=True):
-            axes.plot(curve, style, label=which)
+    for axes, framework in zip(figure.subplots(1, 2, sharey=True), EXAMPLES, strict=True):
+        for row, style in zip([row for row in found if row["framework"] == framework], ("-", ":"), strict=True):
+            axes.plot(row["losses"], style, label=row["attention"])
         axes.set(title=framework, xlabel="step", ylabel="loss, nats a byte")
         axes.legend()
         axes.label_outer()
@@ -38,9 +40,11 @@ def main() -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # PyTorch takes some of the memory too
     sys.path.insert(0, str(HERE.parent / "examples"))
     sys.argv[1:] = []
-    found = {framework: curves(name) for framework, name in EXAMPLES.items()}
-    path = HERE / "results" / f"training_{torch.cuda.get_device_name().replace(' ', '_')}"
-    path.with_suffix(".json").write_text(json.dumps(found) + "\n")
+    measured_on = environment()
+    measured_on["versions"] |= {"jax": jax.__version__}
+    found = [row for framework in EXAMPLES for row in rows(framework)]
+    path = HERE / "results" / f"training_{card_name(measured_on)}"
+    save_json({**measured_on, "rows": found}, path.with_suffix(".json"))
     draw(found, path.with_suffix(".png"))
 
 
