@@ -3,38 +3,23 @@
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from flashgen import arch as arches
 from flashgen.arch import Arch
-from flashgen.dtypes import by_name
 from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
-from flashgen.interpret import Given, interpret, interpret_backward
-from flashgen.plan.geometry import Sizes
+from flashgen.on_host import Backend, OnHost, as_numpy, provided
 from flashgen.render import Source, render
-from flashgen.runtime import arrays, autograd, device, staging
-from flashgen.runtime.arguments import (
-    check_arrays,
-    check_backward,
-    check_names,
-    check_requirements,
-    check_values,
-    numbers,
-    output_shapes,
-)
-from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
-from flashgen.runtime.backward import GpuBackward, gradients
+from flashgen.runtime import arrays, autograd, device
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers
+from flashgen.runtime.arrays import FAMILIES, liken
+from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
-from flashgen.runtime.lengths import fresh
-from flashgen.runtime.overlap import Apart
 from flashgen.runtime.sequence_lengths import check_lengths
 from flashgen.spec import Spec, load
-from flashgen.spec.outputs import fill_empty
+from flashgen.spec.words import gradient
 
-Backend = Literal["gpu", "interpreter", "emulate"]
 _BACKENDS = ("gpu", "interpreter", "emulate")
 
 
@@ -93,6 +78,7 @@ class Attention:
         self._gpu = Gpu(spec, self.arch if arch else None)
         self._gpu_backward = GpuBackward(spec, self.arch if arch else None)
         self.program = self._gpu.choice.plan(self.arch)
+        self._host = OnHost(self.program, self.arch, backend, self._gpu, self._gpu_backward)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 
@@ -148,18 +134,20 @@ class Attention:
         if check and self.spec.geometry.lengths:
             self._check_lengths(given)
         params = numbers(self.spec, values) if values else {}
-        provided = () if out is None else self._provided(out)
+        written = () if out is None else provided(self.spec.outputs, out)
         if not FAMILIES[type(given[0])].on_gpu(given[0]):
-            results = self._on_host(given, provided, params)
+            results = self._host.attend(given, written, params)
         elif self.backend is None or self.backend == "gpu":
-            results = self._gpu(given, provided, params)
+            results = self._gpu(given, written, params)
         else:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
         if given[0] is not q:
             results = tuple(arrays.give_back(x, q) for x in results)
         return results[0] if len(results) == 1 else results
 
-    def backward(self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, **values: Any) -> tuple[Any, ...]:
+    def backward(
+        self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, *, out: Any = None, **values: Any
+    ) -> tuple[Any, ...]:
         """The gradients of a loss of which o has the gradient do, and lse dlse: dq, dk, dv; then of tensors and params with grad: true.
 
         >>> o, lse = attn(q, k, v, softcap=30.0)
@@ -167,8 +155,9 @@ class Attention:
 
         q, k, v, o, lse and `values`: of the call that is differentiated. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k
         and v; the others float32, like the array or number that they are of, tensors first, each in the order of the spec. With `softmax:
-        none` there is no lse: None. A row without keys has no part in any gradient. Raises CallError when the arguments do not fit, or for
-        a spec without `backward: true`; PlanError, CompileError, BackendError.
+        none` there is no lse: None. A row without keys has no part in any gradient. `out`: contiguous arrays, written to and returned.
+        Raises CallError when the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError,
+        BackendError.
         """
         if not self.spec.backward:
             raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")
@@ -177,110 +166,21 @@ class Attention:
         named = {"q": q, "k": k, "v": v, "o": o, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
         given = {name: arrays.adopt(x, name) for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
         params = check_values(self.program, numbers(self.spec, values))
+        written = () if out is None else provided(("dq", "dk", "dv", *(gradient(one.name) for one in self.spec.with_grad)), out)
         if not FAMILIES[type(given["q"])].on_gpu(given["q"]):
-            results = self._gradients_on_host(given, params)
+            results = self._host.differentiate(given, written, params)
         elif self.backend is None or self.backend == "gpu":
-            results = self._gpu_backward(given, params)
+            results = self._gpu_backward(given, params, written)
         else:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
         return results if given["q"] is q else tuple(arrays.give_back(x, q) for x in results)
-
-    def _gradients_on_host(self, given: Mapping[str, Any], params: Mapping[str, int | float]) -> tuple[Any, ...]:
-        """Gradients of arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
-        spec, family = self.spec, FAMILIES[type(given["q"])]
-        layouts = {name: liken(x, name).layout for name, x in given.items()}
-        sizes = check_backward(spec, layouts)
-        inputs = {name: _numpy(x) for name, x in given.items()}
-        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
-            sent = {name: arrays.cupy().asarray(x) for name, x in inputs.items()}
-            return tuple(family.from_numpy(x.get()) for x in self._gpu_backward(sent, params))
-        made = gradients(spec, layouts)
-        if not sizes.batch * sizes.q_len:
-            return tuple(family.from_numpy(np.zeros(shape, by_name(dtype).numpy)) for shape, dtype in made.values())
-        taken = Given(**{name: x for name, x in inputs.items() if name not in self._tensors})
-        values = {**params, **{name: inputs[name] for name in self._tensors}}
-        chosen = self._gpu_backward.serving(self.arch, {**layouts, **fresh(made, None)})
-        check_requirements(chosen, params)
-        if self.backend == "emulate":
-            from flashgen.emulate import emulate_backward
-
-            found: Mapping[str, Any] = emulate_backward(chosen, render(chosen), taken, values)
-        else:
-            found = interpret_backward(chosen, taken, values)
-        names = ("dq", "dk", "dv", *(one.name for one in spec.with_grad))
-        return tuple(family.from_numpy(np.asarray(found[name])) for name in names)
 
     def _check_lengths(self, given: tuple[Any, ...]) -> None:
         spec = self.spec
         layouts = {name: liken(x, name).layout for name, x in zip(("q", "k", "v", *self._tensors), given, strict=True)}
         sizes = check_arrays(spec, layouts)
-        lengths = {name: _numpy(given[3 + self._tensors.index(name)]) for name, _ in spec.geometry.lengths}
+        lengths = {name: as_numpy(given[3 + self._tensors.index(name)]) for name, _ in spec.geometry.lengths}
         check_lengths(spec, sizes, lengths)
-
-    def _provided(self, out: Any) -> tuple[Any, ...]:
-        """The outputs that the caller gives."""
-        names = self.spec.outputs
-        parts = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-        if len(parts) != len(names):
-            raise CallError(f"out holds {len(parts)} arrays: expected {len(names)}, {', '.join(names)}")
-        for i, part in enumerate(parts):
-            if FAMILIES[type(part)] is None:
-                what = f"out is a {type(part).__name__} for {names[i]}"
-                raise CallError(f"{what}: expected a NumPy, CuPy or PyTorch array, which can be written to")
-            if isinstance(part, np.ndarray) and not part.flags.writeable:
-                raise CallError(f"out is read-only for {names[i]}: expected an array that can be written to, as {names[i]}.copy()")
-        return parts
-
-    def _on_host(self, given: tuple[Any, ...], out: tuple[Any, ...], given_params: Mapping[str, int | float]) -> tuple[Any, ...]:
-        """Arrays in host memory: on the GPU where there is one, else in the interpreter, or as `backend` says."""
-        spec = self.spec
-        inputs = dict(zip(("q", "k", "v", *(t.name for t in spec.arrays)), given, strict=True))
-        outputs = dict(zip(spec.outputs, out, strict=True)) if out else {}
-        arrays_of_call = inputs | outputs
-        layouts = {name: liken(x, name).layout for name, x in arrays_of_call.items()}
-        sizes = check_arrays(spec, layouts)
-        Apart(layouts, tuple(outputs)).check([FAMILIES[type(x)].locate(x)[0] for x in arrays_of_call.values()])
-        params = check_values(self.program, given_params)
-        family: Family = FAMILIES[type(given[0])]
-        shapes = output_shapes(spec, sizes)
-        written = {
-            name: _numpy(outputs[name]) if out else np.empty(shape, spec.output_element(name).numpy) for name, shape in shapes.items()
-        }
-        self._write(sizes, layouts, {name: _numpy(x) for name, x in inputs.items()}, written, params)
-        return out or tuple(map(family.from_numpy, written.values()))
-
-    def _write(
-        self,
-        sizes: Sizes,
-        layouts: Mapping[str, Layout],
-        inputs: Mapping[str, np.ndarray[Any, Any]],
-        outputs: Mapping[str, np.ndarray[Any, Any]],
-        params: Mapping[str, int | float],
-    ) -> None:
-        q, k, v = (inputs[name] for name in "qkv")
-        values = {**params, **{t.name: inputs[t.name] for t in self.spec.arrays}}
-        if not sizes.batch * sizes.q_len:
-            fill_empty(outputs)
-            return
-        if self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing():
-            staging.attend(self._gpu, self.program.expressions, sizes, inputs, outputs, params)
-            return
-        chosen = self._gpu.choice.serving(self.arch, layouts)
-        if self.backend == "emulate":
-            from flashgen.emulate import emulate
-
-            made: Mapping[str, Any] = emulate(
-                chosen, render(chosen), q, k, v, values, blocks=8
-            )  # as many as the emulator spreads over cores
-        else:
-            made = interpret(chosen, q, k, v, values)
-        for name, x in outputs.items():
-            x[...] = made[name]
-
-
-def _numpy(x: Any) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = FAMILIES[type(x)].to_numpy(x)
-    return found
 
 
 def _default_arch(backend: Backend | None) -> Arch:

@@ -12,7 +12,8 @@ from flashgen.dtypes import by_name
 from flashgen.jax import frame as xla
 from flashgen.jax.frame import Operand
 from flashgen.jax.text import text_of
-from flashgen.runtime import arrays
+from flashgen.runtime.device import holding
+from flashgen.runtime.lent import Lent
 
 FORWARD, BACKWARD = "flashgen_attention_1", "flashgen_attention_backward_1"  # XLA keeps a name for ever: another meaning is another name
 _MEMORY: Any = ctypes.pythonapi.PyMemoryView_FromMemory
@@ -36,9 +37,7 @@ def backward(given: list[Any], made: list[Any], told: str) -> None:
     for named, out in _each(dict(zip(text.arrays, given, strict=True)), made, text.rank, fold=False):
         roles = {name: named.pop(name, None) for name in ("do", "q", "k", "v", "o", "lse", "dlse")}
         values = {**named, **text.numbers}
-        found = text.attention((roles["q"], roles["k"], roles["v"]), values).backward(**roles, **values)
-        for x, gradient in zip(out, found, strict=True):
-            x[...] = gradient
+        text.attention((roles["q"], roles["k"], roles["v"]), values).backward(**roles, out=tuple(out), **values)
 
 
 def _each(named: dict[str, Any], made: list[Any], rank: int, fold: bool) -> Iterator[tuple[dict[str, Any], list[Any]]]:
@@ -71,25 +70,14 @@ def _run_on_host(frame: Any, run: Callable[..., None]) -> None:
     run([_on_host(x, _READ) for x in xla.operands(frame.args)], [_on_host(x, _WRITE) for x in xla.operands(frame.rets)], xla.text(frame))
 
 
-def _on_gpu(operand: Operand, device: int) -> Any:
-    """GPU memory as an array, until the handler returns."""
-    cupy = arrays.cupy()
-    data, shape, dtype = operand
-    element = by_name(dtype).numpy
-    size = math.prod(shape) * element.itemsize
-    memory = cupy.cuda.UnownedMemory(data or 0, size, None, device)
-    return cupy.ndarray(shape, element, cupy.cuda.MemoryPointer(memory, 0))
-
-
 def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
     given, made = xla.operands(frame.args), xla.operands(frame.rets)
-    cupy = arrays.cupy()
     address = next((x.data for x in (*given, *made) if x.data), None)
     if address is None:
         return  # nothing has elements
-    device = cupy.cuda.runtime.pointerGetAttributes(address).device
-    with cupy.cuda.Device(device), cupy.cuda.ExternalStream(xla.stream(frame), device):
-        run([_on_gpu(x, device) for x in given], [_on_gpu(x, device) for x in made], xla.text(frame))
+    device, stream = holding(address), xla.stream(frame)
+    lent = [[Lent(x.data or 0, x.shape, x.dtype, device, stream) for x in some] for some in (given, made)]
+    run(*lent, xla.text(frame))
 
 
 def _register(name: str, run: Callable[..., None], platform: str, execute: Callable[..., None]) -> None:

@@ -20,12 +20,13 @@ def launch(
     arguments. Raises CompileError, BackendError."""
     from cuda.bindings import driver
 
-    target, family = device(on), FAMILIES[type(next(iter(arrays.values())))]
+    first = next(iter(arrays.values()))
+    target, family = device(on), FAMILIES[type(first)]
     held = record(plan, {name: family.pointer(x) for name, x in arrays.items()}, strides, scalars)
     memory = np.frombuffer(held.tobytes(), np.uint8)
     arguments = np.array([memory.ctypes.data], np.uint64)
     with target.active():
-        function, stream = _function(plan, on), family.stream(on)
+        function, stream = _function(plan, on), family.stream(first)
         check(*driver.cuLaunchKernel(function, blocks, 1, 1, plan.threads, 1, 1, 0, stream, int(arguments.ctypes.data), 0))
 
 

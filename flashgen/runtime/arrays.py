@@ -102,8 +102,8 @@ class DeviceFamily(Family, Protocol):
     def pointer(self, x: Any) -> int:
         """The address of an array that the library made."""
 
-    def stream(self, device: int) -> int:
-        """The current stream of a GPU, as the driver numbers it."""
+    def stream(self, beside: Any) -> int:
+        """The current stream of the GPU of an array."""
 
 
 def _layout_in_bytes(key: Key) -> Layout:
@@ -188,17 +188,16 @@ class CupyFamily:
 
     def scratch(self, shape: tuple[int, ...], dtype: str, beside: Any) -> Any:
         """A new array. What a graph captures is the graph's: the pool would give it to others, though replays still write there."""
-        device = beside.data.device_id
-        stream = self.stream(device)
+        device, stream = beside.data.device_id, self.stream(beside)
         if not stream or not self.cupy.cuda.runtime.streamIsCapturing(stream):
             return self.empty(shape, dtype, beside)
         numpy = self.dtypes[dtype]
         with self.cupy.cuda.Device(device):
             return self.cupy.ndarray(shape, numpy, self.cupy.cuda.malloc_async(math.prod(shape) * numpy.itemsize))
 
-    def stream(self, device: int) -> int:
-        """The current stream of a GPU, as the driver numbers it."""
-        return self.current_stream(device).ptr  # type: ignore[no-any-return]
+    def stream(self, beside: Any) -> int:
+        """The current stream of the GPU of an array."""
+        return self.current_stream(beside.data.device_id).ptr  # type: ignore[no-any-return]
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """A copy on the host."""

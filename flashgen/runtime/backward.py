@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from flashgen.runtime.choice import faults
 from flashgen.runtime.device import check, device
 from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
 from flashgen.runtime.lengths import fresh
+from flashgen.runtime.overlap import Apart
 from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
 from flashgen.runtime.tuned import length_class
 from flashgen.spec import Spec
@@ -41,6 +42,7 @@ class Prepared:
     ordinal: int
     names: tuple[str, ...]  # of all addresses that a launch takes, in order
     results: Mapping[str, Made]
+    apart: Apart
     scratch: Scratch
     stand_ins: Mapping[str, str]  # of an array without elements: another, whose address a tensor map takes in its place
     launch: Launch | None  # None: there is no query
@@ -73,29 +75,33 @@ class GpuBackward:
             return preferred
         return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()), length)
 
-    def __call__(self, given: Mapping[str, Any], params: Mapping[str, int | float]) -> tuple[Any, ...]:
-        """The gradients. `given`: q, k, v, o, do, lse and dlse where there are, and the spec's tensors, by name; `params`: all of them."""
+    def __call__(self, given: Mapping[str, Any], params: Mapping[str, int | float], out: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """The gradients. `given`: q, k, v, o, do, lse and dlse where there are, and the spec's tensors, by name; `params`: all of them;
+        `out`: arrays to write to, none to have them made."""
         addresses, likes = {}, []
         for name, x in given.items():
             addresses[self._arguments.get(name, name)], like = FAMILIES[type(x)].locate(x)
             likes.append(like)
+        likes += [FAMILIES[type(x)].locate(x)[1] for x in out]
         key = (tuple(given), *params.items(), *likes)
         if not (prepared := self._prepared.get(key)):
-            prepared = self._prepare({name: liken(x, name).layout for name, x in given.items()}, params)
+            prepared = self._prepare({name: liken(x, name).layout for name, x in given.items()}, params, out)
             with self._keeping:
                 if len(self._prepared) >= _CALLS_KEPT:
                     del self._prepared[next(iter(self._prepared))]
                 self._prepared[key] = prepared
-        return self._run(prepared, given["q"], addresses)
+        return self._run(prepared, given["q"], addresses, out)
 
-    def _run(self, prepared: Prepared, q: Any, addresses: dict[str, int]) -> tuple[Any, ...]:
+    def _run(self, prepared: Prepared, q: Any, addresses: dict[str, int], out: Sequence[Any]) -> tuple[Any, ...]:
         family: DeviceFamily = FAMILIES[type(q)]
-        made = {name: family.empty(shape, dtype, q) for name, (shape, dtype) in prepared.results.items()}
+        if out:
+            prepared.apart.check([*addresses.values(), *map(family.pointer, out)])
+        made = dict(zip(prepared.results, out or [family.empty(*each, q) for each in prepared.results.values()], strict=True))
         known = addresses | {name: family.pointer(x) for name, x in made.items()}
         if prepared.scratch.words:
             memory = prepared.scratch.memory(family, q)
             known |= zip(prepared.scratch.arrays, prepared.scratch.at(family.pointer(memory)), strict=True)
-        stream = family.stream(prepared.ordinal)
+        stream = family.stream(q)
         for name, (shape, dtype) in prepared.results.items():
             if name not in OF_ROLES or not prepared.launch:
                 _clear(prepared.ordinal, known[name], math.prod(shape) * by_name(dtype).bytes, stream)
@@ -104,7 +110,7 @@ class GpuBackward:
             prepared.launch([known.get(name, 0) for name in prepared.names], stream)
         return tuple(made.values())
 
-    def _prepare(self, layouts: Mapping[str, Layout], params: Mapping[str, int | float]) -> Prepared:
+    def _prepare(self, layouts: Mapping[str, Layout], params: Mapping[str, int | float], out: Sequence[Any]) -> Prepared:
         """A call, checked, planned and compiled."""
         spec, sizes, ordinal = self.spec, check_backward(self.spec, layouts), layouts["q"].device
         assert ordinal is not None
@@ -112,9 +118,10 @@ class GpuBackward:
             if layout.offset % by_name(layout.dtype).bytes:
                 raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
         results = gradients(spec, layouts)
+        written = given_results(results, out) if out else fresh(results, ordinal)
+        apart = Apart({**layouts, **written}, results if out else ())
         if not sizes.batch * sizes.q_len:
-            return Prepared(ordinal=ordinal, names=(), results=results, scratch=NO_SCRATCH, stand_ins={}, launch=None)
-        written = fresh(results, ordinal)
+            return Prepared(ordinal=ordinal, names=(), results=results, apart=apart, scratch=NO_SCRATCH, stand_ins={}, launch=None)
         kernel = self._compiled(self.serving(self._arch or device(ordinal).arch, {**layouts, **written}))
         check_requirements(kernel.program, params)
         launched, stand_ins = self.launched(kernel.program, {**layouts, **written}, sizes, ordinal)
@@ -122,6 +129,7 @@ class GpuBackward:
             ordinal=ordinal,
             names=tuple(launched),
             results=results,
+            apart=apart,
             scratch=Scratch.of(kernel.program, sizes),
             stand_ins=stand_ins,
             launch=kernel.prepare(launched, params, sizes),
@@ -142,6 +150,16 @@ class GpuBackward:
             source = render(chosen)
             self.kernels[chosen.digest] = Executable(chosen, source, cache.binary(chosen, source))
         return self.kernels[chosen.digest]
+
+
+def given_results(results: Mapping[str, Made], out: Sequence[Any]) -> dict[str, Layout]:
+    """The layouts of the arrays that a caller gives for results. Raises CallError for those that are not like them."""
+    found = {name: liken(x, f"out for {name}").layout for name, x in zip(results, out, strict=True)}
+    for name, layout in found.items():
+        if (layout.shape, layout.dtype) != results[name] or not layout.contiguous:
+            shape, dtype = results[name]
+            raise CallError(f"out for {name} is {layout.dtype} {list(layout.shape)}: expected {dtype} {list(shape)}, contiguous")
+    return found
 
 
 def _clear(ordinal: int, address: int, nbytes: int, stream: int) -> None:

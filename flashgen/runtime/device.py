@@ -90,6 +90,12 @@ def current() -> Device:
     return device(0)
 
 
+def holding(address: int) -> int:
+    """The number of the GPU whose memory an address is in. Raises BackendError."""
+    attribute = _driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(check(*_driver().cuPointerGetAttribute(attribute, address)))
+
+
 def driver_version() -> str:
     """The newest CUDA that the driver serves, `CUDA 13.0`. Raises BackendError without a driver."""
     version = check(*_driver().cuDriverGetVersion())

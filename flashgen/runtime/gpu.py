@@ -104,7 +104,7 @@ class Gpu:
                 addresses += prepared.scratch.at(family.pointer(memory))
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
-            prepared.launch(addresses, family.stream(prepared.ordinal))
+            prepared.launch(addresses, family.stream(q))
         else:
             fill_empty(dict(zip(self.spec.outputs, out, strict=True)))
         return out

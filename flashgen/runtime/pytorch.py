@@ -64,8 +64,9 @@ class TorchFamily:
         """The address of an array that the library made."""
         return int(x.data_ptr())
 
-    def stream(self, device: int) -> int:
-        """The current stream of a GPU, as the driver numbers it."""
+    def stream(self, beside: Any) -> int:
+        """The current stream of the GPU of a tensor."""
+        device = beside.get_device()
         return int(self.raw_stream(device) if self.raw_stream else self.torch.cuda.current_stream(device).cuda_stream)
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:

@@ -1,0 +1,90 @@
+"""Memory of a GPU that another library lends for the time of a call, as XLA does: arrays that are an address and a shape, and no more."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from flashgen.dtypes import by_name
+from flashgen.errors import CallError
+from flashgen.runtime.arrays import FAMILIES, Key, Layout, contiguous_strides
+from flashgen.runtime.device import check, device
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """A row-major array, and the stream in which work on it is ordered."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: int
+    stream: int
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def reshape(self, *shape: int) -> "Lent":
+        """The same elements in another shape."""
+        return replace(self, shape=shape)
+
+    def __getitem__(self, i: int) -> "Lent":
+        """A part along the first axis."""
+        shape = self.shape[1:]
+        return replace(self, shape=shape, pointer=self.pointer + i * math.prod(shape) * by_name(self.dtype).bytes)
+
+
+_strides = functools.lru_cache(1024)(contiguous_strides)
+
+
+class LentFamily:
+    """Such arrays, whose results the caller gives: what is made is the scratch of a call, and lives as long."""
+
+    def on_gpu(self, x: Lent) -> bool:  # noqa: ARG002
+        return True
+
+    def locate(self, x: Lent) -> tuple[int, Key]:
+        return x.pointer, (x.shape, _strides(x.shape), x.dtype, x.device, x.pointer & 15)
+
+    def layout(self, key: Key) -> Layout:
+        return Layout(*key)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, beside: Lent) -> "_Memory":
+        return _Memory(math.prod(shape) * by_name(dtype).bytes, beside)
+
+    scratch = empty
+
+    def pointer(self, x: "Lent | _Memory") -> int:
+        return x.pointer
+
+    def stream(self, beside: Lent) -> int:
+        return beside.stream
+
+    def to_numpy(self, x: Lent) -> np.ndarray[Any, Any]:
+        raise CallError(f"an array of {x.shape} lies in memory that is lent for a call: lengths cannot be looked at there")
+
+    def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        raise CallError(f"an array of {x.shape} has no place in memory that is lent for a call")
+
+
+FAMILIES[Lent] = LentFamily()
+
+
+class _Memory:
+    """Memory of the driver's pool, from now on in a stream until nothing refers to it any more."""
+
+    def __init__(self, nbytes: int, beside: Lent):
+        from cuda.bindings import driver
+
+        self._free, self._stream, self._device = driver.cuMemFreeAsync, beside.stream, beside.device
+        with device(beside.device).active():
+            self.pointer = int(check(*driver.cuMemAllocAsync(max(1, nbytes), beside.stream)))
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            with device(self._device).active():
+                self._free(self.pointer, self._stream)

@@ -1,0 +1,58 @@
+"""Memory that another library lends: a call on it launches what a call on arrays of CuPy at the same addresses launches."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flashgen.errors import CallError
+from flashgen.runtime.arrays import FAMILIES
+from flashgen.runtime.gpu import Gpu
+from flashgen.runtime.lent import Lent
+from flashgen.spec import Spec
+from tests.runtime.test_arrays import on_gpu
+from tests.runtime.test_gpu import Launches, launches
+
+pytest.importorskip("cupy")
+pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
+
+__all__ = ["launches"]
+SPEC = Spec(head_dim=64, dtype="bfloat16", mask="causal", outputs=["o", "lse"], split=1)
+
+
+def lent(x: Any, stream: int) -> Lent:
+    return Lent(x.data.ptr, x.shape, x.dtype.name, 0, stream)
+
+
+def call(kv_len: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    shapes = [(2, 7, 4, 64), (2, kv_len, 2, 64), (2, kv_len, 2, 64), (2, 7, 4, 64)]
+    q, k, v, o = (on_gpu(shape, SPEC.element.numpy, address=(i + 1) << 40) for i, shape in enumerate(shapes))
+    return (q, k, v), (o, on_gpu((2, 4, 7), np.float32, address=9 << 40))
+
+
+@pytest.mark.parametrize("stream", [0, 5])
+def test_it_launches_what_arrays_launch(launches: Launches, stream: int) -> None:
+    ours, theirs = Gpu(SPEC, None), Gpu(SPEC, None)
+    for kv_len in range(600, 612):
+        launches.clear()
+        given, out = call(kv_len)
+        launches.stream = stream
+        theirs(given, out, {})
+        results = tuple(lent(x, stream) for x in out)
+        assert ours(tuple(lent(x, stream) for x in given), results, {}) is results
+        assert launches[0] == launches[1]
+
+
+def test_parts_and_other_shapes_lie_in_the_same_memory() -> None:
+    x = Lent(0x1000, (3, 4, 8), "bfloat16", 0, 7)
+    assert (x.ndim, x[2].shape, x[2].pointer) == (3, (4, 8), 0x1000 + 2 * 4 * 8 * 2)
+    assert x.reshape(12, 8)[11].pointer == 0x1000 + 11 * 16
+    assert x[0].stream == 7
+
+
+def test_lengths_are_not_looked_at() -> None:
+    x = Lent(0x1000, (3,), "int32", 0, 0)
+    with pytest.raises(CallError, match="lent for a call"):
+        FAMILIES[Lent].to_numpy(x)
+    with pytest.raises(CallError, match="no place"):
+        FAMILIES[Lent].from_numpy(np.zeros(3))
