@@ -5,6 +5,7 @@
 
 A call's overhead is the time of 400 calls that nothing waits for, over 400, on arrays so small that the GPU keeps up; the best of ten.
 "a key more each time" is a decoding step: one query, keys and values the first of memory for more, lengths that no call had before.
+"launcher" is what `prepare` gives, with `out`; "a replay" is that of a CUDA graph which captured such a call.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import flashgen
@@ -57,24 +59,40 @@ def call_times(spec: str) -> dict[str, float]:
         x, y, z = (torch.zeros(1, 128, 1, n, dtype=getattr(torch, attn.spec.dtype), device="cuda") for n in (d.qk, d.qk, d.v))
         calls["torch"] = lambda: attn(x, y, z)
     times = {name: min(_overhead(call, cupy) for _ in range(10)) for name, call in calls.items()}
-    return times | ({} if tensors else {"cupy, a key more each time": _growing(attn, cupy)})
+    return times | ({} if tensors else decoding_times(attn.spec, cupy))
 
 
-def _growing(attn: Any, cupy: Any) -> float:
+def decoding_times(spec: flashgen.Spec, cupy: Any) -> dict[str, float]:
+    """Microseconds a call of one query on keys and values of one head of eight, in shares of keys and in one piece."""
+    d, dtype, most = spec.head_dim, spec.element.numpy, 16384
+    q, o, k, v = (cupy.zeros((1, *shape), "uint16").view(dtype) for shape in ((1, 8, d.qk), (1, 8, d.v), (most, 1, d.qk), (most, 1, d.v)))
+    found, stream = {}, cupy.cuda.Stream(non_blocking=True)
+    for name, split in {"keys in shares": None, "split: 1": 1}.items():
+        attn = flashgen.compile(flashgen.Spec(dtype=spec.dtype, head_dim=spec.head_dim, split=split))
+        run = attn.prepare(max_batch=1, max_q_len=1, max_kv_len=most, heads=8, kv_heads=1)
+        for how, call in {"": attn, ", out given": partial(attn, out=o), ", launcher": partial(run, out=o)}.items():
+            lengths = iter(range(4100, most))
+            found[f"one query, {name}{how}"] = min(_overhead(partial(call, q, k, v), cupy) for _ in range(10))
+            found[f"one query, {name}{how}, a key more each time"] = min(_growing(call, (q, k, v), lengths, cupy) for _ in range(10))
+        with stream:
+            stream.begin_capture()
+            run(q, k, v, out=o)
+            graph = stream.end_capture()
+        found[f"one query, {name}, a replay"] = min(_overhead(partial(graph.launch, stream), cupy) for _ in range(10))
+    return found
+
+
+def _growing(call: Callable[..., Any], qkv: tuple[Any, Any, Any], lengths: Iterator[int], cupy: Any) -> float:
     """Of calls on caches that grow."""
-    d, dtype, most = attn.spec.head_dim, attn.spec.element.numpy, 8192
-    q, k, v = (cupy.zeros((1, n, 1, columns), "uint16").view(dtype) for n, columns in ((1, d.qk), (most, d.qk), (most, d.v)))
-    lengths = iter(range(1100, most))
-    spent = []
-    for _ in range(10):
-        steps = [(k[:, :n], v[:, :n]) for n, _ in zip(lengths, range(CALLS), strict=False)]
-        cupy.cuda.Device().synchronize()
-        start = time.perf_counter()
-        for keys, values in steps:
-            attn(q, keys, values)
-        spent.append(1e6 * (time.perf_counter() - start) / CALLS)
-        cupy.cuda.Device().synchronize()
-    return min(spent)
+    q, k, v = qkv
+    steps = [(k[:, :n], v[:, :n]) for n, _ in zip(lengths, range(CALLS), strict=False)]
+    cupy.cuda.Device().synchronize()
+    start = time.perf_counter()
+    for keys, values in steps:
+        call(q, keys, values)
+    spent = 1e6 * (time.perf_counter() - start) / CALLS
+    cupy.cuda.Device().synchronize()
+    return spent
 
 
 def _overhead(call: Callable[[], Any], cupy: Any) -> float:

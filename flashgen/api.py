@@ -11,11 +11,13 @@ from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
 from flashgen.on_host import Backend, OnHost, as_numpy, provided
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, autograd, device
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, numbers
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, numbers
 from flashgen.runtime.arrays import FAMILIES, liken
 from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
+from flashgen.runtime.habits import unknown
+from flashgen.runtime.launcher import Launcher
 from flashgen.runtime.sequence_lengths import check_lengths
 from flashgen.spec import Spec, load
 from flashgen.spec.words import gradient
@@ -144,6 +146,24 @@ class Attention:
         if given[0] is not q:
             results = tuple(arrays.give_back(x, q) for x in results)
         return results[0] if len(results) == 1 else results
+
+    def prepare(self, *, max_batch: int, max_q_len: int, max_kv_len: int, heads: int, kv_heads: int, **params: Any) -> Launcher:
+        """A launcher for calls on the current GPU: one plan serves all lengths, its kernels are compiled and loaded, its memory is there.
+
+        >>> run = attn.prepare(max_batch=8, max_q_len=1, max_kv_len=131072, heads=32, kv_heads=8)
+        >>> run(q, k, v, out=o)
+
+        The plan is that of the largest lengths: a launcher for decoding and one for prefills are faster than one for both. For layout thd
+        `max_q_len` and `max_kv_len` are of all sequences together; with pages, `max_kv_len` is what a row of the block table may hold.
+        `params`: numbers of the spec. Raises CallError, PlanError, SpecError, CompileError; BackendError where there is no GPU.
+        """
+        if reason := device.missing():
+            raise BackendError(reason)
+        if wrong := sorted(params.keys() - {p.name for p in self.spec.params}):
+            raise unknown(wrong[0], ["max_batch", "max_q_len", "max_kv_len", "heads", "kv_heads", *(p.name for p in self.spec.params)])
+        given = {"batch": max_batch, "q_len": max_q_len, "kv_len": max_kv_len, "heads": heads, "kv_heads": kv_heads}
+        bounds = checked_bounds(self.spec, given)
+        return Launcher(self._gpu, device.current(), bounds, numbers(self.spec, params))
 
     def backward(
         self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, *, out: Any = None, **values: Any

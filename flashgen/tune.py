@@ -14,6 +14,7 @@ from flashgen.bench.timing import Clock, Run, Timing, measure
 from flashgen.errors import BackendError
 from flashgen.plan import candidates
 from flashgen.runtime import tuned
+from flashgen.runtime.choice import Choice
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
 
@@ -92,7 +93,7 @@ def best_of_each_tile(found: Iterable[str], most: int = CANDIDATES) -> list[str]
 def _tune(length: int, group: list[Case], arch: Arch, card: str, clock: Clock, xp: Any, advance: Callable[[Tuning], None]) -> Tuning:
     spec = group[0].spec
     names = best_of_each_tile(candidates(spec, arch, length))
-    kernels = {name: Gpu(spec, arch, name) for name in names}
+    kernels = {name: Gpu(spec, arch, Choice(spec, name)) for name in names}
     with ThreadPoolExecutor(cpu_count()) as pool:  # compilation leaves the lock alone
         list(pool.map(lambda gpu: gpu.kernel(arch, keys=length), kernels.values()))
     runs, wrong = _runs(group, kernels, xp)

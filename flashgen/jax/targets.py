@@ -76,7 +76,7 @@ def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
     if address is None:
         return  # nothing has elements
     device, stream = holding(address), xla.stream(frame)
-    lent = [[Lent(x.data or 0, x.shape, x.dtype, device, stream) for x in some] for some in (given, made)]
+    lent = [[Lent(pointer=x.data or 0, shape=x.shape, dtype=x.dtype, device=device, stream=stream) for x in some] for some in (given, made)]
     run(*lent, xla.text(frame))
 
 

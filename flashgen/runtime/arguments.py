@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,19 @@ def _check_like(name: str, layouts: Mapping[str, Layout], shape: tuple[int, ...]
         raise CallError(f"{name} is {layout.dtype}: expected {dtype}. Cast it, {cast}")
     if layout.device != layouts["q"].device:
         raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
+
+
+def checked_bounds(spec: Spec, given: Mapping[str, Any]) -> Sizes:
+    """The largest sizes of calls that a launcher is prepared for. Raises CallError."""
+    for name, value in given.items():
+        most = MAX_LENGTH if name in ("q_len", "kv_len") else 2**31 - 1
+        if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 < operator.index(value) <= most:
+            word = name if name in ("heads", "kv_heads") else f"max_{name}"
+            raise CallError(f"{word} is {value!r}: expected an integer from 1 to {most}")
+    page = spec.page or 1
+    sizes = Sizes(**given)
+    _check_heads(spec, sizes)
+    return replace(sizes, kv_len=-(-sizes.kv_len // page) * page, page=page)
 
 
 def _check_heads(spec: Spec, sizes: Sizes) -> None:

@@ -49,7 +49,7 @@ class Choice:
 
     def serving(self, arch: Arch, layouts: Mapping[str, Layout], card: str | None = None) -> Program:
         """The plan for arrays of these layouts: q, k, v, and o where the caller gives one. Raises PlanError, SpecError."""
-        sizes = self._sizes(layouts)
+        sizes = self.sizes(layouts)
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
         by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in ("q", "k", "v", "o") if name in layouts}
@@ -74,7 +74,8 @@ class Choice:
             return LENGTHS[-1], asked_for
         return length_class(of_sequence(sizes, self._packed)), asked_for
 
-    def _sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
+    def sizes(self, layouts: Mapping[str, Layout]) -> Sizes:
+        """The sizes of a call on arrays of these layouts."""
         q, k = (rows_first(layouts[name], self.spec.layout_of(name)).shape for name in "qk")
         lengths = {name: layouts[name].shape if name in layouts else (2, 2) for name in self.spec.sizing}
         return sizes_of(self.spec, q, k, lengths)

@@ -42,8 +42,11 @@ class Executable:
             self._loaded[target.ordinal] = _load(self, target)
         return self._loaded[target.ordinal]
 
-    def prepare(self, layouts: Mapping[str, Layout], values: Mapping[str, int | float], sizes: Sizes) -> "Launch":
-        """A launch on arrays of these layouts; `values` holds the params by name. Nothing is empty.
+    def prepare(
+        self, layouts: Mapping[str, Layout], values: Mapping[str, int | float], sizes: Sizes, counter: int | None = None
+    ) -> "Launch":
+        """A launch on arrays of these layouts; `values` holds the params by name. Nothing is empty. `counter`: the address of one that no
+        launch beside this one has; None: each stream has its own.
 
         `layouts`: q, k, v, o in the order of the spec, outputs, tensors as arguments, scratch; all on one GPU.
         """
@@ -56,7 +59,7 @@ class Executable:
         }
         record, addresses = fill(self.program, by_rows, scalars(self.program, sizes, values))
         grids = [block_count(kernel, sizes, target.multiprocessors) for kernel in self.program.kernels]
-        return Launch(self.on(target), target, record, addresses, grids, self.program)
+        return Launch(self.on(target), target, record, addresses, grids, self.program, counter)
 
 
 class Write(NamedTuple):
@@ -138,12 +141,13 @@ class Launch:
         writes: Sequence[Write],
         grids: Sequence[int],
         program: Program,
+        counter: int | None = None,
     ):
         from cuda.bindings import driver
 
         self._target, self._context, self.writes = target, target.handle, tuple(writes)
         self._driver, self._lock = driver, threading.Lock()
-        self._stream, self._counter = -1, 0
+        self._stream, self._counter, self._shared = -1, counter or 0, counter is None
         self._halves = dealing.halves(target) if any(argument.of == "halves" for argument in program.arguments) else 0
         self._written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
@@ -175,7 +179,7 @@ class Launch:
                     self._run(addresses, stream)
 
     def _run(self, addresses: Sequence[int], stream: int) -> None:
-        if stream != self._stream or (stream and self._captured(stream)):
+        if stream != self._stream or (stream and self._shared and self._captured(stream)):
             self._follow(stream)
         wanted = [*addresses, self._counter, self._halves]
         if wanted != self._written:
@@ -200,11 +204,14 @@ class Launch:
 
     def _follow(self, stream: int) -> None:
         """Launches from now on are in this stream."""
-        alone = self._captured(stream)  # nobody knows beside what a graph will run, so each call in one has a counter of its own
-        self._counter = dealing.zeros(self._target) if alone else dealing.counter(self._target, stream)
+        kept = stream
+        if self._shared:  # nobody knows beside what a graph will run, so each call in one has a counter of its own
+            alone = self._captured(stream)
+            self._counter = dealing.zeros(self._target) if alone else dealing.counter(self._target, stream)
+            kept = -1 if alone or stream == dealing.PER_THREAD else stream
         for config, _ in self._kernels:
             config.hStream = self._driver.CUstream(stream)
-        self._stream = -1 if alone or stream == dealing.PER_THREAD else stream
+        self._stream = kept
 
     def _write(self, wanted: list[int]) -> None:
         """Patches the addresses that changed."""

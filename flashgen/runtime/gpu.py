@@ -41,9 +41,11 @@ def _kernel(chosen: Program) -> Executable:
 class Gpu:
     """The kernels of a spec, made as calls need them."""
 
-    def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
-        self.spec, self.kernels, self.choice = spec, dict[str, Executable](), Choice(spec, candidate)
-        self._arch = arch  # None: that of the arrays' device
+    def __init__(self, spec: Spec, arch: Arch | None, choice: Choice | None = None, counter: int | None = None):
+        """`counter`: the address of one for all launches; None: each stream has its own."""
+        self.spec, self.kernels, self.choice = spec, dict[str, Executable](), choice or Choice(spec)
+        self.arch = arch  # None: that of the arrays' device
+        self._counter = counter
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._patterns: dict[tuple[Any, ...], Turns] = {}
         self._latest = Turns()  # that calls were adapted from
@@ -75,15 +77,14 @@ class Gpu:
             with pattern.lock:
                 if prepared := pattern.adapted(likes):
                     return self._run(prepared, given[0], out, addresses)
-        axes = self._axes_out if out else self._axes
-        same = axes.key(tuple(params.items()), likes)
+        same = (self._axes_out if out else self._axes).key(tuple(params.items()), likes)
         turns = self._patterns.get(same) or Turns()
         if turns is not latest and (pattern := turns.pattern(likes, _STATES)):
             self._latest = turns
             with pattern.lock:
                 if prepared := pattern.adapted(likes):
                     return self._run(prepared, given[0], out, addresses)
-        prepared, pattern = self._prepare(axes, given, out, params, likes if len(turns.patterns) < _STATES else None)
+        prepared, pattern = self.prepare(given, out, params, likes if len(turns.patterns) < _STATES else None)
         self._keep(self._prepared, key, prepared, _CALLS_KEPT)
         if pattern:
             turns.patterns = (*turns.patterns, pattern)
@@ -116,11 +117,12 @@ class Gpu:
                 del kept[next(iter(kept))]
             kept[key] = value
 
-    def _prepare(
-        self, axes: Axes, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float], likes: Sequence[Key] | None
+    def prepare(
+        self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float], likes: Sequence[Key] | None
     ) -> tuple[Prepared, Pattern | None]:
-        """A call, checked, planned and compiled; and, with `likes`, a pattern for others, if arrays are as the architecture wants them."""
-        spec = self.spec
+        """A call, checked, planned and compiled; and, with `likes`, a pattern for others, if arrays are as the architecture wants them.
+        Raises CallError, PlanError, SpecError, CompileError, BackendError."""
+        spec, axes = self.spec, self._axes_out if out else self._axes
         layouts = of_call = {name: liken(x, name).layout for name, x in zip(axes.names, given + out, strict=True)}
         sizes = check_arrays(spec, layouts)
         ordinal = layouts["q"].device
@@ -132,14 +134,14 @@ class Gpu:
         if not out:
             layouts = layouts | fresh(outputs, ordinal)
         target = device(ordinal)
-        arch = self._arch or target.arch
+        arch = self.arch or target.arch
         values = check_values(plan(spec, arch.name), params)
         if not sizes.batch * sizes.q_len:
             return Prepared(ordinal=ordinal, outputs=outputs, scratch=NO_SCRATCH, launch=None, apart=apart), None
+        kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         without_keys = 0 in layouts["k"].shape
         if without_keys:
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
-        kernel = self._compiled(self.choice.serving(arch, layouts, target.name))
         scratch = Scratch.of(kernel.program, sizes)
         arguments = {t.name: t.argument for t in spec.arrays}
         launched = {arguments.get(name, name): layout for name, layout in layouts.items()} | fresh(scratch.arrays, ordinal)
@@ -147,14 +149,16 @@ class Gpu:
             ordinal=ordinal,
             outputs=outputs,
             scratch=scratch,
-            launch=kernel.prepare(launched, values, sizes),
+            launch=kernel.prepare(launched, values, sizes, self._counter),
             apart=apart,
             without_keys=without_keys,
         )
         length, asked_for = self.choice.kind(arch, sizes)
         if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length, target.name, asked_for):
             return prepared, None
-        own = replace(prepared, launch=kernel.prepare(launched, values, sizes), apart=Apart(of_call, spec.outputs if out else ()))
+        own = replace(
+            prepared, launch=kernel.prepare(launched, values, sizes, self._counter), apart=Apart(of_call, spec.outputs if out else ())
+        )
         families = [FAMILIES[type(x)] for x in given + out]
         return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, functools.partial(self.choice.kind, arch))
 

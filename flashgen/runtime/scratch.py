@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flashgen.dtypes import by_name
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.kernel import SharePlan
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import DeviceFamily
 
@@ -40,6 +42,22 @@ class Scratch(NamedTuple):
     def at(self, address: int) -> list[int]:
         """The address of each array, in memory that begins at an address."""
         return [address + place for place in self.places]
+
+
+def largest(program: Program, bounds: Sizes) -> int:
+    """The bytes that the scratch of a program has at most, in calls whose lengths are at most these.
+
+    Fewer query tiles are cut into more shares, so that scratch may shrink as lengths grow: all numbers of query tiles are tried, and with
+    `split: auto` of sequences.
+    """
+    plan = program.shares
+    if not isinstance(plan, SharePlan) or plan.count:
+        return _WORD * Scratch.of(program, bounds).words
+    group = bounds.group if plan.grouped else 1
+    tiles = range(1, -(-bounds.q_len * group // plan.block_m) + 1)
+    q_lens = {min(bounds.q_len, max(1, n * plan.block_m // group)) for n in tiles}
+    batches = range(1, bounds.batch + 1) if plan.whole_call else [bounds.batch]
+    return _WORD * max(Scratch.of(program, replace(bounds, batch=b, q_len=q)).words for b in batches for q in q_lens)
 
 
 NO_SCRATCH = Scratch({}, (), 0)

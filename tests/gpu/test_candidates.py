@@ -6,6 +6,7 @@ import pytest
 from flashgen.arch import by_name
 from flashgen.plan import candidates
 from flashgen.runtime import device
+from flashgen.runtime.choice import Choice
 from flashgen.runtime.gpu import Gpu
 from tests.gpu.judge import compiled, down, poisoned, up
 from tests.plan.agreement import arrays, judge_of
@@ -24,7 +25,7 @@ def test_all_candidates(name: str, arch: str, part: int) -> None:
     if arch != mine and not (arch == "sm_90" and mine == "sm_90a" and part == 0):
         pytest.skip(f"the card is {mine}")
     values = {"slopes": np.float32([0.25, 0.125, 0.5, 0.0625])} if spec.tensors else {}
-    kernels = {text: Gpu(spec, by_name(arch), text) for text in candidates(spec, arch)[part::PARTS]}
+    kernels = {text: Gpu(spec, by_name(arch), Choice(spec, text)) for text in candidates(spec, arch)[part::PARTS]}
     compiled(lambda gpu: gpu.kernel(by_name(arch)), kernels.values())
     wrong = []
     for q_len, kv_len in LENGTHS:
