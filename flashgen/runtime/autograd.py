@@ -45,6 +45,13 @@ def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> An
 
 
 @cache
+def _places(outputs: tuple[str, ...]) -> tuple[int | None, tuple[int, ...]]:
+    """The place of lse among the outputs, and the places of those that have no gradient; o is the first."""
+    constants = tuple(i for i, name in enumerate(outputs) if name not in ("o", "lse"))
+    return outputs.index("lse") if "lse" in outputs else None, constants
+
+
+@cache
 def _node() -> Callable[..., Any]:
     """The function of PyTorch's kind; made when PyTorch is there."""
     torch = sys.modules["torch"]
@@ -52,13 +59,16 @@ def _node() -> Callable[..., Any]:
     class FlashgenAttention(torch.autograd.Function):  # type: ignore[misc, name-defined]
         @staticmethod
         def forward(ctx: Any, attn: Any, names: tuple[str, ...], q: Any, k: Any, v: Any, *values: Any) -> Any:
-            results = attn(q, k, v, **dict(zip(names, values, strict=True)))
-            found = dict(zip(attn.spec.outputs, results if isinstance(results, tuple) else (results,), strict=True))
-            ctx.attn, ctx.names, ctx.others = attn, names, tuple(None if torch.is_tensor(x) else x for x in values)
+            results = attn(q, k, v, **dict(zip(names, values, strict=True))) if names else attn(q, k, v)
+            results = results if isinstance(results, tuple) else (results,)
+            lse, constants = _places(attn.spec.outputs)
+            ctx.attn, ctx.names, ctx.others = attn, names, [None if torch.is_tensor(x) else x for x in values]
             ctx.set_materialize_grads(False)
-            ctx.mark_non_differentiable(*(x for name, x in found.items() if name not in ("o", "lse")))
-            ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *(x for x in values if torch.is_tensor(x)))
-            return tuple(found.values())
+            if constants:
+                ctx.mark_non_differentiable(*[results[i] for i in constants])
+            tensors = [x for x in values if torch.is_tensor(x)]
+            ctx.save_for_backward(q, k, v, results[0], None if lse is None else results[lse], *tensors)
+            return results
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
