@@ -70,9 +70,6 @@ class Write(NamedTuple):
     map: tma.Map | None = None  # that it goes through
 
 
-Change = tuple[Callable[..., None], int, Sequence[int]]  # what packs values into a record, where, and the values
-
-
 def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, int | float]) -> tuple[np.ndarray[Any, Any], list[Write]]:
     """The record of Params with all but addresses filled in, and the writers of those."""
     dtype = record_dtype(program.arguments)
@@ -98,14 +95,15 @@ def fill(program: Program, layouts: Mapping[str, Layout], known: Mapping[str, in
     return record, writes
 
 
-def stride_change(argument: Argument, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Change:
-    """The change that puts the strides of an array, or its extent, into a record, at the offset of its member."""
+def put_strides(record: memoryview, argument: Argument, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Writes the strides of an array, or its extent, into a record, at the offset of its member."""
     if argument.kind == "extent":
-        return _INT.pack_into, offset, (shape[argument.rank],)
-    if argument.kind in ("array", "sums"):  # after the pointer
-        return _strides_of(len(strides)), offset + _POINTER.size, steps(shape, strides)
-    batch, row, head, column = strides
-    return _strides_of(4), offset, (batch, head, row, column)
+        _INT.pack_into(record, offset, shape[argument.rank])
+    elif argument.kind in ("array", "sums"):  # after the pointer
+        _strides_of(len(strides))(record, offset + _POINTER.size, *steps(shape, strides))
+    else:
+        batch, row, head, column = strides
+        _strides_of(4)(record, offset, batch, head, row, column)
 
 
 @functools.cache
@@ -131,7 +129,10 @@ def _write(argument: Argument, offset: int, at: int, layout: Layout | None, know
 
 
 class Launch:
-    """A launch that lacks only addresses and a stream. Threads may share it."""
+    """A launch that lacks only addresses and a stream. Threads may share it, unless its record is changed.
+
+    `record`: what kernels are given; `written`: the addresses that it holds, -1 where one has to be written again.
+    """
 
     def __init__(
         self,
@@ -149,12 +150,12 @@ class Launch:
         self._driver, self._lock = driver, threading.Lock()
         self._stream, self._counter, self._shared = -1, counter or 0, counter is None
         self._halves = dealing.halves(target) if any(argument.of == "halves" for argument in program.arguments) else 0
-        self._written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
+        self.written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
         held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
         start = -held.ctypes.data % 64
         aligned = held[start : start + record.nbytes]
         aligned[:] = np.frombuffer(record.tobytes(), np.uint8)
-        self._record = memoryview(aligned)  # type: ignore[arg-type]  # NumPy's stubs know no buffers before Python 3.12
+        self.record = memoryview(aligned)  # type: ignore[arg-type]  # NumPy's stubs know no buffers before Python 3.12
         self._arguments = np.array([aligned.ctypes.data], np.uint64)
         self._arguments_at = int(self._arguments.ctypes.data)
         self._kernels = []
@@ -182,21 +183,14 @@ class Launch:
         if stream != self._stream or (stream and self._shared and self._captured(stream)):
             self._follow(stream)
         wanted = [*addresses, self._counter, self._halves]
-        if wanted != self._written:
+        if wanted != self.written:
             self._write(wanted)
         self._launch()
 
-    def adapt(self, changes: Sequence[Change], moved: Sequence[int], grids: Sequence[int] | None) -> None:
-        """Launches from now on are on arrays of other lengths: `changes` of what the record holds, the places of addresses whose maps have
-        changed, and `grids` where they are not as before. There are as many kernels with work."""
-        with self._lock:
-            for pack, offset, values in changes:
-                pack(self._record, offset, *values)
-            for at in moved:
-                self._written[at] = -1
-            if grids:
-                for (config, _), blocks in zip(self._kernels, grids, strict=True):
-                    config.gridDimX = blocks
+    def resize(self, grids: Sequence[int]) -> None:
+        """Launches from now on have so many blocks. There are as many kernels with work."""
+        for (config, _), blocks in zip(self._kernels, grids, strict=True):
+            config.gridDimX = blocks
 
     def _captured(self, stream: int) -> bool:
         """True if a CUDA graph captures a stream; the default stream cannot be captured."""
@@ -215,11 +209,11 @@ class Launch:
 
     def _write(self, wanted: list[int]) -> None:
         """Patches the addresses that changed."""
-        written, self._written = self._written, [-1] * len(wanted)  # should the driver refuse a tensor map
+        written, self.written = self.written, [-1] * len(wanted)  # should the driver refuse a tensor map
         for at, into, _ in self.writes:
             if wanted[at] != written[at]:
-                into(self._record, wanted[at])
-        self._written = wanted
+                into(self.record, wanted[at])
+        self.written = wanted
 
     def _launch(self) -> None:
         for config, function in self._kernels:

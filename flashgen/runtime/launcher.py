@@ -81,12 +81,13 @@ class Launcher:
         self._gpu = Gpu(self.spec, arch, choice=Pinned(self.spec, self.program, bounds), counter=self._counter)
         self._gpu.kernel(arch).on(target)  # compiled and loaded
         self._tensors = tuple(t.name for t in self.spec.arrays)
+        self._needed = frozenset(self._tensors)
         self._pattern: Pattern | None = None
 
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any, **tensors: Any) -> Any:
         """`out`, written to: o, or a tuple of what the spec's outputs say. Arrays are of CuPy or PyTorch, as a call of the attention takes
         them. Raises CallError when they do not fit, or are longer than what was prepared."""
-        if tensors.keys() != set(self._tensors):
+        if tensors.keys() != self._needed:
             self._refuse(tensors)
         outputs = out if isinstance(out, tuple) else (out,)
         given = (q, k, v, *[tensors[name] for name in self._tensors])

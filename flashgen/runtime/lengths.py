@@ -17,8 +17,8 @@ from flashgen.runtime.arguments import output_shapes
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
 from flashgen.runtime.axes import Axes
 from flashgen.runtime.device import device
-from flashgen.runtime.executable import ROLES, Change, Launch
-from flashgen.runtime.overlap import Apart, Lies
+from flashgen.runtime.executable import Launch
+from flashgen.runtime.overlap import Apart, Lies, folded
 from flashgen.runtime.places import Place, Places
 from flashgen.runtime.scratch import Made, Scratch
 
@@ -68,7 +68,7 @@ class _Array(NamedTuple):
     family: Family
     place: Place
     serves: Callable[[Layout], bool]  # true of a layout that every plan takes
-    sliced: bool  # of q, k or v, so that if its strides stay, they still are as every plan takes them
+    sliced: bool  # if its strides stay, every plan takes them whatever its lengths are
 
 
 class _Steady(NamedTuple):
@@ -103,7 +103,7 @@ class Pattern:
         self._axes, self._serves, self._program, self._sizes, self._prepared = axes, serves, program, sizes, prepared
         self._launch, self._places = prepared.launch, Places(program, prepared.launch)
         layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
-        self._strides = [layout.strides for layout in layouts]
+        self._lies = prepared.apart.lies  # of all arrays
         self._arrays = [self._array(i, *each) for i, each in enumerate(zip(families, layouts, strict=True))]
         self._sections = sections(program)
         extents = [size for shape in (*(k.grid.blocks for k in program.kernels), *(s.shape for s in program.scratch)) for size in shape]
@@ -113,13 +113,13 @@ class Pattern:
     def _array(self, i: int, family: Family, layout: Layout) -> _Array:
         """One of the arrays of the prepared call."""
         spec, name = self._program.spec, self._axes.names[i]
-        serves = _plain if name in ROLES else _any if name in [t.name for t in spec.tensors] else _contiguous
+        serves = _SERVED.get(name) or (_any if name in [t.name for t in spec.tensors] else _contiguous)
         return _Array(
             shape=self._axes.shape(i, layout.shape),
             family=family,
             place=self._places.of({t.name: t.argument for t in spec.arrays}.get(name, name)),
             serves=serves,
-            sliced=name in ROLES and serves(layout),
+            sliced=serves is _plain and serves(layout),
         )
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
@@ -155,7 +155,7 @@ class Pattern:
                 return None
             if like[1:] == before[1:] and (array.sliced or shape == before[0]):
                 if shape != before[0]:
-                    changed.append((i, (shape, self._strides[i])))
+                    changed.append((i, (shape, self._lies[i][1])))
                 continue
             if like[2:] != before[2:] or not array.serves(layout := array.family.layout(like)):
                 return None
@@ -164,18 +164,20 @@ class Pattern:
 
     def _adapt(self, steady: _Steady, kv_len: int, changed: Sequence[tuple[int, Lies]]) -> None:
         """Patches the record."""
-        changes, moved, grids = self._places.scalars("kv_len", kv_len), list[int](), None
         if steady.q_len != self._steady.q_len or steady.decided != self._steady.decided:
-            grids = self._resize(replace(self._sizes, q_len=steady.q_len, kv_len=kv_len), changes, moved)
-        if self._prepared.apart.pairs:
-            self._prepared.apart.move(changed)
+            self._resize(replace(self._sizes, q_len=steady.q_len, kv_len=kv_len))
+        self._places.put("kv_len", kv_len)
+        far = steady is not self._steady
         for i, lies in changed:
-            array, before = self._arrays[i], self._strides[i]
-            if array.place.maps or not array.sliced or lies[1] != before:
-                array.place.lay(lies, changes, moved)
-            self._strides[i] = lies[1]
-        self._launch.adapt(changes, moved, grids)
+            array, restrided = self._arrays[i], lies[1] != self._lies[i][1]
+            if array.place.maps or restrided or not array.sliced:
+                array.place.lay(lies)
+            self._lies[i] = lies
+            far = far or restrided
         self._steady = steady
+        if far and self._prepared.apart.pairs:
+            extents = self._axes.extents(steady.q_len, steady.keys[-1], self._sizes)
+            self._prepared.apart.span([(array.shape(extents) or (), lies[1]) for array, lies in zip(self._arrays, self._lies, strict=True)])
 
     def _steady_from(self, q_len: int, kv_len: int) -> _Steady | None:
         """What these lengths decide, and up to how many keys; None if another plan may serve them.
@@ -195,22 +197,20 @@ class Pattern:
         """The plan that serves, the extents of scratch and launch that follow from the number of keys, the limits of a section."""
         return self._serves(sizes), [extent(size, sizes) for size in self._of_keys], self._sections.limits(sizes)
 
-    def _resize(self, sizes: Sizes, changes: list[Change], moved: list[int]) -> list[int]:
-        """Makes outputs and scratch as large as lengths ask for, and tells the blocks of each kernel. Raises CallError, before anything is
-        changed."""
+    def _resize(self, sizes: Sizes) -> None:
+        """Makes outputs, scratch and the launch as large as lengths ask for. Raises CallError, before anything is changed."""
         known, program, given = self._prepared, self._program, self._axes.names
         multiprocessors = device(known.ordinal).multiprocessors
-        grids = [block_count(kernel, sizes, multiprocessors) for kernel in program.kernels]
+        self._launch.resize([block_count(kernel, sizes, multiprocessors) for kernel in program.kernels])
         shapes, scratch = output_shapes(program.spec, sizes), Scratch.of(program, sizes)
         outputs = {name: (shapes[name], dtype) for name, (_, dtype) in known.outputs.items()}
         values = {"q_len": sizes.q_len, "section": self._sections.heads(sizes), "shares": extent(program.shares, sizes)}
         for name, value in values.items():
-            changes += self._places.scalars(name, value)
+            self._places.put(name, value)
         for name, layout in fresh({**outputs, **scratch.arrays}, known.ordinal).items():
             if name not in given:
-                self._places.of(name).lay(layout[:2], changes, moved)
+                self._places.of(name).lay(layout[:2])
         self._sizes, self._prepared = sizes, replace(known, outputs=outputs, scratch=scratch)
-        return grids
 
 
 def _follows_keys(size: Extent) -> bool:
@@ -229,9 +229,17 @@ def _plain_strides(strides: tuple[int, ...], dtype: str) -> bool:
     return strides[-1] == 1 and all(0 < s * size < tma.STRIDE_LIMIT and not s * size % tma.ALIGNMENT for s in strides[:-1])
 
 
+def _written(layout: Layout) -> bool:
+    """The same of an array to be written to, whose elements are all its own."""
+    return _plain(layout) and not folded(layout)
+
+
 def _any(_: Layout) -> bool:
     return True
 
 
 def _contiguous(layout: Layout) -> bool:
     return layout.contiguous
+
+
+_SERVED = {"q": _plain, "k": _plain, "v": _plain, "o": _written}

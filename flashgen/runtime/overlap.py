@@ -1,7 +1,6 @@
 """Refuses outputs of a caller that share elements: with themselves, with each other, or with what is read."""
 
-import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,27 +14,27 @@ _MOST_WORK = 1 << 20  # candidates that are tried before two arrays count as sha
 
 
 class Apart:
-    """The pairs of arrays to look at in every call on arrays of these layouts, by name in the order of their addresses."""
+    """The pairs of arrays to look at in every call on arrays of these layouts, by name in the order of their addresses.
+
+    `lies`: the shape and the strides of each array, which may change.
+    """
 
     def __init__(self, layouts: Mapping[str, Layout], written: Collection[str]):
         """The pairs for these layouts. Raises CallError for an array to be written to whose elements are not all its own."""
         for name in written:
-            _refuse_folded(name, layouts[name])
+            if folded(layout := layouts[name]):
+                what = f"{name} has shape {list(layout.shape)} and strides {list(layout.strides)}"
+                raise CallError(f"out for {what}: some of its elements are one, as of an expanded array. Give one that has them all")
         self.names, self._layouts = tuple(layouts), tuple(layouts.values())
         named = list(enumerate(layouts))
         self.pairs = [(i, j) for i, name in named for j, other in named if name in written and (other not in written or j < i)]
-        self._written = frozenset(i for i, name in named if name in written)
-        self._lies = [layout[:2] for layout in self._layouts]
-        self._bytes = [by_name(layout.dtype).bytes for layout in self._layouts]
-        self._reaches = [_reach(*lies, size) for lies, size in zip(self._lies, self._bytes, strict=True)] if self.pairs else []
+        self.lies = [layout[:2] for layout in self._layouts]
+        self.span(self.lies)
 
-    def move(self, changed: Iterable[tuple[int, Lies]]) -> None:
-        """Arrays, by their places, have another shape and other strides now. Raises CallError as above."""
-        for i, (shape, strides) in changed:
-            self._lies[i] = shape, strides
-            self._reaches[i] = _reach(shape, strides, self._bytes[i])
-            if i in self._written:
-                _refuse_folded(self.names[i], self._layout(i))
+    def span(self, most: Sequence[Lies]) -> None:
+        """Arrays reach as far as larger ones that lie so: what they may grow to."""
+        layouts = [layout._replace(shape=shape, strides=strides) for (shape, strides), layout in zip(most, self._layouts, strict=True)]
+        self._reaches = list(map(reach, layouts)) if self.pairs else []
 
     def check(self, addresses: Sequence[int]) -> None:
         """Raises CallError where something would be written into what is read, or into what else is written."""
@@ -48,14 +47,8 @@ class Apart:
                 raise CallError(f"{what}: give an array of its own, or leave out away")
 
     def _layout(self, i: int) -> Layout:
-        shape, strides = self._lies[i]
+        shape, strides = self.lies[i]
         return self._layouts[i]._replace(shape=shape, strides=strides)
-
-
-def _refuse_folded(name: str, layout: Layout) -> None:
-    if folded(layout):
-        what = f"{name} has shape {list(layout.shape)} and strides {list(layout.strides)}"
-        raise CallError(f"out for {what}: some of its elements are one, as of an expanded array. Give one that has them all")
 
 
 def reach(layout: Layout) -> tuple[int, int]:
@@ -64,14 +57,16 @@ def reach(layout: Layout) -> tuple[int, int]:
     >>> reach(Layout((3, 2), (-2, 1), "float32", None, 0))
     (-16, 8)
     """
-    return _reach(layout.shape, layout.strides, by_name(layout.dtype).bytes)
-
-
-def _reach(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    if 0 in shape:
-        return 0, 0
-    low = 0 if min(strides, default=0) >= 0 else sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True) if stride < 0)
-    return size * low, size * (sum(map(operator.mul, shape, strides)) - sum(strides) - low + 1)
+    low = high = 0
+    for n, stride in zip(layout.shape, layout.strides, strict=True):
+        if not n:
+            return 0, 0
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
+    size = by_name(layout.dtype).bytes
+    return size * low, size * (high + 1)
 
 
 def folded(layout: Layout) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flashgen.plan.params import record_dtype
 from flashgen.plan.program import Argument, Program
 from flashgen.runtime import tma
-from flashgen.runtime.executable import ROLES, Change, Launch, stride_change
+from flashgen.runtime.executable import ROLES, Launch, put_strides
 from flashgen.runtime.overlap import Lies
 from flashgen.spec import Spec
 
@@ -21,27 +21,27 @@ Extents = tuple[int, ...]  # a shape or strides, an entry an axis
 class Place(NamedTuple):
     """The knowledge that a launch has of an array besides its address."""
 
+    launch: Launch
     strides: list[tuple[Argument, int]]  # members that have its strides or extents, and where
     maps: list[tuple[tma.Map, int]]  # and the place of its address among those of a launch
-    turned: Callable[
-        [Extents, int], Extents
-    ]  # as kernels address it, q, k, v and o [B, S, H, D]; the number is for an axis b that it lacks
+    # To the order of kernels, [B, S, H, D] for q, k, v and o, with a number for an axis b that is not there.
+    turned: Callable[[Extents, int], Extents]
 
-    def lay(self, lies: Lies, changes: list[Change], moved: list[int]) -> None:
-        """The array lies so from now on: adds the changes of the record, and the maps that do."""
-        shape, strides = self.turned(lies[0], 1), self.turned(lies[1], 0)
+    def lay(self, lies: Lies) -> None:
+        """The array lies so from now on."""
+        shape, strides, launch = self.turned(lies[0], 1), self.turned(lies[1], 0), self.launch
         for argument, offset in self.strides:
-            changes.append(stride_change(argument, offset, shape, strides))
+            put_strides(launch.record, argument, offset, shape, strides)
         for map, at in self.maps:
             map.lay(shape, strides)
-            moved.append(at)
+            launch.written[at] = -1
 
 
 class Places:
     """The places of a launch's record."""
 
     def __init__(self, program: Program, launch: Launch):
-        self._spec = program.spec
+        self._spec, self._launch = program.spec, launch
         self._strides: dict[str, list[tuple[Argument, int]]] = defaultdict(list)
         self._maps: dict[str, list[tuple[tma.Map, int]]] = defaultdict(list)
         self._scalars: dict[str, list[tuple[Callable[..., None], int]]] = defaultdict(list)
@@ -60,11 +60,12 @@ class Places:
 
     def of(self, name: str) -> Place:
         """The place of an array, by the name of its argument."""
-        return Place(self._strides[name], self._maps[name], _turned(self._spec, name) if name in ROLES else _as_it_is)
+        return Place(self._launch, self._strides[name], self._maps[name], _turned(self._spec, name) if name in ROLES else _as_it_is)
 
-    def scalars(self, name: str, value: int) -> list[Change]:
-        """The changes that put a number into the record, by what it is of."""
-        return [(pack, offset, (value,)) for pack, offset in self._scalars[name]]
+    def put(self, name: str, value: int) -> None:
+        """Writes a number, by what it is of."""
+        for pack, offset in self._scalars[name]:
+            pack(self._launch.record, offset, value)
 
 
 def _turned(spec: Spec, name: str) -> Callable[[Extents, int], Extents]:

@@ -42,7 +42,7 @@ def launches() -> Any:
     seen = Launches()
 
     def launch(self: executable.Launch) -> None:
-        seen.append((bytes(self._record), [(c.gridDimX, int(c.hStream)) for c, _ in self._kernels]))
+        seen.append((bytes(self.record), [(c.gridDimX, int(c.hStream)) for c, _ in self._kernels]))
 
     def empty(_: Any, shape: Any, dtype: str, beside: Any) -> Any:  # noqa: ARG001
         seen.made += 1

@@ -22,8 +22,8 @@ from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.launcher import Launcher
 from flashgen.runtime.scratch import Scratch, largest
 from flashgen.spec import Spec
+from tests.runtime.launches import CARD, Launches, launches
 from tests.runtime.test_arrays import on_gpu
-from tests.runtime.test_gpu import CARD, Launches, launches
 
 pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")

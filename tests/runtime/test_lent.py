@@ -10,8 +10,8 @@ from flashgen.runtime.arrays import FAMILIES
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.lent import Lent
 from flashgen.spec import Spec
+from tests.runtime.launches import Launches, launches
 from tests.runtime.test_arrays import on_gpu
-from tests.runtime.test_gpu import Launches, launches
 
 pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
