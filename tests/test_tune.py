@@ -32,8 +32,8 @@ class FakeGpu:
     WRONG = NAMES[2]
     last = ""
 
-    def __init__(self, spec, arch, candidate):  # noqa: ARG002
-        self.spec, self.candidate = spec, candidate
+    def __init__(self, spec, arch, choice):  # noqa: ARG002
+        self.spec, self.candidate = spec, choice.candidate
 
     def kernel(self, arch, keys):
         pass

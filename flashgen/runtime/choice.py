@@ -23,7 +23,7 @@ class Choice:
     def __init__(self, spec: Spec, candidate: str | None = None):
         self.spec, self.reasons = spec, dict[str, None]()
         self._packed = "kv_len" in spec.geometry.behind
-        self._candidate = candidate  # of the planner; None: as tuned, or the planner's choice
+        self.candidate = candidate  # of the planner; None: as tuned, or the planner's choice
         self._plans: dict[tuple[Any, ...], Program] = {}  # by what `plan` is asked for
         self._demands: dict[str, Demands] = {}  # by arch
 
@@ -40,8 +40,8 @@ class Choice:
         asked_for = pinned(self.spec) if asked_for is None else asked_for
         asked = arch.name, copy_bytes, length, card, asked_for
         if asked not in self._plans:
-            if copy_bytes or self._candidate or asked_for.shared:
-                candidate = None if copy_bytes or asked_for.shared else self._candidate
+            if copy_bytes or self.candidate or asked_for.shared:
+                candidate = None if copy_bytes or asked_for.shared else self.candidate
                 self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate, asked_for)
             else:
                 self._plans[asked] = planned(self.spec, arch, length, card)

@@ -60,7 +60,7 @@ class Places:
 
     def of(self, name: str) -> Place:
         """The place of an array, by the name of its argument."""
-        return Place(self._launch, self._strides[name], self._maps[name], _turned(self._spec, name) if name in ROLES else _as_it_is)
+        return Place(launch=self._launch, strides=self._strides[name], maps=self._maps[name], turned=_turned(self._spec, name))
 
     def put(self, name: str, value: int) -> None:
         """Writes a number, by what it is of."""
@@ -69,6 +69,8 @@ class Places:
 
 
 def _turned(spec: Spec, name: str) -> Callable[[Extents, int], Extents]:
+    if name not in ROLES:
+        return _as_it_is
     order = spec.order_of(name)
     turned = operator.itemgetter(*order.to_rows_first)
     return (lambda axes, first: turned((first, *axes))) if order.packed else (lambda axes, _: turned(axes))
