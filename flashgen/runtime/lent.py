@@ -45,29 +45,37 @@ class LentFamily:
     """Such arrays, whose results the caller gives: what is made is the scratch of a call, and lives as long."""
 
     def on_gpu(self, x: Lent) -> bool:  # noqa: ARG002
+        """True: no other memory is lent."""
         return True
 
     def locate(self, x: Lent) -> tuple[int, Key]:
+        """The address of an array, and the rest of its layout."""
         return x.pointer, (x.shape, _strides(x.shape), x.dtype, x.device, x.pointer & 15)
 
     def layout(self, key: Key) -> Layout:
+        """The layout of a key."""
         return Layout(*key)
 
     def empty(self, shape: tuple[int, ...], dtype: str, beside: Lent) -> "_Memory":
+        """Memory for a new array, on the GPU and in the stream of another one."""
         return _Memory(math.prod(shape) * by_name(dtype).bytes, beside)
 
     scratch = empty
 
     def pointer(self, x: "Lent | _Memory") -> int:
+        """The address of an array, or of memory."""
         return x.pointer
 
     def stream(self, beside: Lent) -> int:
+        """The stream that came with an array."""
         return beside.stream
 
     def to_numpy(self, x: Lent) -> np.ndarray[Any, Any]:
+        """Raises CallError: looking at values waits for them, which a program of XLA does not."""
         raise CallError(f"an array of {x.shape} lies in memory that is lent for a call: lengths cannot be looked at there")
 
     def from_numpy(self, x: np.ndarray[Any, Any]) -> Any:
+        """Raises CallError: the caller gives the results."""
         raise CallError(f"an array of {x.shape} has no place in memory that is lent for a call")
 
 

@@ -25,8 +25,8 @@ class Launches(list[Any]):
 class Map:
     """128 bytes that tell what they were made from."""
 
-    def __init__(self, layout: arrays.Layout, box: tuple[int, int]):
-        self.box = box
+    def __init__(self, layout: arrays.Layout, box: tuple[int, int], group: int = 0):
+        self.box = *box, group
         self.lay(layout.shape, layout.strides)
 
     def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
