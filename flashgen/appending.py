@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flashgen import arch as arches
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import CallError, did_you_mean
+from flashgen.expr.meaning.embedding import turned
 from flashgen.plan.appending import AppendPlan
 from flashgen.runtime import alone
 from flashgen.runtime.arguments import rows_first
@@ -153,9 +154,7 @@ def _write(plan: AppendPlan, arrays: Mapping[str, Array], scalars: Mapping[str, 
     if plan.rotary:
         k, angles = k.astype(np.float32), np.minimum(positions[there], scalars["positions"] - 1)
         cos, sin = (arrays[name][angles][:, None] for name in ("cos", "sin"))
-        left = slice(0, plan.rotary, 2) if plan.interleaved else slice(0, plan.apart)
-        right = slice(1, plan.rotary, 2) if plan.interleaved else slice(plan.apart, plan.rotary)
-        k[..., left], k[..., right] = k[..., left] * cos - k[..., right] * sin, k[..., right] * cos + k[..., left] * sin
+        k = turned(k, cos, sin, (plan.step, plan.apart))
     for name, new in (("k_cache", k), ("v_cache", v)):
         cache = arrays[name].transpose(_order(name, layout).to_rows_first)
         cache[pages[there], rows[there]] = new.astype(cache.dtype)

@@ -29,6 +29,9 @@ LINES_UP_TO = 64  # of them, up to which lines tell tiles apart
 BECOMES: dict[str, tuple[str, ...]] = {
     "arrays": ("Params",),
     "lengths": ("Sequence",),
+    "norm": ("embed_q", "embed_k"),
+    "rotary": ("FREQUENCIES", "embed_q", "embed_k"),
+    "embedding": ("embed_q", "embed_k"),
     "score": ("value", "Variant"),
     "mask": ("keep", "Variant"),
     "weight": ("weigh", "Variant"),

@@ -145,8 +145,8 @@ def member(argument: Argument, x: Array | None, group: int) -> Any:
         case "tensor_map":
             columns, rows = argument.box
             if argument.grouped:
-                return tensor_map(x, (1, rows // group, group, columns), swizzle=columns * x.itemsize)
-            return tensor_map(x.swapaxes(1, 2), (1, 1, rows, columns), swizzle=columns * x.itemsize)
+                return tensor_map(some(x), (1, rows // group, group, columns), swizzle=columns * x.itemsize)
+            return tensor_map(some(x).swapaxes(1, 2), (1, 1, rows, columns), swizzle=columns * x.itemsize)
         case "strides":
             batch, row, head, column = strides
             return (batch, head, row, column)

@@ -19,7 +19,7 @@ from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.meaning.sequences import heads_first
 from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
 from flashgen.expr.tiles.ranges import EMPTY
-from flashgen.interpret.batch import alike, by_number
+from flashgen.interpret.batch import alike, by_number, embedded_parts
 from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent, most_listed
@@ -68,6 +68,7 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
         for numbers, one in alike(program, q, k, values):
             rows, keys, own = one.rows, one.keys, {**one.read(program.spec, known), "q_len": one.q_len, "kv_len": one.kv_len}
             parts = {name: by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
+            parts |= embedded_parts(program.spec, parts, numbers, known | own)
             run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=numbers)
             for heads, runs in run.heads():
                 for name, x in run.attend(heads, runs).items():

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from flashgen.dtypes import DType, by_name
 from flashgen.plan.program import Argument
+from flashgen.spec.embedding import pairs
 
 _ARRAYS = ("k", "v", "k_cache", "v_cache")
 _COMMENTS = {"k": "new", "v": "new", "k_cache": "written to", "v_cache": "written to"}
@@ -40,12 +41,12 @@ class AppendPlan:
     @property
     def step(self) -> int:
         """Columns from a pair that is turned to the next."""
-        return 2 if self.interleaved else 1
+        return pairs(self.rotary, self.interleaved)[0]
 
     @property
     def apart(self) -> int:
         """Columns from the first of a pair to the second."""
-        return 1 if self.interleaved else self.rotary // 2
+        return pairs(self.rotary, self.interleaved)[1]
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:

@@ -10,9 +10,11 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
+from flashgen.plan.embed import Embed
 from flashgen.plan.kernel import Attention, Combine, DealingPlan, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
+from flashgen.spec.embedding import NO_ROTARY, Rotary
 from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
@@ -158,6 +160,16 @@ class Program:
     def work_list(self) -> bool:
         """True if a list of work, made on the device, has the shares of the keys of each sequence."""
         return self.dealing.shares is not None and self.dealing.shares.own
+
+    @property
+    def embedding(self) -> tuple[Embed, ...]:
+        """The kernels that write queries and keys anew before the attention."""
+        return tuple(kernel for kernel in self.kernels if isinstance(kernel, Embed))
+
+    @property
+    def turning(self) -> Rotary:
+        """The rotary embedding, or one that turns nothing."""
+        return self.spec.rotary or NO_ROTARY
 
     @property
     def by_entry(self) -> dict[str, Kernel]:

@@ -12,6 +12,7 @@ from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan.costs.model import of_arch
+from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
@@ -65,7 +66,7 @@ def plan(
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry, spec.params)
     of_tiles = (*lists_reasons(spec, best.dealing.listed, length), *_range_reasons(ranges))
-    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles)
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles, *embed.reasons(spec))
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
@@ -122,6 +123,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
             parts = parts.preceded(seen_tiles(ranges.block_m, ranges.block_n, problem.expressions.mask, early=early))
         if not problem.softmax.materialize:
             parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces))
+        parts = embed.embedding(problem.spec, parts)
     return Program(
         spec=problem.spec,
         arch=problem.arch,

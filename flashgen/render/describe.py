@@ -1,5 +1,8 @@
 """Describes a program, a line a concern: the banner of the emitted file and the top of `flashgen explain`."""
 
+from collections.abc import Iterator
+
+from flashgen.dtypes import float32_text
 from flashgen.expr.tiles.ranges import TileRanges
 from flashgen.plan.geometry import shape_words
 from flashgen.plan.kernel import WARPGROUP_ROWS, Backward
@@ -17,6 +20,7 @@ def describe(program: Program) -> list[tuple[str, str]]:
     return [
         ("arrays", _arrays(program)),
         *_lengths(program),
+        *_embedding(program),
         ("score", program.holes.score.text),
         ("mask", program.holes.mask.text),
         *([("weight", program.holes.weight.text)] if program.holes.weight else []),
@@ -35,6 +39,18 @@ def _rows(program: Program) -> str:
 def _lengths(program: Program) -> list[tuple[str, str]]:
     given = [f"{name} int32 {LENGTHS[name]}" for name, _ in program.spec.geometry.lengths]
     return [("lengths", ", ".join(given))] if given else []
+
+
+def _embedding(program: Program) -> Iterator[tuple[str, str]]:
+    """What q and k become before they meet."""
+    if norm := program.spec.norm:
+        learned = [f"{role} times {name}" for role in norm.of if (name := norm.columns(role))]
+        told = "".join(f", {each}" for each in learned)
+        yield "norm", f"of {' and '.join(norm.of)}: x / sqrt(mean(x^2) + {float32_text(norm.eps)}){told}"
+    if rotary := program.spec.rotary:
+        tables = " and ".join(name for role in rotary.of if (name := rotary.table(role)))
+        angles = f"angles of {tables}" if tables else f"base {float32_text(rotary.base or 0.0)}"
+        yield "rotary", f"of {' and '.join(rotary.of)}: {rotary.columns} columns, {rotary.kind}, {angles}"
 
 
 def _forward(program: Program) -> list[tuple[str, str]]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import jinja2
 
+from flashgen.expr.holes.cuda import literal
+
 COMMENT_COLUMN = 41  # characters before it
 RULER_WIDTH = 121
 WIDTH = 160  # of a line of emitted text, at most
@@ -66,6 +68,7 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters["aligned"] = aligned
+    env.filters["literal"] = literal
     env.filters["ruler"] = ruler
     env.filters["wrapped"] = wrapped
     return env

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from flashgen.dtypes import by_name
+from flashgen.plan.embed import Embed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
 from flashgen.plan.kernel import Extent, Grid, SharePlan
 from flashgen.plan.program import Argument, Program
@@ -41,6 +42,7 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
             listed=_listed(program),
+            embedded=[_embedded(program, kernel) for kernel in program.embedding],
             counting="states" if program.work_list else "shares",
             shared=_shared(program.shares),
             section=_section(program),
@@ -69,7 +71,7 @@ def _fill(program: Program, argument: Argument) -> str:
         case "pointer":
             return f"params.{name} = call->{of}"
         case "strides":
-            return f"params.{name} = call->{ROLES[of]}.strides"
+            return f"params.{name} = {_array(of)}.strides"
         case "array" | "sums" | "extent":
             return f"params.{name} = call->{name}"
     values = {"section": "section(n)", "group": "(int)n.group", "shares": _extent(program.shares)}
@@ -80,14 +82,14 @@ def _fill(program: Program, argument: Argument) -> str:
 
 def _encoded(program: Program, argument: Argument) -> str:
     of, box, head_dim = argument.of, argument.box, program.spec.head_dim
-    array = f"&call->{ROLES[of]}"
+    array = f"&{_array(of)}"
     paged = program.spec.page and of in ("k", "v")
     if of in _STAND_INS and not paged:
         array = f"n.kv_len ? {array} : &call->{ROLES[_STAND_INS[of]]}"
     batch = "1" if program.spec.geometry.packed else "n.batch"
-    lengths = "most(1, n.kv_len), n.kv_heads" if of in _STAND_INS else "n.q_len, n.heads"
+    lengths = "most(1, n.kv_len), n.kv_heads" if of in (*_STAND_INS, "embedded_k") else "n.q_len, n.heads"
     rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
-    shape = f"{rows}, {head_dim.qk if of in ('q', 'k', 'dq', 'dk') else head_dim.v}"
+    shape = f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}"
     element = (program.out_dtype if of == "o" else program.dtype).name.upper()
     group = "(int)n.group" if argument.grouped else 0
     call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {box[0]}, {box[1]}, {group})"
@@ -99,6 +101,17 @@ def _shared(plan: Extent) -> tuple[SharePlan, int, float, int] | None:
     if not isinstance(plan, SharePlan) or (plan.count and not plan.own):
         return None
     return plan, MORE_SHARES, SHARE_COST, least_tiles(plan, 1, 1) if plan.own else 0
+
+
+def _array(of: str) -> str:
+    """The array that an argument is of, in C: one of the call, or in its scratch."""
+    return f"call->{ROLES[of]}" if of in ROLES else of
+
+
+def _embedded(program: Program, kernel: Embed) -> tuple[str, str]:
+    """The name of an array in the scratch that is laid out as q or k, and its strides in C."""
+    d, heads, length = program.spec.head_dim.qk, "n.heads" if kernel.role == "q" else "n.kv_heads", f"n.{kernel.length}"
+    return f"embedded_{kernel.role}", f"{length} * {heads} * {d}, {d}, {heads} * {d}, 1"
 
 
 def _section(program: Program) -> tuple[Sections, str, str, str] | None:

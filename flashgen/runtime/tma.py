@@ -62,7 +62,7 @@ class Map:
         self._strides = _STRIDES(
             row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
         )
-        self._dims = _DIMS(columns, rows, heads, batches)
+        self._dims = _DIMS(columns, max(1, rows), heads, batches)  # of no key nothing is read
         self._kept: dict[int, bytes] = {}
 
     def __call__(self, pointer: int) -> bytes:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flashgen.spec.model import Block, HeadDim, Param, Spec
+from flashgen.spec.model import Spec
+from flashgen.spec.parts import Block, HeadDim, Param
 from flashgen.spec.softmax import Schedule, Softmax
 from flashgen.spec.tensors import Tensor
 from flashgen.spec.yaml import load, loads

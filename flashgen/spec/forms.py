@@ -9,6 +9,7 @@ import numpy as np
 from flashgen.dtypes import float32, float32_fault, float32_text
 from flashgen.errors import did_you_mean
 from flashgen.spec import axes
+from flashgen.spec.embedding import ROLES
 from flashgen.spec.faults import expected, refusal
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import LAYOUTS
@@ -198,6 +199,24 @@ def blocks(given: object) -> object:
 def cache(given: object) -> object:
     """A mapping, whose keys are judged one by one; words are judged before."""
     return _mapping(f"{', '.join(CACHES)} or {{page: 16}}", given)
+
+
+def norm(given: object) -> object:
+    """A mapping, whose keys are judged one by one."""
+    return _mapping("{eps: 1.0e-6, query: wq, key: wk}", given)
+
+
+def rotary(given: object) -> object:
+    """A mapping, whose keys are judged one by one."""
+    return _mapping("{kind: halves, base: 10000.0}", given)
+
+
+def roles(given: object) -> tuple[str, ...]:
+    """q, k or both, in that order."""
+    words = list(map(str, given)) if isinstance(given, list | tuple) else []
+    if not words or not set(words) <= set(ROLES) or len(set(words)) < len(words):
+        raise expected("[q, k], [q] or [k]", given)
+    return tuple(role for role in ROLES if role in words)
 
 
 def page(given: object) -> int:

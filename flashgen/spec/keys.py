@@ -9,7 +9,7 @@ from flashgen.dtypes import TENSOR_DTYPES
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal
 from flashgen.spec.geometry import CACHES, Pages
-from flashgen.spec.model import Block, HeadDim, Let, Param
+from flashgen.spec.parts import Block, HeadDim, Let, Param
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, Schedule, Softmax
 from flashgen.spec.tensors import Blocks, Tensor
 

@@ -3,71 +3,22 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from flashgen.dtypes import DType, by_name, float32_text
 from flashgen.errors import Position
+from flashgen.spec.embedding import ROLES, Angles, Norm, Rotary
 from flashgen.spec.geometry import Geometry, Pages, geometry_of
 from flashgen.spec.layout import ROWS_FIRST, AxisOrder, axis_order
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.parts import Block, HeadDim, Let, Param
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, Schedule, Softmax
 from flashgen.spec.tensors import MOST, Blocks, Lengths, Lists, Tensor
-from flashgen.spec.words import argument
 
 Path = tuple[str | int, ...]  # of a value: ("params", "softcap")
 KEY = "[key]"  # last in the path of a key rather than its value
-
-
-@dataclass(frozen=True)
-class HeadDim:
-    """Columns of q and k, and of v and o."""
-
-    qk: int
-    v: int
-
-
-@dataclass(frozen=True)
-class Param:
-    """A run-time scalar of the expressions, int32 or float32; an integer default makes it an integer, fit for masks."""
-
-    name: str
-    default: int | float
-    grad: bool = False  # the backward gives its gradient
-    min: int | float | None = None  # at any call; None: any number of its type
-    max: int | float | None = None
-    type: Literal["int", "float"] = dataclasses.field(init=False)  # a field, because 1 == 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "type", "int" if isinstance(self.default, int) else "float")
-
-    @property
-    def argument(self) -> str:
-        """Its name in a launch and in emitted text."""
-        return argument(self.name)
-
-    @property
-    def interval(self) -> tuple[int, int]:
-        """The integers that a call may give."""
-        low, high = (-(2**31) if self.min is None else self.min), (2**31 - 1 if self.max is None else self.max)
-        return int(low), int(high)
-
-
-@dataclass(frozen=True)
-class Let:
-    """A named subexpression, which may name those above it."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Block:
-    """Query rows and keys of a tile; None: the planner chooses."""
-
-    m: int | None = None
-    n: int | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -90,6 +41,8 @@ class Spec:
     layout: str  # see flashgen.spec.layout
     cache: str | Pages | None  # k and v have place for more keys than a sequence has: contiguous, or in pages; None: they have as many
     scale: str | None  # an expression of d, the head dim of q and k; None: 1/sqrt(d)
+    norm: Norm | None  # of rows of q and k, before anything else
+    rotary: Rotary | None  # of q and k, after the norm
     score: str
     mask: str
     softmax: Softmax
@@ -164,6 +117,20 @@ class Spec:
         return axis_order(self.layout_of(role))
 
     @property
+    def embedded(self) -> tuple[str, ...]:
+        """Which of q and k a norm or a rotary embedding changes before they meet."""
+        found = {role for each in (self.norm, self.rotary) if each for role in each.of}
+        return tuple(role for role in ROLES if role in found)
+
+    def norm_of(self, role: str) -> Norm | None:
+        """The norm of rows of q or of k; None: they have none."""
+        return self.norm if self.norm and role in self.norm.of else None
+
+    def rotary_of(self, role: str) -> Rotary | None:
+        """The rotary embedding of rows of q or of k; None: they have none."""
+        return self.rotary if self.rotary and role in self.rotary.of else None
+
+    @property
     def geometry(self) -> Geometry:
         """The row of how its sequences lie in arrays."""
         return geometry_of(self.cache, self.order.packed)
@@ -218,7 +185,12 @@ class Spec:
         precision = None if self.precision == "ieee" else self.precision
         split = None if self.split == "invariant" else self.split
         others = ("out_dtype", "group", "scale", "weight", "output", "stages", "warps")
-        in_full = {"cache": _plain(self.cache), "blocks": vars(self.blocks) if self.blocks else None}
+        in_full = {
+            "cache": _plain(self.cache),
+            "norm": _plain(self.norm),
+            "rotary": _plain(self.rotary),
+            "blocks": vars(self.blocks) if self.blocks else None,
+        }
         optional = {"precision": precision, "split": split, **in_full, **{key: getattr(self, key) for key in others}}
         plain = {key: _plain(getattr(self, key)) for key in ("softmax", "params", "tensors", "head_dim", "block", "schedule")}
         texts = {key: getattr(self, key) for key in ("name", "dtype", "layout", "score", "mask")}
@@ -238,6 +210,8 @@ def _plain(value: Any) -> Any:
             return next((name for name, softmax in SOFTMAXES.items() if softmax == value), {"sink": value.sink})
         case Block():
             return _pinned(value) or "auto"
+        case Norm() | Rotary() | Angles():
+            return {key: _of_embedding(x) for key, x in _pinned(value).items() if key != "pairs"}
         case HeadDim() | Pages():
             return _pinned(value)
         case (Param(), *_):
@@ -249,6 +223,15 @@ def _plain(value: Any) -> Any:
         case ():
             return {}
     return value
+
+
+def _of_embedding(value: Any) -> Any:
+    match value:
+        case float():
+            return float(float32_text(value))
+        case tuple():
+            return list(value)
+    return _plain(value)
 
 
 def _of_param(param: Param) -> Any:

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, Va
 from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.errors import Position
 from flashgen.spec import axes, forms
+from flashgen.spec.embedding import Norm, Rotary
+from flashgen.spec.embedding_keys import NormKeys, RotaryKeys, fitting, to_norm, to_rotary
 from flashgen.spec.faults import refusal, spec_error
 from flashgen.spec.geometry import CACHES, Pages, geometry_of
 from flashgen.spec.keys import (
@@ -41,10 +43,18 @@ from flashgen.spec.keys import (
     to_tensors,
 )
 from flashgen.spec.layout import DEFAULT, LAYOUTS, axis_order
-from flashgen.spec.model import KEY, Let, Param, Path
+from flashgen.spec.model import KEY, Path
 from flashgen.spec.outputs import OUTPUTS
+from flashgen.spec.parts import Let, Param
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.tensors import Blocks, Tensor
+
+NO_GRADIENTS = {  # keys that the backward does not know, why, and what to do instead
+    "weight": ("a weight of keys has no gradients", "multiply v by what varies with the key alone"),
+    "output": ("output has no gradients", "apply it to o of a call that has gradients"),
+    "norm": ("a norm of q and k has no gradients", "apply it to q and k before the call"),
+    "rotary": ("a rotary embedding has no gradients", "apply it to q and k before the call"),
+}
 
 
 class SpecKeys(Closed):
@@ -74,6 +84,13 @@ class SpecKeys(Closed):
     )
     scale: Annotated[str | None, BeforeValidator(forms.scale, json_schema_input_type=int | float | str)] = Field(
         None, description="factor of q.k: a number, or an expression of d = head_dim.qk; without it 1/sqrt(d)"
+    )
+    norm: Annotated[NormKeys | None, WrapValidator(to_norm, json_schema_input_type=NormKeys)] = Field(
+        None,
+        description="rows of q and k over the root of the mean of their squares, times learned columns: {eps: 1.0e-6, query: wq, key: wk}",
+    )
+    rotary: Annotated[RotaryKeys | None, WrapValidator(to_rotary, json_schema_input_type=RotaryKeys)] = Field(
+        None, description="pairs of columns of q and k are turned by their positions, after the norm: {kind: halves, base: 10000.0}"
     )
     score: Expression = Field("s", description="expression of s, the scaled q.k", examples=["softcap * tanh(s / softcap)"])
     mask: Annotated[str, BeforeValidator(forms.mask)] = Field("full", description="true where a query sees a key", examples=["causal"])
@@ -123,13 +140,17 @@ class SpecKeys(Closed):
         description="how blocks share a query tile's keys: invariant, by a sequence's own lengths; auto, by the whole call; or a number",
     )
 
+    @field_validator("norm", "rotary")
+    @classmethod
+    def _fitting(cls, given: Norm | Rotary | None, info: ValidationInfo) -> Norm | Rotary | None:
+        return given and fitting(given, info.data)
+
     @field_validator("backward")
     @classmethod
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
-        if backward and info.data.get("weight"):
-            raise refusal("a weight of keys has no gradients yet", "leave backward out, or multiply v by what varies with the key alone")
-        if backward and info.data.get("output"):
-            raise refusal("output has no gradients", "leave backward out, or apply it to o of a call that has gradients")
+        for key, (why, instead) in NO_GRADIENTS.items():
+            if backward and info.data.get(key):
+                raise refusal(f"{why} yet", f"leave backward out, or {instead}")
         if backward and (cache := info.data.get("cache")):
             what = "keys in pages have no gradients: sequences may share a page, and their gradients would meet in it"
             what = what if isinstance(cache, Pages) else "a cache has no gradients: of its keys only some are of the call"
@@ -243,6 +264,8 @@ class SpecKeys(Closed):
 
 _MAPPINGS: dict[str | int, type[Closed]] = {
     "params": ParamKeys,
+    "norm": NormKeys,
+    "rotary": RotaryKeys,
     "head_dim": HeadDimKeys,
     "block": BlockKeys,
     "blocks": BlocksKeys,

@@ -34,6 +34,7 @@ GIVEN_OTHERWISE = {
         "shared",
         "listed",
         "counting",
+        "embedded",
         "section",
     },
     "ladder.html.j2": {"climb", "rungs", "overflow", "words", "charts", "backward", "memory"},

@@ -11,6 +11,7 @@ from flashgen.expr.language.claims import Claim, Requirement
 from flashgen.expr.language.nodes import OUTPUT_NAMES, UNIFORM_NAMES, Const, Load, Name, Node, Type, rebuild, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope, words
+from flashgen.expr.language.tables import tables
 from flashgen.spec import axes
 from flashgen.spec.words import OF_SCALE
 
@@ -30,6 +31,7 @@ class Expressions:
     sink: Node | None = None
     weight: Node | None = None  # a float without s: a factor of what a key's value counts for, after the softmax
     output: Node | None = None  # a float of o: what becomes of it before it is written
+    tables: tuple[Load, ...] = ()  # the reads of a norm and of a rotary embedding: of their columns and angles
 
     @property
     def parts(self) -> Mapping[str, Node]:
@@ -64,11 +66,12 @@ def written(spec: "Spec") -> tuple[Expressions, tuple[tuple[Scope, tuple[Claim, 
         leaving: dict[str, Type] = {"o": "float", **dict.fromkeys(OUTPUT_NAMES, "int")}
         parts["output"] = Parser(replace(scope, names=leaving, masks=False), spec.output, spec.position("output"))
     read = {key: part.read("bool" if key == "mask" else "float") for key, part in parts.items()}
-    _check_read(spec, read.values(), {name for part in parts.values() for name in part.let})
+    read_tables = tables(spec)
+    _check_read(spec, (*read.values(), *read_tables), {name for part in parts.values() for name in part.let})
     scale = _with_head_dim(read["scale"], spec.head_dim.qk)
     claims = (*_axes(spec), *((part.scope, tuple(part.claims)) for part in parts.values()))
     sink, weight, output = map(read.get, ("sink", "weight", "output"))
-    return Expressions(read["score"], read["mask"], scale, sink=sink, weight=weight, output=output), claims
+    return Expressions(read["score"], read["mask"], scale, sink=sink, weight=weight, output=output, tables=read_tables), claims
 
 
 @lru_cache(1024)
@@ -121,7 +124,7 @@ def _check_read(spec: "Spec", expressions: Iterable[Node], let: set[str]) -> Non
     read = {name for node in expressions for name in _names(node)}
     for key, kind, name in _declared(spec):
         if name not in (let if kind == "let" else read):
-            hint = "leave it out, or name it in score, mask or another expression"
+            hint = "leave it out, or name it in score, mask or another key"
             raise SpecError(f"no expression reads the {kind} {name!r}", spec.name_position(key, name), hint)
 
 

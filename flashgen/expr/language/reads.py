@@ -23,7 +23,7 @@ def indices(spec: "Spec") -> Mapping[str, tuple[tuple[Node, ...], ...]]:
     [('q_idx',), ()]
     """
     parsed = read(spec)
-    loads = [n for node in parsed.parts.values() for n in walk(node) if isinstance(n, Load)]
+    loads = [n for node in (*parsed.parts.values(), *parsed.tables) for n in walk(node) if isinstance(n, Load)]
     return {t.name: tuple(zip(*(load.indices for load in loads if load.tensor == t.name), strict=True)) for t in spec.tensors}
 
 
@@ -35,7 +35,7 @@ def names_index(spec: "Spec", index: str) -> bool:
     True
     """
     parsed = read(spec)
-    nodes = [n for node in parsed.parts.values() for n in walk(node)]
+    nodes = [n for node in (*parsed.parts.values(), *parsed.tables) for n in walk(node)]
     return any(isinstance(node, Name) and node.name == index for node in nodes)
 
 

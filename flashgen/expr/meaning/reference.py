@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.nodes import V_IDX
 from flashgen.expr.language.read import Expressions, read
 from flashgen.expr.meaning.definition import in_range, meaning
+from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.meaning.sequences import Place, heads_first, sequences
 from flashgen.spec.outputs import OUTPUTS, Exact
@@ -110,6 +111,8 @@ def rows_of(spec: "Spec", q: Array, k: Array, v: Array, values: Mapping[str, Any
             known = of_sequence | {"h": h, "hk": hk, "q_idx": np.arange(first, last)[:, None]}
             place = Place(sequence=each, head=h, kv_head=hk, part=slice(first, last))
             one = [x.astype(np.float64) for x in (q[place.rows], k[place.keys], v[place.keys])]
+            one[0] = embedded(spec, "q", one[0], np.arange(first, last), known)
+            one[1] = embedded(spec, "k", one[1], np.arange(each.kv_len), known)
             known["s"] = products(one[0], one[1], scale)
             score, seen = scores(parsed, known)
             if spec.blocks:

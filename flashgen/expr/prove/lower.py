@@ -1,5 +1,6 @@
 """A spec's expressions ready for a kernel: proved, and constants folded."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flashgen.dtypes import float32_fault
@@ -42,7 +43,7 @@ def lower(spec: "Spec") -> Expressions:
     score, mask = (decided(fold(node), spec.params) for node in (parsed.score, parsed.mask))
     weight, output = (None if node is None else decided(fold(node), spec.params) for node in (parsed.weight, parsed.output))
     _check_columns(spec)
-    return Expressions(score=score, mask=mask, scale=parsed.scale, requires=tuple(requires), sink=sink, weight=weight, output=output)
+    return replace(parsed, score=score, mask=mask, requires=tuple(requires), sink=sink, weight=weight, output=output)
 
 
 def _check_columns(spec: "Spec") -> None:

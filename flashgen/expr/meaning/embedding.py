@@ -1,0 +1,61 @@
+"""A norm and a rotary embedding of q and k, as their definitions say: in float64 for the reference, in float32 for kernels' interpreter."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashgen.spec.embedding import INDICES, LENGTHS, Rotary
+
+if TYPE_CHECKING:
+    from flashgen.spec import Spec
+
+Array = NDArray[Any]
+
+
+def embedded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str, Any]) -> Array:
+    """Rows of q or of k [..., n, D] after the norm and the rotary embedding, rounded to the spec's dtype once, in the dtype of x.
+
+    `rows`: [n], which of a sequence they are. `known`: b, q_len and kv_len of the sequence, and its tensors. Angles are those
+    of float32: a position times a frequency, rounded.
+    """
+    if role not in spec.embedded:
+        return x
+    if norm := spec.norm_of(role):
+        learned = norm.columns(role)
+        with np.errstate(all="ignore"):
+            x = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.asarray(norm.eps, x.dtype))
+            x = x if learned is None else x * np.asarray(known[learned]).astype(x.dtype)
+    if rotary := spec.rotary_of(role):
+        angles = _angles(rotary, role, rows, known).astype(np.float64)
+        x = turned(x, np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype), rotary.pairs)
+    with np.errstate(all="ignore"):
+        return x.astype(spec.element.numpy).astype(x.dtype)
+
+
+def turned(x: Array, cos: Array, sin: Array, pairs: tuple[int, int]) -> Array:
+    """Rows [..., D] whose first columns are turned, pair by pair, by angles of which this is cosine and sine, [..., pairs].
+
+    >>> turned(np.array([1.0, 2.0, 0.0, 0.0, 9.0]), np.zeros(2), np.ones(2), (1, 2)).tolist()
+    [0.0, 0.0, 1.0, 2.0, 9.0]
+    """
+    step, apart = pairs
+    count = cos.shape[-1]
+    left = slice(0, count * step, step)
+    right = slice(apart, apart + count * step, step)
+    found = x.copy()
+    with np.errstate(all="ignore"):
+        found[..., left] = x[..., left] * cos - x[..., right] * sin
+        found[..., right] = x[..., right] * cos + x[..., left] * sin
+    return found
+
+
+def _angles(rotary: Rotary, role: str, rows: Array, known: Mapping[str, Any]) -> Array:
+    """The angles of rows, float32 [n, pairs]."""
+    if table := rotary.table(role):
+        x = np.asarray(known[table], np.float32)
+        x = x[min(int(known["b"]), len(x) - 1)] if x.ndim == 3 else x
+        return np.broadcast_to(x, (known[LENGTHS[role]], x.shape[1]))[rows]
+    positions = rows + (known["kv_len"] - known["q_len"] if INDICES[role] == "q_idx" else 0)
+    return positions.astype(np.float32)[:, None] * np.array(rotary.frequencies, np.float32)
