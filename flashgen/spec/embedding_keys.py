@@ -16,11 +16,15 @@ Roles = Annotated[tuple[str, ...], BeforeValidator(forms.roles, json_schema_inpu
 
 
 class AnglesKeys(Closed):
+    """The tensors of angles of a rotary embedding."""
+
     query: ValueName | None = Field(None, description="the tensor of q's angles, float32 [q_len, columns / 2] or [b, q_len, columns / 2]")
     key: ValueName | None = Field(None, description="the tensor of k's angles, float32 [kv_len, columns / 2] or [b, kv_len, columns / 2]")
 
 
 class RotaryKeys(Closed):
+    """A rotary embedding; see flashgen.spec.embedding.Rotary."""
+
     kind: Annotated[str, one_of("halves", "interleaved")] = Field(
         description="how columns make pairs: i and i + columns / 2, or 2 i and 2 i + 1", examples=["halves"]
     )
@@ -31,6 +35,8 @@ class RotaryKeys(Closed):
 
 
 class NormKeys(Closed):
+    """A norm of rows; see flashgen.spec.embedding.Norm."""
+
     eps: Number = Field(1e-6, description="added to the mean of a row's squares")
     query: ValueName | None = Field(None, description="the tensor of columns by which q is multiplied after its norm, [head_dim.qk]")
     key: ValueName | None = Field(None, description="the same of k")
@@ -73,7 +79,7 @@ def _check_sides(read: AnglesKeys | NormKeys, of: tuple[str, ...], *within: str)
 
 
 def fitting(given: Norm | Rotary, spec: Mapping[str, Any]) -> Norm | Rotary:
-    """What a spec of these fields makes of it: columns are known. Raises a refusal for keys of a cache, and columns that are no pairs."""
+    """A norm or a rotary embedding in a spec of these fields: its columns are known. Raises a refusal for keys of a cache, and columns that are no pairs."""
     if "k" in given.of and spec.get("cache"):
         why = "keys of a cache are not changed at each call: they lie there as attention takes them"
         raise refusal(why, "of: [q]; flashgen.append turns keys on their way into a cache", within=("of",))

@@ -118,7 +118,7 @@ class Spec:
 
     @property
     def embedded(self) -> tuple[str, ...]:
-        """Which of q and k a norm or a rotary embedding changes before they meet."""
+        """The roles, of q and k, that a norm or a rotary embedding changes before products."""
         found = {role for each in (self.norm, self.rotary) if each for role in each.of}
         return tuple(role for role in ROLES if role in found)
 

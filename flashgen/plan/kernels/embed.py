@@ -27,7 +27,7 @@ def embedding(spec: Spec, parts: Parts) -> Parts:
 
 
 def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
-    """What it costs, for people."""
+    """The cost of each kernel, for people."""
     for role in spec.embedded:
         length = LENGTHS[role]
         rows = f"2 * {length} * {_HEADS[role]} * {spec.head_dim.qk * spec.element.bytes} bytes a sequence"
