@@ -38,6 +38,23 @@ def test_as_the_reference(page, layout, q_len):
     judge(spec, {"o": o.get(), "lse": lse.get()}, q, k, v, **values)
 
 
+def test_pages_past_two_to_the_31_elements():
+    """One buffer whose pages of one key lie so far apart that the last begin beyond what 32 bits count."""
+    if cupy.cuda.Device().mem_info[0] < 8 << 30:
+        pytest.skip("8 GB of memory are not free")
+    pages, wide, d = 24000, 98304, 128
+    buffer, rng = cupy.zeros((pages, wide), np.float16), np.random.default_rng(23)
+    keys = [on_gpu(rng.standard_normal((pages, d)).astype(np.float16)) for _ in range(2)]
+    buffer[:, :d], buffer[:, -d:] = keys
+    views = [x[:, None, None] for x in (buffer[:, :d], buffer[:, -d:])]
+    spec = Spec(head_dim=d, dtype="float16", mask="causal", cache={"page": 1})
+    q = on_gpu(rng.standard_normal((1, 16, 1, d)).astype(np.float16))
+    given = {"kv_lens": on_gpu(np.int32([pages])), "block_table": on_gpu(np.arange(pages, dtype=np.int32)[::-1][None].copy())}
+    far = flashgen.compile(spec)(q, *views, **given).get()
+    near = flashgen.compile(spec)(q, *(x.reshape(pages, 1, 1, d) for x in keys), **given).get()
+    assert far.tobytes() == near.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_append(dtype, interleaved):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import flashgen
+from flashgen.bench.cases import rounded
+from flashgen.bench.paged import in_pages, table
 from flashgen.spec import Spec
 from tests.gpu.judge import cupy, down, judge, poisoned, up
 from tests.plan.agreement import arrays
@@ -104,6 +106,48 @@ def test_graphs_replay_shares() -> None:
         graph.launch(stream)
         stream.synchronize()
         judge(spec, down(out), *new)
+
+
+@pytest.mark.parametrize("heads", [8, 3])
+@pytest.mark.parametrize("page", [0, 1, 16])
+def test_an_engines_batch(page: int, heads: int) -> None:
+    """Single tokens with long caches beside a prompt and a chunk, in one launch; a sequence has the same bits alone."""
+    lengths, kv_heads = [(1, 5000), (70, 300), (0, 10), (1, 3000), (40, 2000), (1, 0)], 2 if heads == 8 else 1
+    spec = Spec(
+        head_dim=64, dtype="bfloat16", mask="causal", layout="thd", outputs=["o", "lse"], **({"cache": {"page": page}} if page else {})
+    )
+    rng, (q_lens, kv_lens) = np.random.RandomState(page), zip(*lengths, strict=True)
+    ends_q, ends_k = (np.cumsum([0, *x], dtype=np.int32) for x in (q_lens, kv_lens))
+    q = rounded(rng.standard_normal((ends_q[-1], heads, 64)), "bfloat16")
+    if page:
+        block_table = table(len(lengths), 5008 // page, rng)
+        k, v = (in_pages(spec, rounded(rng.standard_normal((len(lengths), kv_heads, 5008, 64)), "bfloat16"), block_table) for _ in range(2))
+        values = {"cu_seqlens_q": ends_q, "kv_lens": np.int32(kv_lens), "block_table": block_table}
+    else:
+        k, v = (rounded(rng.standard_normal((ends_k[-1], kv_heads, 64)), "bfloat16") for _ in range(2))
+        values = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k}
+    attention = flashgen.compile(spec)
+    found = down(attention(*up(q, k, v), **dict(zip(values, up(*values.values()), strict=True))))
+    judge(spec, found, q, k, v, **values)
+    for b in (0, 4):
+        rows, own = slice(ends_q[b], ends_q[b + 1]), {"cu_seqlens_q": np.int32([0, lengths[b][0]])}
+        keys = slice(None) if page else slice(ends_k[b], ends_k[b + 1])
+        of_keys = {name: values[name][b : b + 1] for name in values.keys() & {"kv_lens", "block_table"}} or {
+            "cu_seqlens_k": np.int32([0, lengths[b][1]])
+        }
+        own |= of_keys
+        alone = down(attention(*up(q[rows], k[keys], v[keys]), **dict(zip(own, up(*own.values()), strict=True))))
+        assert alone[0].tobytes() == found[0][rows].tobytes()
+
+
+def test_many_sequences() -> None:
+    """More of them than a grid's second axis counts; the last is looked at."""
+    cp, batch = cupy(), 65536
+    q, k, v = (cp.random.standard_normal((batch, n, h, 64)).astype(np.float16) for n, h in ((1, 2), (4, 1), (4, 1)))
+    spec = Spec(head_dim=64, dtype="float16", mask="causal", outputs=["o", "lse"])
+    found = flashgen.compile(spec)(q, k, v)
+    last = slice(batch - 3, batch)
+    judge(spec, down([x[last] for x in found]), *(x[last].get() for x in (q, k, v)))
 
 
 def test_states_merge_on_the_gpu() -> None:

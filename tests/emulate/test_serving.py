@@ -1,0 +1,131 @@
+"""Faults that public reports describe of serving: decoding, pages, packed batches, log-sum-exps; what is right is known by hand."""
+
+import numpy as np
+import pytest
+
+import flashgen
+from flashgen.bench.paged import in_pages, table
+from flashgen.errors import CallError
+from flashgen.spec import Spec
+from tests.plan.agreement import judge
+
+PACKED = {"layout": "thd", "cache": {"page": 16}}
+KINDS = {"dense": {}, "cached": {"cache": "contiguous"}, "paged": {"cache": {"page": 16}}, "packed": PACKED}
+
+
+def ends(*lengths):
+    return np.cumsum([0, *lengths], dtype=np.int32)
+
+
+def decoded(kind, q, k, v, lens=None, backend="interpreter", arch="sm_80", **said):
+    """o and lse [B, n, Hq, D] and [B, Hq, n] of the last queries of sequences, by each way to call attention for them."""
+    (batch, n, heads, width), room = q.shape, k.shape[1]
+    spec = Spec(**({"head_dim": width, "dtype": str(q.dtype), "mask": "causal", "outputs": ["o", "lse"]} | KINDS[kind] | said))
+    lens = np.full(batch, room, np.int32) if lens is None else lens
+    values = {"kv_lens": lens} if kind != "dense" else {}
+    if spec.page:
+        values["block_table"] = table(batch, room // spec.page, np.random.RandomState(0))
+        k, v = (in_pages(spec, x.transpose(0, 2, 1, 3), values["block_table"]) for x in (k, v))
+        for b, length in enumerate(lens):
+            values["block_table"][b, -(-length // spec.page) :] = -1
+    if kind == "packed":
+        q, values["cu_seqlens_q"] = q.reshape(-1, heads, width), ends(*[n] * batch)
+    o, lse = flashgen.compile(spec, arch, backend)(q, k, v, **values)
+    if kind == "packed":
+        o, lse = o.reshape(batch, n, heads, width), lse.reshape(heads, batch, n).transpose(1, 0, 2)
+    return o, lse
+
+
+@pytest.mark.parametrize("backend", ["interpreter", "emulate"])
+@pytest.mark.parametrize("kind", ["paged", "packed"])
+def test_scores_below_any_made_up_minus_infinity(kind, backend):
+    q, k = np.zeros((1, 3, 1, 128), np.float16), np.zeros((1, 48, 1, 128), np.float16)
+    q[..., 0], q[..., 1], k[..., 0], k[0, :, 0, 1] = 448, 8, -1504, np.arange(48) % 5
+    v = np.random.default_rng(5).standard_normal(k.shape).astype(np.float16)
+    o, lse = decoded(kind, q, k, v, np.int32([40]), backend, mask="full")
+    weights = np.array([0.0038578, 0.0078240, 0.0158679, 0.0321819, 0.0652686])[np.arange(40) % 5]
+    np.testing.assert_allclose(lse, -59549.804, atol=0.02)
+    np.testing.assert_allclose(o[0, :, 0], np.broadcast_to(weights @ v[0, :40, 0].astype(float), (3, 128)), rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["dense", "paged", "packed"])
+@pytest.mark.parametrize("backend", ["interpreter", "emulate"])
+def test_which_head_reads_which(kind, backend):
+    for heads, kv_heads in ((28, 4), (24, 4), (5, 1), (64, 4), (8, 8)):
+        rng = np.random.default_rng(11)
+        q, k = (rng.standard_normal((1, n, h, 16)).astype(np.float16) for n, h in ((1, heads), (112, kv_heads)))
+        v = np.broadcast_to(np.arange(kv_heads, dtype=np.float16)[:, None], k.shape)
+        o, _ = decoded(kind, q, k, v, np.int32([100]), backend)
+        assert (o == (np.arange(heads) // (heads // kv_heads))[:, None]).all()
+    q = np.ones((1, 1, 28, 16), np.float16)
+    with pytest.raises(CallError, match=r"28.*3|3.*28"):
+        decoded(kind, q, np.ones((1, 112, 3, 16), np.float16), np.ones((1, 112, 3, 16), np.float16))
+
+
+@pytest.mark.parametrize("kind", ["cached", "paged", "packed"])
+def test_no_sequence_at_all(kind):
+    q, k = np.ones((0, 1, 4, 16), np.float16), np.ones((0, 32, 2, 16), np.float16)
+    for backend in ("interpreter", "emulate"):
+        o, lse = decoded(kind, q, k, k, backend=backend)
+        assert (o.shape, lse.shape, o.dtype) == ((0, 1, 4, 16), (0, 4, 1), np.float16)
+
+
+@pytest.mark.parametrize(("backend", "arch"), [("interpreter", "sm_90a"), ("emulate", "sm_90a"), ("emulate", "sm_80")])
+def test_empty_sequences_beside_single_tokens(backend, arch):
+    spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", outputs=["o", "lse"])
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, h, 64)).astype(spec.element.numpy) for n, h in ((2, 9), (8, 3), (8, 3)))
+    lengths = {"cu_seqlens_q": ends(1, 0, 1), "cu_seqlens_k": ends(3, 0, 5)}
+    attention = flashgen.compile(spec, arch, backend)
+    judge(spec, dict(zip(("o", "lse"), attention(q, k, v, **lengths), strict=True)), q, k, v, **lengths)
+    nothing = dict.fromkeys(lengths, ends(0, 0))
+    o, lse = attention(q[:0], k[:0], v[:0], check=True, **nothing)
+    assert (o.shape, lse.shape) == ((0, 9, 64), (9, 0))
+
+
+def test_long_sequences_without_queries_or_keys():
+    spec = Spec(head_dim=128, dtype="float32", mask="causal", layout="thd", outputs=["o", "lse"])
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, h, 128)).astype(np.float32) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
+    lengths = {"cu_seqlens_q": np.int32([0, 0, 1208, 2048, 2048]), "cu_seqlens_k": np.int32([0, 2538, 4280, 5120, 8192])}
+    o, lse = flashgen.compile(spec, backend="interpreter")(q, k, v, **lengths)
+    judge(spec, {"o": o, "lse": lse}, q, k, v, **lengths)
+
+
+def test_rows_of_no_sequence_are_refused_where_somebody_looks():
+    """Buffers that are longer than the sequences in them: no row of them is a result."""
+    spec = Spec(head_dim=16, dtype="float16", mask="causal", layout="thd")
+    q = np.ones((160, 2, 16), np.float16)
+    lengths = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), ends(60, 68))
+    for backend in ("interpreter", "emulate"):
+        with pytest.raises(CallError, match="cu_seqlens_q begins with 0 and ends with 128: expected 0 and 160"):
+            flashgen.compile(spec, "sm_80", backend)(q, q, q, check=True, **lengths)
+
+
+@pytest.mark.parametrize(("kind", "arch", "page"), [("paged", "sm_80", 4), ("packed", "sm_90a", 16), ("cached", "sm_80", 0)])
+def test_places_behind_the_last_key_hold_anything(kind, arch, page):
+    """The same bits as with zeros there, in pages that no sequence has and in unused places of the last."""
+    lens, rng = np.int32([32, 64, 96, 48, 1, 13]), np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((6, n, h, 64)).astype(np.float16) for n, h in ((1, 8), (128, 2), (128, 2)))
+    found = []
+    for held in (0, np.nan, np.inf):
+        for b, n in enumerate(lens):
+            k[b, n:], v[b, n:] = held, held
+        found.append(decoded(kind, q, k, v, lens, "emulate", arch, **({"cache": {"page": page}} if page else {})))
+    for o, lse in found:
+        assert np.isfinite(o.astype(float)).all()
+        assert (o.tobytes(), lse.tobytes()) == tuple(x.tobytes() for x in found[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_log_sum_exp_has_one_base_and_halves_merge(kind):
+    """q is 0, so that a log-sum-exp is that of the number of keys; the values of a tenth of them are -1."""
+    q, ones = np.zeros((1, 1, 2, 64), np.float16), np.ones((1, 1024, 1, 64), np.float16)
+    parts = []
+    for value, n in ((1, 900), (-1, 100)):
+        keys = ones[:, :n] if kind == "dense" else ones
+        parts.append(decoded(kind, q, keys, value * keys, np.int32([n]), "emulate"))
+    assert [float(lse[0, 0, 0]) for _, lse in parts] == pytest.approx([np.log(900), np.log(100)], abs=1e-4)
+    o, lse = flashgen.merge_states(*parts[0], *parts[1])
+    np.testing.assert_allclose(o.astype(float), 0.8, rtol=1e-3)
+    np.testing.assert_allclose(lse, np.log(1000), rtol=1e-5)
