@@ -79,7 +79,10 @@ def _check_sides(read: AnglesKeys | NormKeys, of: tuple[str, ...], *within: str)
 
 
 def fitting(given: Norm | Rotary, spec: Mapping[str, Any]) -> Norm | Rotary:
-    """A norm or a rotary embedding in a spec of these fields: its columns are known. Raises a refusal for keys of a cache, and columns that are no pairs."""
+    """A norm or a rotary embedding in a spec of these fields, its columns known.
+
+    Raises a refusal for keys of a cache, and for columns that are no pairs.
+    """
     if "k" in given.of and spec.get("cache"):
         why = "keys of a cache are not changed at each call: they lie there as attention takes them"
         raise refusal(why, "of: [q]; flashgen.append turns keys on their way into a cache", within=("of",))
