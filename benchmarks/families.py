@@ -59,6 +59,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a packed shares": ("sm_90a", {"mask": "causal", "layout": "thd", "split": 3, **WGMMA}),
     "sm_90a lists": ("sm_90a", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_80 lists": ("sm_80", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx", "kind": "bitmap"}, **MMA_SYNC}),
+    "sm_90a lists of pages": ("sm_90a", {"mask": "causal", "cache": {"page": 16}, "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_90a made lists": ("sm_90a", {"mask": REPEATED, **WGMMA}),
     "sm_80 made lists": ("sm_80", {"mask": f"document(ids) | ({REPEATED})", "tensors": IDS, **MMA_SYNC}),
     "sm_90a shares": ("sm_90a", {"mask": "causal", "split": 2, **WGMMA}),
@@ -67,6 +68,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_80 backward": ("sm_80", {"mask": "causal", "backward": True}),
     "sm_90a backward": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_90a gradients": ("sm_90a", {"mask": "causal", "backward": True, **BENT}),
+    "sm_80 packed backward": ("sm_80", {"mask": "causal", "layout": "thd", "backward": True}),
+    "sm_90a packed backward": ("sm_90a", {"mask": "causal", "layout": "thd", "backward": True}),
     "sm_90a pair": ("sm_90a", {"mask": "causal", "backward": True, "head_dim": 256}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
