@@ -22,24 +22,25 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
+from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the grammar is that of the tests
 
 from flashgen.arch import by_name  # noqa: E402
 from flashgen.bench import hostile  # noqa: E402
-from flashgen.emulate import emulate  # noqa: E402
+from flashgen.emulate import emulate, emulate_backward  # noqa: E402
 from flashgen.errors import PlanError, SpecError  # noqa: E402
-from flashgen.interpret import interpret  # noqa: E402
-from flashgen.plan import Program  # noqa: E402
-from flashgen.plan.geometry import Sizes  # noqa: E402
+from flashgen.interpret import interpret, interpret_backward  # noqa: E402
+from flashgen.plan import Program, plan_backward  # noqa: E402
 from flashgen.render import Source, render  # noqa: E402
 from flashgen.runtime.choice import Choice  # noqa: E402
 from flashgen.spec import Spec  # noqa: E402
-from tests.plan import any_spec  # noqa: E402
+from tests.emulate import test_any_backward  # noqa: E402
+from tests.plan import any_spec, gradients  # noqa: E402
 from tests.plan.agreement import SCHEDULES, judge_of  # noqa: E402
 
-SPECS, CALLS = 4, 6  # of a seed; of a spec, on each machine
+SPECS, CALLS, BACKWARDS = 4, 6, 2  # of a seed; of a spec, on each machine; gradients of a seed
 LENGTHS = (0, 1, 2, 7, 31, 63, 64, 65, 100, 127, 129, 150, 200)
 LIMIT, PATIENCE = 600, 6000  # seconds of a seed: of a processor, and of a machine that has others to serve
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.md"
@@ -64,15 +65,15 @@ class Tally:
         self.findings += other.findings
 
 
-def specs_of(number: int) -> list[Spec]:
-    """The specs that a seed stands for; the first that hypothesis draws is always the simplest, and left out."""
-    found: list[Spec] = []
+def drawn_by(number: int, strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+    """What a seed stands for; the first that hypothesis draws is always the simplest, and left out."""
+    found: list[Any] = []
 
     @seeded(number)
-    @settings(max_examples=SPECS + 1, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(any_spec.specs(step=8))
-    def collect(spec: Spec) -> None:
-        found.append(spec)
+    @settings(max_examples=count + 1, phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def collect(one: Any) -> None:
+        found.append(one)
 
     collect()
     return found[1:]
@@ -81,7 +82,7 @@ def specs_of(number: int) -> list[Spec]:
 def tried(number: int, kinds: list[str]) -> Tally:
     """What a seed finds."""
     tally, random = Tally(), np.random.RandomState(number)
-    for drawn in specs_of(number):
+    for drawn in drawn_by(number, any_spec.specs(step=8, words=True), SPECS):
         tally.specs += 1
         free = drawn.softmax.normalized and random.randint(3) == 0
         spec = Spec(**drawn.to_json() | {"schedule": list(SCHEDULES.values())[random.randint(len(SCHEDULES))] if free else "auto"})
@@ -90,6 +91,8 @@ def tried(number: int, kinds: list[str]) -> Tally:
             for _ in range(CALLS):
                 call(tally, number, kernels, kinds, random)
             tally.kernels += collections.Counter(family(chosen) for chosen, _ in kernels.made.values())
+    for planned in drawn_by(number, test_any_backward.backwards(), BACKWARDS):
+        call_backward(tally, number, planned, random)
     return tally
 
 
@@ -118,7 +121,8 @@ def family(chosen: Program) -> str:
 def call(tally: Tally, number: int, kernels: Kernels, kinds: list[str], random: np.random.RandomState) -> None:
     """Draws a call, runs and judges it."""
     spec, kv_heads = kernels.choice.spec, random.randint(1, 3)
-    sizes = Sizes(random.randint(1, 3), int(random.choice(LENGTHS)), int(random.choice(LENGTHS)), kv_heads * random.randint(1, 3), kv_heads)
+    lengths = (int(random.choice(LENGTHS)) for _ in range(2))
+    sizes = any_spec.sizes_of(spec, random.randint(1, 3), *lengths, kv_heads * random.randint(1, 3), kv_heads)
     ways = [kind for kind in kinds if random.randint(3) == 0]
     q, k, v, values = hostile.draw(spec, sizes, ways, random, aligned=random.randint(2) == 0)
     try:
@@ -135,9 +139,51 @@ def call(tally: Tally, number: int, kernels: Kernels, kinds: list[str], random: 
         tally.findings.append(f"seed {number}, {where}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
 
 
+def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], random: np.random.RandomState) -> None:
+    """A call of the gradients of a spec, in the interpreter and in emitted kernels."""
+    spec, arch, copy_bytes = planned
+    tally.specs += 1
+    for machine in ("host", arch):
+        try:
+            program = plan_backward(spec, machine, copy_bytes)
+        except PlanError as error:
+            tally.refused[type(error).__name__] += 1
+            continue
+        kv_heads, lengths = random.randint(1, 3), (int(random.choice(LENGTHS)) for _ in range(2))
+        sizes = any_spec.sizes_of(spec, random.randint(1, 3), *lengths, kv_heads * random.randint(1, 3), kv_heads)
+        arrays, values = test_any_backward.drawn(spec, sizes, random.randint(1 << 30))
+        where = "interpreter" if machine == "host" else f"{program.skeleton}, {arch}"
+        tally.kernels[where] += 1
+        tally.calls[where, "none"] += 1
+        try:
+            found = (
+                interpret_backward(program, arrays, values)
+                if machine == "host"
+                else emulate_backward(program, render(program), arrays, values)
+            )
+            gradients.judge(spec, found, arrays, **values)
+        except Exception as error:  # whatever it is, it is a finding
+            what = f"{type(error).__name__} {error}".split("\n")[0][:200]
+            tally.findings.append(f"seed {number}, backward, {where}: {what}\n  {brief(spec)}\n  {sizes}")
+
+
 def brief(spec: Spec) -> str:
     """What matters of a spec."""
-    keys = ("dtype", "layout", "head_dim", "scale", "score", "mask", "softmax", "schedule", "outputs")
+    keys = (
+        "dtype",
+        "layout",
+        "cache",
+        "blocks",
+        "head_dim",
+        "scale",
+        "score",
+        "mask",
+        "weight",
+        "softmax",
+        "schedule",
+        "outputs",
+        "out_dtype",
+    )
     return ", ".join(f"{key}: {value}" for key, value in spec.to_json().items() if key in keys)
 
 

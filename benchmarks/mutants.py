@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SHOWN = 60  # characters of a change
-CALL = re.compile(r"(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
+CALL = re.compile(r"(?!static_assert)(if \(\w+\) )?[\w:.]+(<[^;]*>)?\(.*\);$")
 OFF_BY_ONE = [
     (" < ", " <= "),
     (" <= ", " < "),

@@ -98,7 +98,7 @@ def test_any_spec(kernels, data):
 @given(arch=st.sampled_from(["sm_80", "sm_90a"]), data=st.data())
 @settings(max_examples=4)
 def test_any_composition(dtypes, arch, data):
-    spec = data.draw(any_spec.specs(dtypes, step=8))
+    spec = data.draw(any_spec.specs(dtypes, step=8, words=True))
     chosen, source = planned(spec, arch)
     (q, k, v), values = data.draw(any_spec.calls(spec, 150))
     judge(spec, emulate(chosen, source, q, k, v, values), q, k, v, any_spec.LOOSE, **values)

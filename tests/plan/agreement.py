@@ -97,7 +97,8 @@ def error(a, b):
 
 def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
     """The error rule of a call, as a function of its outputs by name: o as far outside its bounds as plain attention twice, and a bit."""
-    known, keys = bounds(spec, q, k, v, **values), k.shape[spec.order.axis("s")]
+    known = bounds(spec, q, k, v, **values)
+    keys = values["block_table"].shape[1] * spec.page if spec.page else k.shape[spec.order.axis("s")]
     if spec.softmax.normalized:
         most = 2 * apart(plain(spec, q, k, v, **values), known["o"]) + SLACK[spec.dtype] * max(1, largest(known["o"]))
     else:

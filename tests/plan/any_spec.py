@@ -4,9 +4,11 @@ import re
 from typing import Any
 
 import numpy as np
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from flashgen.bench import hostile
+from flashgen.errors import SpecError
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
@@ -22,6 +24,7 @@ TENSORS = {
     "flags": {"shape": ["hq", "kv_len"], "dtype": "bool"},
     "relative": {"shape": ["hq", "2 * kv_len - 1"], "dtype": "float16"},
     "free": {"shape": ["entries", 1], "dtype": "float32"},
+    "gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"},
     "half": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bfloat16"},
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
@@ -40,8 +43,23 @@ NUMBERS = [
     "lens[b]",
 ]
 NUMBERS += ["(0.7 * (q_idx - kv_idx) - 0.1)", "sqrt(kv_idx)", "bias[b, h, q_idx, kv_idx]", "table[b % 5, h]", "floor(kv_idx / 10.0)"]
+NUMBERS += ["sum(i, 3, table[i, h] * e)"]
 READS = ["slopes[h]", "bias[b, h, q_idx, kv_idx]", "0.1 * (kv_idx - q_idx)", "c", "-1.5", "log(1.0 + kv_len)"]
-READS += ["relative[h, q_idx - kv_idx + kv_len - 1]", "free[(kv_idx - q_idx) // 3, h]", "half[b, h, q_idx, kv_idx]"]
+READS += [
+    "relative[h, q_idx - kv_idx + kv_len - 1]",
+    "free[(kv_idx - q_idx) // 3, h]",
+    "half[b, h, q_idx, kv_idx]",
+    "sum(i, 4, table[i, h] * (kv_idx - i))",
+]
+PLACES: list[dict[str, Any]] = [  # where sequences lie, and which blocks of keys are listed
+    {"cache": "contiguous"},
+    {"layout": "thd"},
+    {"cache": {"page": 16}},
+    {"layout": "thd", "cache": {"page": 4}},
+    {"blocks": {"m": 32, "n": 16, "lists": "idx"}},
+    {"blocks": {"m": 128, "n": 64, "lists": "idx", "kind": "bitmap"}, "cache": "contiguous"},
+]
+WEIGHTS = ["gate[b, hk, kv_idx]", "1 - c * gate[b, hk, kv_idx] / (1 + kv_idx)", "where(kv_idx < q_idx, 0.5, slopes[h])"]
 
 
 def read(declared: dict[str, Any], *texts: object) -> dict[str, Any]:
@@ -88,26 +106,45 @@ def scores(depth: int, deciding: bool) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True):
-    """Head dims are multiples of `step`. `deciding`: floats may decide what a key weighs."""
+def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True, words=False):
+    """Head dims are multiples of `step`. `deciding`: floats may decide what a key weighs. `words`: places of sequences, lists of blocks,
+    weights and a dtype of o too, which not every kernel serves."""
     dims = st.integers(1, 12).map(lambda n: step * n)
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
     score = draw(scores(2, deciding))
     others = draw(st.sets(st.sampled_from(["lse", "max", "max_logit", "entropy"]))) if softmax != "none" else ()
     mask = draw(conditions(2) | DECIDED if deciding else conditions(2))
-    return Spec(
-        head_dim={"qk": draw(dims), "v": draw(dims)},
-        dtype=draw(st.sampled_from(dtypes)),
-        layout=draw(st.sampled_from(["bshd", "bhsd"])),
-        cache=draw(st.sampled_from([None, None, "contiguous"])),
-        scale=draw(st.sampled_from([None, "0.3", "-0.5", "0", "1/sqrt(d)"])),
-        score=f"sigmoid({score})" if softmax == "none" else score,
-        mask=mask,
-        softmax=softmax,
-        params=read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), score, mask, softmax),
-        tensors=read(TENSORS, score, mask, softmax),
-        outputs=["o", *sorted(others)],
-    )
+    said = {
+        "head_dim": {"qk": draw(dims), "v": draw(dims)},
+        "dtype": draw(st.sampled_from(dtypes)),
+        "layout": draw(st.sampled_from(["bshd", "bhsd"])),
+        "cache": draw(st.sampled_from([None, None, "contiguous"])),
+        "scale": draw(st.sampled_from([None, "0.3", "-0.5", "0", "1/sqrt(d)"])),
+        "score": f"sigmoid({score})" if softmax == "none" else score,
+        "mask": mask,
+        "softmax": softmax,
+        "outputs": ["o", *sorted(others)],
+    }
+    if words:
+        said |= draw(st.just({}) | st.sampled_from(PLACES))
+        said |= draw(st.sampled_from([{}, {}, *({"weight": weight} for weight in WEIGHTS)]))
+        said |= draw(st.sampled_from([{}, {}, {"out_dtype": "float32"}]))
+    texts = score, mask, softmax, said.get("weight", "")
+    said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts)}
+    try:
+        return Spec(**said)
+    except SpecError:
+        if words:  # as of packed sequences a tensor has one length
+            reject()
+        raise
+
+
+def sizes_of(spec, batch, q_len, kv_len, heads, kv_heads):
+    """Of a call; of keys in pages, those that whole pages have place for."""
+    if not spec.page:
+        return Sizes(batch, q_len, kv_len, heads, kv_heads)
+    columns = -(-kv_len // spec.page)
+    return Sizes(batch, q_len, columns * spec.page, heads, kv_heads, pages=batch * columns, page=spec.page)
 
 
 @st.composite
@@ -115,7 +152,7 @@ def calls(draw, spec, longest, aligned=True):
     """q, k, v, and the params and tensors by name, hostile in some ways."""
     lengths = st.integers(0, longest) | st.sampled_from([n for n in LENGTHS if n <= longest])
     batch, kv_heads, group = (draw(st.integers(1, 2)) for _ in range(3))
-    sizes = Sizes(batch, draw(lengths), draw(lengths), kv_heads * group, kv_heads)
+    sizes = sizes_of(spec, batch, draw(lengths), draw(lengths), kv_heads * group, kv_heads)
     ways = draw(st.sets(st.sampled_from(list(hostile.KINDS))))
     q, k, v, values = hostile.draw(spec, sizes, ways, np.random.RandomState(draw(st.integers(0, 999))), aligned)
     return (q, k, v), values

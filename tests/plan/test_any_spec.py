@@ -13,7 +13,7 @@ from tests.plan.any_spec import LOOSE, calls, specs
 
 
 @settings(max_examples=50)
-@given(specs(), st.data())
+@given(specs(words=True), st.data())
 def test_the_interpreter_is_right(spec, data):
     (q, k, v), values = data.draw(calls(spec, 40, aligned=False))
     judge(spec, interpret(plan(spec, "host"), q, k, v, values), q, k, v, LOOSE, **values)
