@@ -1,10 +1,15 @@
 """Steps of an engine: new tokens join their sequences in pages, and their attention is the one that a loop over sequences computes."""
 
+import ast
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flashgen.vllm
 from flashgen.errors import CallError
 from flashgen.spec.layout import TOKENS_FIRST
 from flashgen.vllm.layer import Layer, attend, keep
@@ -52,3 +57,13 @@ def test_a_spec_reads_like_one_written_by_hand():
     spec = Layer(head_dim=64, scale=0.125, **ALL).spec("bfloat16", 16, TOKENS_FIRST)
     assert (spec.scale, spec.page, spec.layout) == ("scaling", 16, TOKENS_FIRST)
     assert {param.name: param.default for param in spec.params} == {"scaling": 0.125, "softcap": 5.0}
+
+
+def test_the_entry_point_leads_to_the_backend():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    module, _, name = tomllib.loads(text)["project"]["entry-points"]["vllm.general_plugins"]["flashgen"].partition(":")
+    assert getattr(flashgen.vllm, name) is flashgen.vllm.register
+    assert module == flashgen.vllm.__name__
+    module, _, name = flashgen.vllm.BACKEND.rpartition(".")
+    file = Path(flashgen.vllm.__file__).parent / f"{module.rpartition('.')[2]}.py"
+    assert name in {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)}
