@@ -79,7 +79,7 @@ def _dispatched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parts: tuple[
         if hasattr(x, "placements"):
             raise CallError(f"{name} is a DTensor: call attention on its shards, {name}.to_local(), as under local_map")
     if torch.compiler.is_compiling():
-        transforms.reverse()
+        transforms.compilable()
     elif transforms.transformed():
         return transforms.attention(q, k, v, *parts, text)
     return torch.ops.flashgen.attention(q, k, v, *parts, text)

@@ -20,10 +20,12 @@ def transformed() -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def reverse() -> bool:
-    """True where nothing is differentiated forward, as far as a compiler knows that. Raises CallError."""
+def compilable() -> bool:
+    """True where torch.compile may have the operator itself: vmap may be around it, no gradient of torch.func. Raises CallError."""
     if torch.autograd.forward_ad._current_level >= 0:
         raise CallError(FORWARD_MODE)
+    if any(level.key() == torch._C._functorch.TransformType.Grad for level in torch._C._functorch.get_interpreter_stack() or ()):
+        raise CallError("torch.func.grad and vjp of attention are not compiled: take backward() in what is compiled, or call them eagerly")
     return True
 
 

@@ -122,6 +122,14 @@ def test_second_derivatives_are_refused_under_transforms_and_modes():
         gradient(attention, q.requires_grad_(), k, v).sum().backward()
 
 
+def test_compiled_gradients_of_torch_func_are_refused_and_compiled_vmap_is_served():
+    given = tensors()
+    with pytest.raises(Exception, match="grad and vjp of attention are not compiled"):
+        compiled(torch.func.grad(lambda *x: attention(*x).sum()))(*given)
+    mapped = torch.vmap(lambda *x: attention(*(y[None] for y in x))[0])
+    assert torch.equal(compiled(mapped)(*given), attention(*given))
+
+
 def test_gradients_of_torch_func():
     q, k, v = tensors()
     slopes = torch.rand(4, device=DEVICE)
