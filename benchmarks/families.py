@@ -31,6 +31,7 @@ BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
 TANH = {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}}
 BENT = {"score": "cap * tanh(s / cap) + bias[h, kv_idx]", "params": {"cap": {"default": 5.0, "grad": True}}, "tensors": BIAS}
 REPEATED = "kv_idx // 64 % 3 == q_idx // 64 % 3"
+BIGBIRD = "(abs(q_idx // 64 - kv_idx // 64) <= 1) | (kv_idx < 64) | (kv_idx // 64 == (kv_len - 1) // 64)"  # more runs than loops
 WGMMA, MMA_SYNC = {"block": {"m": 64, "n": 64}}, {"block": {"m": 64, "n": 32}}  # small tiles, so that short sequences have several
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a causal": ("sm_90a", {"mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}),
@@ -62,6 +63,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a lists of pages": ("sm_90a", {"mask": "causal", "cache": {"page": 16}, "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_90a made lists": ("sm_90a", {"mask": REPEATED, **WGMMA}),
     "sm_80 made lists": ("sm_80", {"mask": f"document(ids) | ({REPEATED})", "tensors": IDS, **MMA_SYNC}),
+    "sm_90a many runs": ("sm_90a", {"mask": BIGBIRD, **WGMMA}),
     "sm_90a shares": ("sm_90a", {"mask": "causal", "split": 2, **WGMMA}),
     "sm_90a few rows": ("sm_90a", {"mask": "causal", "split": 3}),
     "sm_80 shares": ("sm_80", {"split": 2, **MMA_SYNC}),

@@ -1,7 +1,7 @@
 """Lists of blocks beside dense attention of the same run and FlexAttention: share of the key tiles, and of the time. bfloat16.
 
     python benchmarks/lists.py                            # a table to the terminal
-    python benchmarks/lists.py --quick                    # fewer repetitions
+    python benchmarks/lists.py --quick                    # fewer repetitions; --no-flex: without FlexAttention
 
 `relative`: the time over that of dense attention, over the share of key blocks that are listed; 1 where a tile costs what it costs in
 dense attention. `making`: what of it runs before the attention, where PyTorch is there to read it. Decode: one token over 16 of 512 blocks
@@ -57,8 +57,8 @@ def flex(q: Any, k: Any, v: Any, lists: Any, keys: int) -> Callable[[], Any]:
     return lambda: called(*rows, block_mask=mask)
 
 
-def prefill(head_dim: int, keys: int, listed: int) -> tuple[str, Runs, float]:
-    """Lists of so many blocks of so many keys, beside all."""
+def prefill(head_dim: int, keys: int, listed: int, beside: bool) -> tuple[str, Runs, float]:
+    """Lists of so many blocks of so many keys, beside all; `beside`: FlexAttention too."""
     count = LENGTH // keys
     blocks = {"m": QUERIES, "n": keys, "lists": "idx"}
     q, k, v = (draw(1, LENGTH, HEADS, head_dim) for _ in range(3))
@@ -68,7 +68,7 @@ def prefill(head_dim: int, keys: int, listed: int) -> tuple[str, Runs, float]:
         "dense": lambda: dense(q, k, v),
         "listed": lambda: by_lists(q, k, v, idx=idx),
     }
-    if importlib.util.find_spec("torch") and keys >= QUERIES:  # FlexAttention compiles for no narrower blocks
+    if beside and importlib.util.find_spec("torch") and keys >= QUERIES:  # FlexAttention compiles for no narrower blocks
         runs["flex"] = flex(q, k, v, idx, keys)
     return f"{LENGTH} keys, head dim {head_dim}, {listed} of {count} blocks of {keys}", runs, listed / count
 
@@ -87,10 +87,10 @@ def decode(head_dim: int, kv_heads: int) -> tuple[str, Runs, float]:
     return f"one token, {heads}/{kv_heads} heads, head dim {head_dim}, {where}", runs, 1.0
 
 
-def cases() -> Iterator[tuple[str, Runs, float]]:
+def cases(beside: bool) -> Iterator[tuple[str, Runs, float]]:
     for head_dim in (64, 128):
-        yield prefill(head_dim, 128, 16)
-        yield prefill(head_dim, 64, 32)
+        yield prefill(head_dim, 128, 16, beside)
+        yield prefill(head_dim, 64, 32, beside)
         yield decode(head_dim, 32)
         yield decode(head_dim, 8)
 
@@ -98,8 +98,10 @@ def cases() -> Iterator[tuple[str, Runs, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    repetitions = 3 if parser.parse_args().quick else 11
-    for name, runs, share in cases():
+    parser.add_argument("--no-flex", action="store_true")
+    asked = parser.parse_args()
+    repetitions = 3 if asked.quick else 11
+    for name, runs, share in cases(not asked.no_flex):
         found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
         if importlib.util.find_spec("torch"):
             found["making"] = before_ms(runs["listed"])

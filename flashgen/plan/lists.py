@@ -17,6 +17,7 @@ from flashgen.spec import Spec
 COSTS = "lists"  # the table of its numbers in flashgen.plan.costs
 SAMPLE = 128, 64  # queries and keys of a tile, where a mask is looked at while planning
 BANDS = 6  # of query tiles that are looked at
+HEADS, HEADS_LOOKED_AT = {"h", "hk"}, 4  # where a mask reads a head, so many
 
 
 def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int) -> Listed:
@@ -25,10 +26,12 @@ def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int)
     if spec.blocks:
         return "call"
     mask = lower(spec).mask
-    others = spec.geometry.own or request.demand.rows or names(mask) & {"h", "hk"}
-    if not strategy.walks_lists or others or length < known["length"] or not loses(mask, ranges):
+    if not strategy.walks_lists or spec.geometry.own or request.demand.rows or length < known["length"] or not loses(mask, ranges):
         return ""
-    return "mask" if left_out(spec, length) >= known["gain"] else ""
+    if not names(mask) & HEADS:
+        return "mask" if left_out(spec, length) >= known["gain"] else ""
+    on_trust = any(isinstance(node, Load) for node in walk(mask))  # which looking at the tiles of each head does not get
+    return "mask" if not on_trust and left_out(spec, length) >= known["gain_of_heads"] else ""
 
 
 def loses(mask: Node, ranges: KeyRanges) -> bool:
@@ -42,13 +45,15 @@ def left_out(spec: Spec, length: int) -> float:
     mask, (m, n) = lower(spec).mask, SAMPLE
     if any(isinstance(node, Load) for node in walk(mask)):
         return 1.0
-    values = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}, "q_len": length, "kv_len": length}
-    classes = analyse(mask, m, n, geometry=spec.geometry, params=spec.params).classes(length, length, values)
-    taken = left = 0
-    for top in np.linspace(0, len(classes) - 1, BANDS).round().astype(int).tolist():
-        band = classes[top : top + 1]
-        taken += int(np.count_nonzero(band))
-        left += int(np.count_nonzero((looked_at(mask, band, SAMPLE, values, top) == EMPTY) & (band != EMPTY)))
+    known = {"b": 0, **{p.name: p.default for p in spec.params}, "q_len": length, "kv_len": length}
+    ranges, taken, left = analyse(mask, m, n, geometry=spec.geometry, params=spec.params), 0, 0
+    for h in range(HEADS_LOOKED_AT if names(mask) & HEADS else 1):
+        values = {**known, "h": h, "hk": h}
+        classes = ranges.classes(length, length, values)
+        for top in np.linspace(0, len(classes) - 1, BANDS).round().astype(int).tolist():
+            band = classes[top : top + 1]
+            taken += int(np.count_nonzero(band))
+            left += int(np.count_nonzero((looked_at(mask, band, SAMPLE, values, top) == EMPTY) & (band != EMPTY)))
     return left / max(1, taken)
 
 

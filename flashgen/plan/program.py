@@ -18,6 +18,7 @@ from flashgen.spec.embedding import NO_ROTARY, Rotary
 from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
+MOST_LOOPS = 5  # over runs of key tiles, each with the text of a step: with more of them compilers take seconds
 ELEMENTS = ("float16", "bfloat16", "uint8")  # dtypes of arrays whose elements have a type of their own in the text
 
 
@@ -149,6 +150,12 @@ class Program:
     def lists_from(self) -> str:
         """The template of what says which key tiles are in lists: indices or a bitmap that a call gives, or the mask."""
         return self.spec.blocks.kind if self.spec.blocks else "mask"
+
+    @property
+    def walk(self) -> str:
+        """The template of how one goes through the key tiles of a query tile: a loop for each run, or from each tile to the next."""
+        many = any(len(kernel.ranges.loops) > MOST_LOOPS for kernel in self.attentions)
+        return "one_by_one" if self.dealing.listed or many else "by_runs"
 
     @property
     def looked_at(self) -> tuple[str, ...]:

@@ -29,10 +29,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Demand | None]] = {
     "narrow": ("sm_90a", {"mask": "causal & (kv_idx // 64 % 2 == 0)", "block": {"m": 128, "n": 64}}, None),
     "reads": ("sm_90a", {"mask": "causal & (of_k[b, kv_idx] < of_q[b, q_idx])", "tensors": TIMES, "layout": "bhsd"}, None),
     "extents besides": ("sm_90a", {"mask": "document(ids) | (kv_idx % 256 < 20)", "tensors": IDS}, None),
+    "heads": ("sm_80", {"mask": "kv_idx // 64 % 3 == (q_idx // 128 + h) % 3", "block": {"m": 64, "n": 64}}, None),
+    "groups": ("sm_90a", {"mask": "(kv_idx // 64 + b) % 3 == (q_idx // 128 + hk) % 3", "block": {"m": 64, "n": 64}}, None),
     "blocks, mma_sync": ("sm_80", {"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3"}, None),
     "shares": ("sm_80", {"mask": "seen[b, q_idx, kv_idx]", "tensors": SEEN}, Demand(shared=True)),
 }
-MASKS = [said["mask"] for _, said, _ in CASES.values() if "tensors" not in said]
+MASKS = [said["mask"] for name, (_, said, _) in CASES.items() if "tensors" not in said and name not in ("heads", "groups")]
 
 
 @functools.cache
@@ -94,7 +96,8 @@ def test_tiles_are_as_they_are_called(mask, q_len, kv_len, m, n):
     [
         ({"mask": "causal & (kv_idx % 4 == 0)"}, 8192),  # every tile is seen
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3"}, 1024),
-        ({"mask": "kv_idx // 64 % 3 == (q_idx // 64 + h) % 3"}, 8192),
+        ({"mask": "causal & ((kv_idx // 64 + h) % 4 != 0)"}, 8192),  # each head has tiles of its own, and few less
+        ({"mask": "seen[h, q_idx, kv_idx]", "tensors": {"seen": {"shape": ["hq", "q_len", "kv_len"], "dtype": "bool"}}}, 8192),
         ({"mask": "document(ids)", "tensors": IDS}, 8192),
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3", "schedule": "two_pass"}, 8192),
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3", "dtype": "float32"}, 8192),

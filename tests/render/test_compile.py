@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from flashgen.bench.cases import VARIANTS
+from flashgen.bench.masks import ROWS
 from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
@@ -105,6 +106,12 @@ def test_schedules_compile_everywhere(name, head_dim):
 def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_dim):
     spec = Spec(head_dim=head_dim, dtype="bfloat16", **VARIANTS[variant])
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
+
+
+@pytest.mark.parametrize(("arch", "mask"), [("sm_90a", "block diffusion"), ("sm_90a", "longformer"), ("sm_80", "bigbird")])
+def test_nearly_nothing_spills_where_tiles_are_skipped(arch, mask):
+    """By six runs of key tiles, which are gone through one by one, and by lists, beside what tensors hold."""
+    assert nvrtc.compile(render(plan(ROWS[mask].spec(128), arch))).spill_bytes <= 16
 
 
 @pytest.mark.parametrize(("arch", "head_dim"), [("sm_90a", 64), ("sm_90a", 128), ("sm_90a", 256), ("sm_80", 64), ("sm_80", 128)])

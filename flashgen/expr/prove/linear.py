@@ -8,6 +8,7 @@ from flashgen.expr.language.fold import call
 from flashgen.expr.language.nodes import ELEMENT, Call, Const, Name, Node, Type, names, rebuild
 
 COLUMN = Name("column", "int", ELEMENT)  # of a key in its tile, known when the loop over columns is unrolled
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}  # comparisons, both sides with the other sign
 Varies = Callable[[Node], bool]
 
 
@@ -99,6 +100,9 @@ def normal(node: Node, varies: Varies) -> Node:
     match node:
         case Call("<" | "<=" | ">" | ">=" | "==" | "!=" as op, (a, b)) if a.type == "int":
             total = collect(call("-", a, b), varies)
+            if all(_negative(c) for _, c in total.terms):  # x stands there and not -x, which may have a bit more than x
+                positive = tuple((core, call("neg", c)) for core, c in total.terms)
+                return call(TURNED[op], assemble(Sum(zero("int"), positive)), total.const)
             return call(op, assemble(Sum(zero("int"), total.terms)), call("neg", total.const))
         case Call(_, _, "bool"):
             return rebuild(node, lambda child: normal(child, varies))

@@ -34,6 +34,7 @@ SOFTMAX_SCORES = 2.25
 QUERY_MARGIN = 8  # more of 16 rows, when q stays in registers
 HOLE_REGISTERS = 24  # more where every element of s reads arrays
 GROUP_REGISTERS = 8  # more where each row has a head of its own
+LIST_REGISTERS = 12  # more where key tiles are those of a list: its words are read in between
 
 PRODUCT_FLOPS = 4 * 4096  # of the four warps of a scheduler each, in one product of 16 rows, 8 keys and 16 columns
 
@@ -95,6 +96,7 @@ class MmaSync(Strategy):
         holes = problem.holes
         read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
         read += GROUP_REGISTERS if problem.grouped else 0
+        read += LIST_REGISTERS if problem.seen.listed else 0
         state = q + o + holes.outputs.registers(tile.block_n, tile.v_columns)
         product, softmax = (rows * (state + x) + read for x in (s, SOFTMAX_SCORES * s))
         if product > FRAGMENTS:
