@@ -39,11 +39,10 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "planes": ("PLANES", "QueryRows"),
     "tile": ("BLOCK_M",),
     "keys": ("Work", "QueryTile"),
-    "queries": ("Work",),
+    "queries": ("find_rows", "Rows", "run"),
     "order": ("Dealer", "Work"),
     "softmax": ("softmax", "weights"),
     "sums": ("run",),
-    "shared": ("Q",),
     "rescale": ("raise", "rescale_rows", "softmax"),
     "output_place": ("write",),
     "instructions": ("exponentials", "softmax"),
@@ -51,6 +50,7 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "precision": ("PLANES", "QueryRows"),
     "in_place": ("split_keys_values",),
     "narrow": ("own_last", "Work"),
+    "ranges": ("find_keys", "Work"),
     "halves": ("Dealer",),
     "split": ("combine",),
     "rows": ("Work",),
@@ -97,12 +97,13 @@ def _kernel(program: Program, name: str, work: Work | BackwardWork) -> dict[str,
         return f"{name}-{line}" if line else ""
 
     plan = describe(program) if program.launched else [("tile", f"{program.main.tile.text}, in NumPy")]
-    became = {label: text.line(BECOMES.get(label, ())) for label, _ in plan}
+    names = {**BECOMES, "shared": tuple(region.symbol for region in program.main.smem.regions)}
+    became = {label: text.line(names.get(label, ())) for label, _ in plan}
     return {
         "name": name,
         "program": program,
-        "plan": [(label, said, place(BECOMES.get(label, ()))) for label, said in plan],
-        "reasons": [(label, said, place(BECOMES.get(label, ()))) for label, said in program.decision.reasons],
+        "plan": [(label, said, place(names.get(label, ()))) for label, said in plan],
+        "reasons": [(label, said, place(names.get(label, ()))) for label, said in program.decision.reasons],
         "clocks": _clocks(program),
         "rejected": program.decision.rejected,
         "roofline": _roofline(program, work),

@@ -123,7 +123,7 @@ def _loading(program: Program, pace: _Pace, steps: int) -> Iterator[Lane]:
     apart, round_ = kernel.workers.load_warps > 0, pace.step * steps
     last = pace.last_start if apart else 0.0  # blocks have places of their own
     second = (pace.step + pace.first if pace.beside else pace.first + pace.weights) % round_
-    moved = tuple((name, 0.0, pace.first + pace.weights + pace.second) for name in ("Q", "do"))
+    moved = tuple((name, 0.0, pace.first + pace.weights + pace.second) for name in ("Q", "do", "Q or do"))
     if not isinstance(kernel, Backward):
         moved = (("K", 0.0, pace.first), ("V", second, second + pace.second))
     known = {region.name: region for region in kernel.smem.regions}
