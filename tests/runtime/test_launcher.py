@@ -29,8 +29,7 @@ pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
 
 __all__ = ["launches"]
-COUNTER = 77 << 40
-WORKSPACE = COUNTER + launcher._COUNTER_BYTES
+WORKSPACE, COUNTER = 77 << 40, 0x9000
 BASE = {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"}
 SPECS = {
     "dense": Spec(**BASE, outputs=["o", "lse"], params={"c": 2.0}, score="c * s"),
@@ -47,7 +46,8 @@ MOST = {"batch": 4, "q_len": 40, "kv_len": 4096, "heads": 8, "kv_heads": 2}
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_memory", lambda *_: COUNTER)
+    monkeypatch.setattr(launcher, "_memory", lambda *_: WORKSPACE)
+    monkeypatch.setattr(launcher.dealing, "zeros", lambda _: COUNTER)
 
 
 def prepared(spec: Spec, **most: int) -> Launcher:
