@@ -75,6 +75,8 @@ def pinned(spec: Spec) -> Demand:
     """The demand of a spec alone. Raises PlanError for a number of shares where no kernel makes any."""
     if spec.split == 1:
         return WHOLE
+    if spec.blocks and spec.blocks.m % FEW_ROWS[0] and refusal(spec) is None and groupable(spec):
+        return _FEW[0]  # for lists of few queries: calls tell how many rows a group has of them
     if not isinstance(spec.split, int):
         return of_packed(spec, spec.group or 1) if spec.geometry.packed and refusal(spec) is None else WHOLE
     if reason := refusal(spec):
@@ -113,7 +115,7 @@ class Demands:
             return of_packed(self.spec, sizes.group)
         rows = sizes.rows if self.grouped else sizes.q_len
         if self.grouped and self.of_list and sizes.q_len > self.of_list:  # a tile of all rows would have several lists
-            rows = 0
+            return self._of_lists(sizes.group)
         if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             return _FEW[bisect_left(FEW_ROWS, rows)]
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
@@ -121,6 +123,16 @@ class Demands:
         if sizes.kv_len < self.cut or not 0 < waves <= self.waves:
             return self.least
         return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
+
+    def _of_lists(self, group: int) -> Demand:
+        """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""
+        rows = self.of_list * group
+        if rows in FEW_ROWS and self.of_list < FEW_ROWS[2]:  # from there on a head alone fills tiles
+            return _FEW[FEW_ROWS.index(rows)]
+        if self.of_list % FEW_ROWS[0]:
+            what = f"lists are of {self.of_list} queries, of the {group} query heads of a key/value head: {rows} rows"
+            raise PlanError(f"{what}, and a tile has {', '.join(map(str, FEW_ROWS))}. Give blocks m so that it does, or a multiple of 16")
+        return self.least
 
 
 def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:

@@ -1,6 +1,7 @@
 """Lists of blocks where keys lie in pages, where sequences lie one behind the other, and for the heads of a group together."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 import flashgen
 from flashgen.bench.hostile import draw
 from flashgen.emulate import emulate
-from flashgen.errors import CallError, SpecError
+from flashgen.errors import CallError, PlanError, SpecError
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, extent
@@ -28,6 +29,7 @@ FEW, BOTH = Demand(shared=True, rows=16), {"layout": "thd", "cache": {"page": 16
 CASES: dict[str, tuple[str, dict[str, Any], Demand | None]] = {
     "pages": ("sm_90a", {"blocks": INDICES, "mask": "causal", "cache": {"page": 16}}, None),
     "a group in pages": ("sm_80", {"blocks": GROUP, "mask": "causal", "cache": {"page": 16}}, FEW),
+    "a group, a list a token": ("sm_80", {"blocks": GROUP | {"m": 1}, "mask": "causal"}, FEW),
     "a group, bitmap": ("sm_80", {"blocks": GROUP | {"kind": "bitmap"}, "cache": "contiguous"}, FEW),
     "packed, narrow": ("sm_90a", {"blocks": BITMAP | {"m": 128, "heads": "hk"}, "mask": "causal & window(70, 0)", "layout": "thd"}, None),
     "packed, pages": ("sm_80", {"blocks": INDICES, "mask": "causal", **BOTH}, None),
@@ -50,8 +52,8 @@ def planned(name: str) -> tuple[Any, Any]:
 @settings(max_examples=2)
 def test_as_the_reference(name, data):
     chosen, source = planned(name)
-    spec, group, kv_heads = chosen.spec, data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))
-    page = spec.page or 1
+    spec, kv_heads = chosen.spec, data.draw(st.integers(1, 2))
+    group, page = 16 if name.endswith("token") else data.draw(st.integers(1, 2)), spec.page or 1
     sizes = Sizes(
         batch=2,
         q_len=data.draw(st.integers(1, 8 if chosen.dealing.grouped else 290)),
@@ -106,5 +108,8 @@ def test_a_token_reads_the_keys_of_a_group_once(heads):
 
 def test_a_tile_of_a_group_has_one_list():
     spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 1, "n": 64, "lists": "idx", "heads": "hk"})
-    several = Sizes(batch=1, q_len=2, kv_len=8192, heads=8, kv_heads=2)
-    assert not Demands(spec, plan(spec, "sm_90a", demand=FEW).arch).of(several).rows
+    demands, sizes = Demands(spec, plan(spec, "sm_90a").arch), Sizes(batch=1, q_len=9, kv_len=8192, heads=32, kv_heads=2)
+    assert demands.of(sizes) == FEW
+    assert demands.of(replace(sizes, q_len=1, heads=8)) == FEW
+    with pytest.raises(PlanError, match="lists are of 1 queries, of the 4 query heads of a key/value head: 4 rows, and a tile has 16, 32"):
+        demands.of(replace(sizes, heads=8))
