@@ -11,7 +11,6 @@ from flashgen.errors import CallError
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.plan.shares import Demand
-from flashgen.runtime import dealing
 from flashgen.runtime.arguments import check_names, rows_first
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout
 from flashgen.runtime.choice import Choice, faults
@@ -21,6 +20,8 @@ from flashgen.runtime.lengths import Pattern, Prepared
 from flashgen.runtime.scratch import largest
 from flashgen.spec import Spec
 from flashgen.spec.outputs import fill_empty
+
+_COUNTER_BYTES = 256  # in front of the workspace, which stays aligned
 
 
 class Pinned(Choice):
@@ -77,8 +78,9 @@ class Launcher:
         self.program = gpu.choice.plan(arch, 0, length, target.name, asked_for)
         self.workspace_bytes = largest(self.program, bounds)
         self._target, self._params, self._lock = target, params, threading.Lock()
-        self._memory, self._counter = _memory(self, target, self.workspace_bytes), dealing.zeros(target)
-        self._gpu = Gpu(self.spec, arch, choice=Pinned(self.spec, self.program, bounds), counter=self._counter)
+        counter = _memory(self, target, _COUNTER_BYTES + self.workspace_bytes)
+        self._workspace = counter + _COUNTER_BYTES
+        self._gpu = Gpu(self.spec, arch, choice=Pinned(self.spec, self.program, bounds), counter=counter)
         self._gpu.kernel(arch).on(target)  # compiled and loaded
         self._tensors = tuple(t.name for t in self.spec.arrays)
         self._needed = frozenset(self._tensors)
@@ -110,7 +112,7 @@ class Launcher:
         if not prepared.launch:
             fill_empty(dict(zip(self.spec.outputs, outputs, strict=True)))
             return
-        addresses += prepared.scratch.at(self._memory)
+        addresses += prepared.scratch.at(self._workspace)
         if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
             addresses[1] = addresses[2] = addresses[0]
         family: DeviceFamily = FAMILIES[type(q)]
@@ -138,13 +140,12 @@ class Launcher:
 
 
 def _memory(owner: Any, target: Device, nbytes: int) -> int:
-    """The address of memory that is given back with its owner; 0 for none."""
+    """The address of memory that is given back with its owner; it begins with a counter, which is zero."""
     from cuda.bindings import driver
 
-    if not nbytes:
-        return 0
-    with target.active():
+    with target.aside() as stream:
         address = int(check(*driver.cuMemAlloc(nbytes)))
+        check(*driver.cuMemsetD8Async(address, 0, _COUNTER_BYTES, stream))
     weakref.finalize(owner, functools.partial(_give_back, target, address)).atexit = False
     return address
 

@@ -29,7 +29,8 @@ pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
 
 __all__ = ["launches"]
-WORKSPACE, COUNTER = 77 << 40, 0x9000
+COUNTER = 77 << 40
+WORKSPACE = COUNTER + launcher._COUNTER_BYTES
 BASE = {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"}
 SPECS = {
     "dense": Spec(**BASE, outputs=["o", "lse"], params={"c": 2.0}, score="c * s"),
@@ -46,8 +47,7 @@ MOST = {"batch": 4, "q_len": 40, "kv_len": 4096, "heads": 8, "kv_heads": 2}
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_memory", lambda *_: WORKSPACE)
-    monkeypatch.setattr(launcher.dealing, "zeros", lambda _: COUNTER)
+    monkeypatch.setattr(launcher, "_memory", lambda *_: COUNTER)
 
 
 def prepared(spec: Spec, **most: int) -> Launcher:
