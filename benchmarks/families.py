@@ -16,6 +16,7 @@ from flashgen.emulate import EmulationFault, Given, HostKernel, emulate, emulate
 from flashgen.emulate.memory import Watched, fence
 from flashgen.expr.meaning.reference import reference, reference_outputs
 from flashgen.expr.meaning.reference_backward import backward
+from flashgen.merge import planned as plan_merge
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.plan.alone import record
 from flashgen.plan.geometry import Sizes
@@ -23,13 +24,16 @@ from flashgen.plan.kernel import Backward
 from flashgen.plan.shares import Demand
 from flashgen.render import Source, render
 from flashgen.render.source import render_alone
+from flashgen.runtime.arrays import liken
 from flashgen.spec import Spec
+from flashgen.spec.layout import axis_order
 
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
 GATE = {"gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"}}
 BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
 TANH = {"score": "cap * tanh(s / cap)", "params": {"cap": 20.0}}
 BENT = {"score": "cap * tanh(s / cap) + bias[h, kv_idx]", "params": {"cap": {"default": 5.0, "grad": True}}, "tensors": BIAS}
+EMBEDDED = {"norm": {"eps": 1e-5}, "rotary": {"kind": "interleaved", "columns": 16, "base": 100.0}}
 REPEATED = "kv_idx // 64 % 3 == q_idx // 64 % 3"
 BIGBIRD = "(abs(q_idx // 64 - kv_idx // 64) <= 1) | (kv_idx < 64) | (kv_idx // 64 == (kv_len - 1) // 64)"  # more runs than loops
 WGMMA, MMA_SYNC = {"block": {"m": 64, "n": 64}}, {"block": {"m": 64, "n": 32}}  # small tiles, so that short sequences have several
@@ -61,6 +65,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a lists": ("sm_90a", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_80 lists": ("sm_80", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx", "kind": "bitmap"}, **MMA_SYNC}),
     "sm_90a lists of pages": ("sm_90a", {"mask": "causal", "cache": {"page": 16}, "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
+    "sm_90a embedding": ("sm_90a", {"mask": "causal", **EMBEDDED, **WGMMA}),
     "sm_90a made lists": ("sm_90a", {"mask": REPEATED, **WGMMA}),
     "sm_80 made lists": ("sm_80", {"mask": f"document(ids) | ({REPEATED})", "tensors": IDS, **MMA_SYNC}),
     "sm_90a many runs": ("sm_90a", {"mask": BIGBIRD, **WGMMA}),
@@ -75,7 +80,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a pair": ("sm_90a", {"mask": "causal", "backward": True, "head_dim": 256}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
-FEW, APPEND = "sm_90a few rows", "append"  # a query tile has the rows of all heads of a group; new keys in a cache
+FEW, APPEND, MERGE = "sm_90a few rows", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
 HOW: dict[str, dict[str, Any]] = {FEW: {"demand": Demand(shared=True, rows=16)}, "sm_90a float32 in place": {"length": 1024}}
 SHAPES = [(1, 300, 420, 2, 1), (2, 300, 30, 2, 2), (1, 600, 0, 1, 1)]  # batch, queries, keys, heads of q, of k: one key tile and none too
 FEW_SHAPES = [(1, 3, 420, 8, 2), (2, 2, 30, 4, 2), (1, 1, 0, 4, 1)]
@@ -134,6 +139,7 @@ def families() -> Iterator[Family]:
         source = render(program)
         yield Family(name=name, source=source, calls=partial(calls_of, program, FEW_SHAPES if name == FEW else SHAPES))
     yield Family(name=APPEND, source=render_alone(appended(np.random.RandomState(0), NEWS[0])[1].plan), calls=appending_calls)
+    yield Family(name=MERGE, source=render_alone(merged(np.random.default_rng(0))[1]), calls=merging_calls)
 
 
 def calls_of(program: Program, shapes: list[tuple[int, ...]], draw: int) -> Iterator[Call]:
@@ -232,3 +238,33 @@ def appended(random: np.random.RandomState, news: tuple[int, ...]) -> tuple[dict
     angles = random.standard_normal((24, 4))
     arrays |= {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
     return arrays, planned(arrays, "thd", interleaved=False)
+
+
+def merging_calls(draw: int) -> Iterator[Call]:
+    """States of attention, some of rows without keys: what NumPy makes of two is what the kernel should."""
+    rng = np.random.default_rng(draw)
+    for _ in range(2):
+        arrays, of_merge, *said = merged(rng)
+        wanted = flashgen.merge_states(arrays["o_a"], arrays["lse_a"], arrays["o_b"], arrays["lse_b"])
+
+        def run(source: Source, seed: int, arrays: Any = arrays, of_merge: Any = of_merge, said: Any = said) -> dict[str, Array]:
+            given = {name: fence(x.copy()) for name, x in arrays.items()}
+            watched = {name: Watched(x, "fill" if name in ("o", "lse") else "read") for name, x in given.items()}
+            held = record(of_merge, {name: x.ctypes.data for name, x in given.items()}, *said)
+            kernel, blocks = HostKernel(source.text, MERGE, "merge.cu"), -(-said[1]["rows"] // of_merge.warps)
+            kernel.launch(blocks, of_merge.threads, 0, held, seed, arrays=watched, arch=by_name("sm_90a"))
+            return given
+
+        o, lse = (x.astype(np.float64) for x in wanted)
+        yield Call(run=run, wanted={"o": o, "lse": lse}, rounding=2.0**-10)
+
+
+def merged(rng: np.random.Generator) -> Any:
+    """The arrays of a call, its plan, strides and sizes."""
+    arrays = {}
+    for which in "ab":
+        empty, o, lse = rng.random((2, 4, 30)) < 0.2, rng.standard_normal((2, 30, 4, 40)), rng.standard_normal((2, 4, 30))
+        arrays[f"o_{which}"] = np.where(empty.swapaxes(1, 2)[..., None], 0, o).astype(np.float16)
+        arrays[f"lse_{which}"] = np.where(empty, -np.inf, lse).astype(np.float32)
+    arrays |= {"o": np.full_like(arrays["o_a"], np.nan), "lse": np.full_like(arrays["lse_a"], np.nan)}
+    return arrays, *plan_merge({name: liken(x, name).layout for name, x in arrays.items()}, axis_order("bshd"), "sm_90a")
