@@ -61,6 +61,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_80 pages": ("sm_80", {"mask": "causal", "cache": {"page": 4}, **MMA_SYNC}),
     "sm_90a packed pages": ("sm_90a", {"mask": "causal", "layout": "thd", "cache": {"page": 64}, **WGMMA, "stages": 2}),
     "sm_80 packed pages": ("sm_80", {"mask": "causal", "layout": "thd", "cache": {"page": 16}, **MMA_SYNC}),
+    "sm_80 float32 pages": ("sm_80", {"dtype": "float32", "mask": "causal", "layout": "thd", "cache": {"page": 16}, **MMA_SYNC}),
     "sm_90a packed shares": ("sm_90a", {"mask": "causal", "layout": "thd", "split": 3, **WGMMA}),
     "sm_90a lists": ("sm_90a", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx"}, **WGMMA}),
     "sm_80 lists": ("sm_80", {"mask": "causal", "blocks": {"m": 64, "n": 64, "lists": "idx", "kind": "bitmap"}, **MMA_SYNC}),

@@ -5,8 +5,8 @@ from llama import COS, HEAD_DIM, KV_HEADS, LAYERS, POSITIONS, SIN, turned, xp
 
 import flashgen
 
-DTYPE = "float32" if xp is np else "float16"  # pages are of 16 bits on a GPU
-PAGE = 16  # keys of one
+DTYPE = "float32"  # so that tokens are those of standard attention; "float16" is what tensor cores want
+PAGE = 16  # keys of a page
 SPEC = {"dtype": DTYPE, "head_dim": HEAD_DIM, "mask": "causal", "layout": "thd", "cache": {"page": PAGE}}
 
 

@@ -27,6 +27,7 @@ KERNELS = {
     "wgmma full": ("emulate", "sm_90a", {"block": {"m": 64, "n": 48}, "softmax": "off_by_one"}),
     "mma_sync": ("emulate", "sm_80", {"mask": "causal"}),
     "passes": ("emulate", "sm_80", {"schedule": "two_pass"}),
+    "float32": ("emulate", "sm_90a", {"dtype": "float32", "mask": "causal & window(40, 0)", "softmax": "off_by_one"}),
     "reads on wgmma": ("emulate", "sm_90a", {"score": "s + bias[h, b, kv_idx] + row[b, q_idx]", "mask": "kv_idx < lens[b]"}),
     "reads on mma_sync": ("emulate", "sm_80", {"score": "s + row[b, 0] * bias[h, b, kv_len - 1 - kv_idx]", "mask": "document(ids)"}),
 }
@@ -35,7 +36,7 @@ LENGTHS = st.sampled_from([0, 1, 5, 63, 64, 65, 130])
 
 def spec_of(said):
     tensors = {name: how for name, how in TENSORS.items() if name in str(said)}
-    return Spec(head_dim=16, dtype="float16", layout="thd", outputs=["o", "lse"], tensors=tensors, **said)
+    return Spec(**{"head_dim": 16, "dtype": "float16", "layout": "thd", "outputs": ["o", "lse"], "tensors": tensors, **said})
 
 
 def alone(spec):
@@ -177,6 +178,6 @@ def test_a_sequence_reads_its_own_rows():
 
 
 def test_what_no_kernel_serves_yet():
-    for said in ({"dtype": "float32"}, {"dtype": "float16", "outputs": ["o", "max_logit"]}):
+    for said in ({"dtype": "float32", "schedule": "two_pass"}, {"dtype": "float16", "outputs": ["o", "max_logit"]}):
         with pytest.raises(PlanError, match="no kernel serves"):
             plan(Spec(head_dim=16, layout="thd", **said), "sm_90a")

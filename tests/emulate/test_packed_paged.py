@@ -1,5 +1,7 @@
 """Queries one behind the other and keys in pages: an engine's batch of prompts, chunks of them and single tokens, in one launch."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ KERNELS = {
     "wgmma": ("emulate", "sm_90a", {"mask": "causal & window(40, 0)", "cache": {"page": 16}, "block": {"m": 64, "n": 48}}),
     "wgmma, reads": ("emulate", "sm_90a", {**READS, "mask": "causal", "cache": {"page": 16}}),
     "mma_sync": ("emulate", "sm_80", {**READS, "mask": "causal", "softmax": "off_by_one", "cache": {"page": 1}}),
+    "float32": ("emulate", "sm_80", {**READS, "mask": "causal", "dtype": "float32", "cache": {"page": 4}}),
     "passes": ("emulate", "sm_80", {"schedule": "two_pass", "cache": {"page": 64}}),
 }
 QUERIES, KEYS = st.sampled_from([0, 1, 5, 63, 64, 65]), st.sampled_from([0, 1, 63, 64, 65, ROOM - 1, ROOM])
@@ -38,7 +41,7 @@ def drawn(spec, lengths, seed=0):
     batch, total = len(lengths), sum(of_q)
     block_table, keys = table(batch, ROOM // spec.page, rng), []
     for bad in (np.nan, np.inf):
-        keys.append(rng.standard_normal((batch, 2, ROOM, 16)).astype(np.float16))
+        keys.append(rng.standard_normal((batch, 2, ROOM, 16)).astype(spec.element.numpy))
         for b, n in enumerate(of_k):
             keys[-1][b, :, n:] = bad
     for b, n in enumerate(of_k):
@@ -46,7 +49,7 @@ def drawn(spec, lengths, seed=0):
     values = {"own": rng.standard_normal((batch, ROOM)), "row": rng.standard_normal(total)}
     values = {t.name: values[t.name].astype(np.float32) for t in spec.tensors if t.name in values}
     values |= {"cu_seqlens_q": np.cumsum([0, *of_q], dtype=np.int32), "kv_lens": np.array(of_k, np.int32), "block_table": block_table}
-    return rng.standard_normal((total, 4, 16)).astype(np.float16), *(in_pages(spec, x, block_table) for x in keys), values
+    return rng.standard_normal((total, 4, 16)).astype(spec.element.numpy), *(in_pages(spec, x, block_table) for x in keys), values
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -77,6 +80,28 @@ def test_wild_numbers_leave_the_arrays_alone(arch, wild):
     assert not fault or "were never written" in fault  # rows of no sequence
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("unit[r] = power_of_two(-TOP);", "unit[r] = power_of_two(1);"),
+        ("u32(kv_idx) % PAGE * strides.row", "u32(kv_idx) % PAGE * strides.column"),
+        ("page * strides.batch", "work.batch * strides.batch"),
+        ("q_idx < sequence.q_len() ? queries", "q_idx <= sequence.q_len() ? queries"),
+        ("rows.sum[r] = fmaf(rows.sum[r], rescale[r], sum);", "rows.sum[r] += sum;"),
+    ],
+    ids=["weights", "rows of a page", "the sequence's own", "a row more", "sums stay behind"],
+)
+def test_mistakes_of_float32_are_found(old, new):
+    spec = spec_of({"mask": "causal", "dtype": "float32", "head_dim": 16, "cache": {"page": 4}})
+    chosen = plan(spec, "sm_80")
+    source = render(chosen)
+    assert old in source.text
+    q, k, v, values = drawn(spec, [(65, 128), (1, 70), (5, 9)])
+    changed = dataclasses.replace(source, text=source.text.replace(old, new))
+    with pytest.raises((EmulationFault, AssertionError)):
+        judge(spec, dict(emulate(chosen, changed, q, k, v, values)), q, k, v, **values)
+
+
 def test_what_cannot_be_is_told():
     spec = spec_of({"cache": {"page": 16}})
     q, k, v, values = drawn(spec, [(3, 100), (1, 64)])
@@ -90,4 +115,4 @@ def test_what_cannot_be_is_told():
     with pytest.raises(SpecError, match="x has q_len without b before it"):
         spec_of({"cache": {"page": 16}, "tensors": {"x": {"shape": ["hq", "q_len"], "dtype": "float32"}}})
     with pytest.raises(PlanError, match="no kernel serves"):
-        plan(spec_of({"cache": {"page": 16}, "dtype": "float32"}), "sm_90a")
+        plan(spec_of({"cache": {"page": 16}, "dtype": "float32", "schedule": "two_pass"}), "sm_90a")

@@ -14,7 +14,7 @@ WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
 MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
 
 
-def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "") -> str | None:
+def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "", anywhere: bool = False) -> str | None:
     """The reason why a strategy of this engine, for this kind of operands and this algorithm (if it names one), refuses a request."""
     if engine not in request.arch.engines:
         return f"{request.arch.name} has no {engine}"
@@ -22,9 +22,10 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return f"it takes {operand} operands, and {request.spec.dtype} becomes {request.spec.element.operand}"
     if request.algorithm == algorithm == "standard" and request.spec.geometry.own:
         return "scores in memory are of sequences that are all as long"
-    if request.spec.geometry.packed and (operand == "planes" or request.algorithm == "keys_outer"):
+    planes = operand == "planes" and not anywhere
+    if request.spec.geometry.packed and (planes or request.algorithm == "keys_outer"):
         return "it takes sequences that have arrays of their own, layout bshd or bhsd"
-    if request.spec.page and operand == "planes":
+    if request.spec.page and planes:
         return "it takes keys that lie in one piece, without pages"
     if request.spec.geometry.packed and "max_logit" in request.spec.outputs:
         return "max_logit is of sequences that have arrays of their own: ask for max"
