@@ -15,8 +15,9 @@ import re
 import statistics
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,15 @@ from flashgen.plan import candidates, plan
 from flashgen.plan.costs import model
 from flashgen.plan.search import scored
 from flashgen.plan.strategies import STRATEGIES
-from flashgen.runtime import arrays, device
+from flashgen.render import render
+from flashgen.runtime import arrays, cache, device
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
 
 RESULTS, COSTS = Path(__file__).parent / "results", Path(model.__file__).parent
 LENGTHS = (1024, 8192)
 WORK = [("full", 64), ("causal", 64), ("full", 128), ("causal", 128), ("softcap", 128), ("full", 256), ("causal", 256)]
-CANDIDATES, ROUNDS = 12, 3
+CANDIDATES, ROUNDS = 10, 3
 KEPT_UNITS = ("keys", "FLOP a clock")  # of numbers that decide, or that are the hardware's
 RANGE = 3.0  # times its first value, up or down, that a number may become
 FIRST_STEP, LAST_STEP = 0.2, 0.01  # of the logarithm of a number
@@ -76,12 +78,29 @@ def spread(names: Sequence[str], most: int = CANDIDATES) -> list[str]:
     return [names[round(i * (len(names) - 1) / max(1, count - 1))] for i in range(count)]
 
 
+def chosen(spec: Spec, arch: Arch) -> list[str]:
+    """The candidates that are timed: some of those that are legal at every length."""
+    others = [set(candidates(spec, arch, length)) for length in LENGTHS[:-1]]
+    return spread([name for name in candidates(spec, arch, LENGTHS[-1]) if all(name in found for found in others)])
+
+
+def compile_one(given: dict[str, Any], arch: str, name: str) -> None:
+    """Compiles a candidate for each length, into the cache on disk."""
+    for length in LENGTHS:
+        program = plan(Spec(**given), arch, 0, length, name)
+        cache.binary(program, render(program))
+
+
+def compile_all(arches: Sequence[Arch]) -> None:
+    """Compiles all candidates, in processes: NVRTC takes seconds for each, and threads wait for each other."""
+    with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
+        jobs = [(spec.to_json(), arch.name, name) for arch in arches for spec in specs() for name in chosen(spec, arch)]
+        list(pool.map(compile_one, *zip(*jobs, strict=True)))
+
+
 def timed(spec: Spec, arch: Arch, length: int, clock: DeviceClock) -> list[dict[str, Any]]:
     """The milliseconds of some candidates at a length."""
-    names = spread(candidates(spec, arch, length))
-    kernels = {name: Gpu(spec, arch, name) for name in names}
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        list(pool.map(lambda gpu: gpu.kernel(arch, keys=length), kernels.values()))
+    kernels = {name: Gpu(spec, arch, name) for name in chosen(spec, arch)}
     drawn = draw(case(spec, length), arrays.cupy())
     given = tuple(drawn[name] for name in "qkv")
     taken = measure({name: lambda gpu=gpu: gpu(given, (), {}) for name, gpu in kernels.items()}, clock, ROUNDS)
@@ -197,6 +216,7 @@ def main() -> None:
     else:
         here, clock = device.current(), DeviceClock()
         arches = [here.arch, *([by_name("sm_90")] if here.arch.name == "sm_90a" else [])]  # whose kernels run there too, by mma.sync
+        compile_all(arches)
         rows = [row for arch in arches for spec in specs() for length in LENGTHS for row in timed(spec, arch, length, clock)]
         results = {**environment(), "suite": "fit", "rows": rows}
         save_json(results, RESULTS / f"fit_{card_name(results)}.json")
