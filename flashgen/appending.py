@@ -1,6 +1,7 @@
 """`append`: new keys and values become the last of their sequences in a cache, in pages or in one piece."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from flashgen.expr.meaning.embedding import turned
 from flashgen.plan.appending import AppendPlan
 from flashgen.runtime import alone
 from flashgen.runtime.arguments import rows_first
-from flashgen.runtime.arrays import FAMILIES, Layout, liken
+from flashgen.runtime.arrays import FAMILIES, Layout, Like, liken
 from flashgen.runtime.device import device
 from flashgen.spec.layout import DEFAULT, LAYOUTS, ROWS_FIRST, AxisOrder, axis_order
 
@@ -70,7 +71,19 @@ class Planned(NamedTuple):
 
 def planned(arrays: Mapping[str, Any], layout: str, interleaved: bool) -> Planned:
     """The plan that serves these arrays, by the names of arguments. Raises CallError."""
-    layouts = _layouts(arrays, layout)
+    for name, x in arrays.items():
+        if FAMILIES[type(x)] is None:
+            raise CallError(f"{name} is a {type(x).__name__}: append takes arrays of NumPy, CuPy and PyTorch, and writes to two of them")
+        if "cache" in name and isinstance(x, np.ndarray) and not x.flags.writeable:
+            raise CallError(f"{name} is read-only: append writes to it")
+    return _planned(tuple([liken(x, name) for name, x in arrays.items()]), layout, interleaved)
+
+
+@lru_cache(512)
+def _planned(likes: tuple[Like, ...], layout: str, interleaved: bool) -> Planned:
+    """The plan for arrays like these, made once. Raises CallError."""
+    layouts = {like.name: like.layout for like in likes}
+    _check_layouts(layouts, layout)
     by_rows = {name: rows_first(layouts[name], _order(name, layout).name) for name in ROLES}
     on = layouts["k"].device
     plan = AppendPlan(
@@ -92,16 +105,10 @@ def _order(name: str, layout: str) -> AxisOrder:
     return axis_order(ROWS_FIRST) if "cache" in name and order.packed else order
 
 
-def _layouts(arrays: Mapping[str, Any], layout: str) -> dict[str, Layout]:
-    """The layouts of all arrays, of the right number of axes, kind and place."""
+def _check_layouts(found: Mapping[str, Layout], layout: str) -> None:
+    """Raises CallError for arrays that are not of the right number of axes, kind and place."""
     if layout not in LAYOUTS:
         raise CallError(f"unknown layout {layout!r}: {did_you_mean(layout, LAYOUTS)}")
-    for name, x in arrays.items():
-        if FAMILIES[type(x)] is None:
-            raise CallError(f"{name} is a {type(x).__name__}: append takes arrays of NumPy, CuPy and PyTorch, and writes to two of them")
-        if "cache" in name and isinstance(x, np.ndarray) and not x.flags.writeable:
-            raise CallError(f"{name} is read-only: append writes to it")
-    found = {name: liken(x, name).layout for name, x in arrays.items()}
     if ("cu_seqlens" in found) != axis_order(layout).packed:
         given = "given" if "cu_seqlens" in found else "missing"
         raise CallError(f"layout is {layout}, and cu_seqlens is {given}: it goes with sequences one behind the other")
@@ -116,7 +123,6 @@ def _layouts(arrays: Mapping[str, Any], layout: str) -> dict[str, Layout]:
             raise CallError(f"{name} is {x.dtype}: expected {wanted if name != 'k' else ', '.join(ATTENTION_DTYPES)}")
         if x.device != found["k"].device:
             raise CallError(f"{name} lies elsewhere than k: all arrays of a call lie on one device")
-    return found
 
 
 def _checked(layouts: Mapping[str, Layout], by_rows: Mapping[str, Layout], layout: str) -> dict[str, int]:
