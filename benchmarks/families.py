@@ -52,6 +52,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a sigmoid": ("sm_90a", {"score": "sigmoid(s)", "softmax": "none", "outputs": ["o"], **WGMMA}),
     "sm_80 entropy": ("sm_80", {"mask": "causal", "softmax": "off_by_one", "outputs": ["o", "entropy"], **MMA_SYNC}),
     "sm_90a head maximum": ("sm_90a", {"outputs": ["o", "lse", "max_logit"], **WGMMA}),
+    "sm_90a numbers of keys": ("sm_90a", {"mask": "causal", "score": "s + gate[b, hk, kv_idx]", "tensors": GATE, **WGMMA}),
     "sm_90a weight": ("sm_90a", {"mask": "causal", "weight": "gate[b, hk, kv_idx]", "tensors": GATE, **WGMMA}),
     "sm_90a packed": ("sm_90a", {"mask": "causal", "layout": "thd", **WGMMA}),
     "sm_80 packed": ("sm_80", {"layout": "thd", **MMA_SYNC}),

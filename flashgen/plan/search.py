@@ -161,7 +161,15 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     chosen = listed(request, strategy, ranges, length)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if request.of_group else "rows_of_head"
-    found = holes(expressions, spec, request.arch.tanh, strategy.separate, beyond=strategy.beyond, rows=rows)
+    found = holes(
+        expressions,
+        spec,
+        request.arch.tanh,
+        strategy.separate,
+        beyond=strategy.beyond,
+        rows=rows,
+        shares_numbers=strategy.shares_numbers,
+    )
     problem = Problem(
         request=request,
         expressions=expressions,

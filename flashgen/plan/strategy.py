@@ -227,6 +227,7 @@ class Strategy(Drafting):
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
     walks_lists: ClassVar[bool] = False  # its skeleton walks lists of key tiles
     separate: ClassVar[bool] = False  # what a score adds to rows and to columns is separated: the skeleton has places for both
+    shares_numbers: ClassVar[bool] = False  # a warp of its skeleton brings what tensors hold at the keys of a tile to shared memory
 
     @abstractmethod
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:

@@ -84,20 +84,21 @@ class Body:
     @property
     def gathers(self) -> bool:
         """True if it reads params, or tensors at indices of which nothing is known."""
-        return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in GIVEN) for node in self._below())
+        return any(isinstance(node, Load) or (isinstance(node, Argument) and node not in GIVEN) for node in self.below())
 
     @property
     def divides(self) -> bool:
         """True if it divides by a number that only the kernel knows."""
         return any(
-            isinstance(node, Call) and node.op in ("quotient", "remainder") and node.args[1].type == "Divisor" for node in self._below()
+            isinstance(node, Call) and node.op in ("quotient", "remainder") and node.args[1].type == "Divisor" for node in self.below()
         )
 
     def reads(self, member: str) -> bool:
         """True if it reads a member of Row."""
-        return any(node.name == f"row.{member}" for node in self._below() if isinstance(node, Name))
+        return any(node.name == f"row.{member}" for node in self.below() if isinstance(node, Name))
 
-    def _below(self) -> Iterator[Node]:
+    def below(self) -> Iterator[Node]:
+        """The nodes of all statements."""
         for node in self.nodes:
             yield from walk(node)
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
-from flashgen.expr.holes.bind import KV_BEGIN, SCALE, Binder, S
+from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
-from flashgen.expr.holes.reads import Read, read
+from flashgen.expr.holes.reads import KeyReads, Read, key_reads
 from flashgen.expr.holes.score import ONE, Score, separated
 from flashgen.expr.holes.statistics import LeavingHole, OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
@@ -85,8 +85,7 @@ class Holes:
     members: Members
     score: ScoreHole
     mask: MaskHole
-    reads: tuple[Read, ...]
-    keys: str  # from kv_begin to kv_len
+    along: KeyReads
     requires: tuple[Requirement, ...]  # of the params, at each call
     reach: Reach | None  # the keys that some query may see by their place alone; None: all
     outputs: OutputHoles
@@ -102,6 +101,21 @@ class Holes:
     def row(self) -> tuple[Member, ...]:
         """The members that are alike for a row of a key tile."""
         return self.members.row
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """What a thread reads ahead of its scores."""
+        return self.along.ahead
+
+    @property
+    def numbers(self) -> tuple[Read, ...]:
+        """What a warp brings to shared memory, key tile by key tile."""
+        return self.along.shared
+
+    @property
+    def keys(self) -> str:
+        """How many keys there are from kv_begin on."""
+        return self.along.keys
 
     @property
     def weight(self) -> WeightHole | None:
@@ -155,12 +169,13 @@ def holes(
     backward: bool = False,
     beyond: bool = False,
     rows: str = "rows_of_head",
+    shares_numbers: bool = False,
 ) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
     `separate`: what a score adds to rows and to columns is separated (`flashgen.expr.holes.separated`). `backward`: of a kernel of
     gradients, which reads nothing ahead. `beyond`: copies bring keys beyond a sequence's end. `rows`: or `rows_of_group`, where a row
-    has its head.
+    has its head. `shares_numbers`: a warp can bring to shared memory what a score reads of tensors at its key alone.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -182,20 +197,18 @@ def holes(
     outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
-    reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
+    along = key_reads(kernel, keep, shares_numbers)
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
-    keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
     return Holes(
         score=score,
         mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
-        reads=reads,
-        keys=keys,
+        along=along,
         requires=tuple({r.text: r for r in (*expressions.requires, *own)}.values()),
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
         backward=backward_holes(spec, parts.rest, kernel) if backward else None,
-        members=_members(hoist, reads, spec),  # which all others have asked for by now
+        members=_members(hoist, (*along.ahead, *along.shared), spec),  # which all others have asked for by now
     )
 
 

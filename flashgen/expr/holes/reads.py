@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from flashgen.expr.holes.bind import level
-from flashgen.expr.holes.hoist import Hoist
+from flashgen.expr.holes.bind import KV_BEGIN, level
+from flashgen.expr.holes.hoist import Body, Hoist
+from flashgen.expr.holes.passes import Kernel
+from flashgen.expr.language.fold import call
 from flashgen.expr.language.nodes import UNIFORM, Load, Name
 
 
@@ -24,6 +26,11 @@ class Read:
         return self.type == "u32"
 
     @property
+    def numeric(self) -> bool:
+        """True of numbers that all rows of a query tile share."""
+        return not (self.flags or self.by_row)
+
+    @property
     def pair(self) -> str:
         """The type of two beside each other."""
         return self.type if self.flags else f"Two<{self.element}>"
@@ -40,6 +47,25 @@ class Read:
     def both(self, name: str) -> tuple[str, str]:
         """Its left and its right element."""
         return (name, name) if self.flags else (f"{name}.left", f"{name}.right")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyReads:
+    """What tensors hold at the keys of a tile: a thread reads it ahead of its scores, or a warp brings it to shared memory for all."""
+
+    ahead: tuple[Read, ...]
+    shared: tuple[Read, ...]
+    keys: str  # from kv_begin to kv_len
+
+
+def key_reads(kernel: Kernel, keep: Body, shares_numbers: bool) -> KeyReads:
+    """What score and mask read along the keys, once both have asked for it. `keep`: the mask. `shares_numbers`: a warp can bring numbers
+    that all rows share, and that the score alone needs."""
+    binder, hoist = kernel.binder, kernel.hoist
+    reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
+    keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
+    shared = shares_numbers and all(one.numeric for one in reads) and set(binder.reads.values()).isdisjoint(keep.below())
+    return KeyReads(ahead=() if shared else reads, shared=reads if shared else (), keys=keys)
 
 
 def read(hoist: Hoist, address: Load, name: Name) -> Read:

@@ -22,11 +22,12 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
-COLUMN_REGISTERS = 16  # where all rows read the same,
+COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 SMALLEST_PAGE = 16  # keys: a box takes 50 clocks to start, of two keys as of sixteen
+NUMBER_STAGES = 2  # key tiles whose numbers are in shared memory
 TILE_BYTES = 128  # of what is told about a query tile, all at once or each reader
 MULTIPLIED = (0, 8)  # of exponentials one by multiply-adds, where three warpgroups keep the special function unit busy
 KEYS = (16, 32, 48, 64, 80, 96, 112, 128, 160)  # of usual tiles; wider ones were never faster
@@ -44,6 +45,7 @@ class Wgmma(Strategy):
     costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
     separate = True
+    shares_numbers = True
     walks_lists = True
     beyond = True
 
@@ -94,7 +96,9 @@ class Wgmma(Strategy):
             return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
         holes = problem.holes
         by_row = holes.gathers or any(read.by_row for read in holes.reads)
-        extra = READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads else SCORE_REGISTERS if _computes(holes) else 0
+        extra = (
+            READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads or holes.numbers else SCORE_REGISTERS if _computes(holes) else 0
+        )
         gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
         extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
         extra += holes.outputs.registers(tile.block_n, tile.v_columns)
@@ -215,13 +219,20 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
         ("K", "K", tile.block_n * tile.qk_stored * size, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
+        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.numbers else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("V arrived", "V_ARRIVED", stages)] if problem.holes.reach else []
+    barriers += [(f"numbers {state}", f"NUMBERS_{state.upper()}", NUMBER_STAGES) for state in ("full", "empty") if problem.holes.numbers]
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, told, 8))
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
+
+
+def number_bytes(holes: Holes, tile: TilePlan) -> int:
+    """Of what tensors hold at the keys of a tile: a number of 4 bytes a key; those of a lane, of four, lie together in banks of its own."""
+    return len(holes.numbers) * 4 * (tile.block_n + 16)
 
 
 def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
