@@ -104,17 +104,17 @@ class Holes:
 
     @property
     def reads(self) -> tuple[Read, ...]:
-        """What a thread reads ahead of its scores."""
+        """The reads of a thread ahead of its scores."""
         return self.along.ahead
 
     @property
     def numbers(self) -> tuple[Read, ...]:
-        """What a warp brings to shared memory, key tile by key tile."""
+        """The reads of a warp that brings numbers to shared memory, key tile by key tile."""
         return self.along.shared
 
     @property
     def keys(self) -> str:
-        """How many keys there are from kv_begin on."""
+        """The number of keys from kv_begin on, as text."""
         return self.along.keys
 
     @property

@@ -51,7 +51,7 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyReads:
-    """What tensors hold at the keys of a tile: a thread reads it ahead of its scores, or a warp brings it to shared memory for all."""
+    """The reads of tensors at the keys of a tile: a thread reads ahead of its scores, or a warp brings numbers to shared memory for all."""
 
     ahead: tuple[Read, ...]
     shared: tuple[Read, ...]
@@ -59,7 +59,7 @@ class KeyReads:
 
 
 def key_reads(kernel: Kernel, keep: Body, shares_numbers: bool) -> KeyReads:
-    """What score and mask read along the keys, once both have asked for it. `keep`: the mask. `shares_numbers`: a warp can bring numbers
+    """The reads of score and mask along the keys, once both have asked for them. `keep`: the mask. `shares_numbers`: a warp can bring numbers
     that all rows share, and that the score alone needs."""
     binder, hoist = kernel.binder, kernel.hoist
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())

@@ -231,7 +231,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
 
 
 def number_bytes(holes: Holes, tile: TilePlan) -> int:
-    """Of what tensors hold at the keys of a tile: a number of 4 bytes a key; those of a lane, of four, lie together in banks of its own."""
+    """The bytes of what tensors hold at the keys of a tile: 4 a number; those of each of four lanes lie together, in banks of its own."""
     return len(holes.numbers) * 4 * (tile.block_n + 16)
 
 
