@@ -59,8 +59,10 @@ class KeyReads:
 
 
 def key_reads(kernel: Kernel, keep: Body, shares_numbers: bool) -> KeyReads:
-    """The reads of score and mask along the keys, once both have asked for them. `keep`: the mask. `shares_numbers`: a warp can bring numbers
-    that all rows share, and that the score alone needs."""
+    """The reads of score and mask along the keys, once both have asked for them.
+
+    `keep`: the mask. `shares_numbers`: a warp can bring numbers that all rows share, and that the score alone needs.
+    """
     binder, hoist = kernel.binder, kernel.hoist
     reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
