@@ -48,10 +48,12 @@ _ROWS = (
 DTYPES = {row.name: row for row in _ROWS}
 ATTENTION_DTYPES = tuple(row.name for row in _ROWS if row.operand)  # of q, k, v
 
-# Of arrays that expressions read: what an element is in the language, and in emitted text. A byte is a condition, true where it is not 0.
-READ: dict[str, tuple[Literal["float", "int", "bool"], str]] = {
+# Of arrays that expressions read: what an element is in the language, and in emitted text. A byte is a condition, true where it is not 0;
+# a number of 64 bits is compared, or its bits are read, and nothing is computed from it.
+READ: dict[str, tuple[Literal["float", "int", "long long", "bool"], str]] = {
     "float32": ("float", "float"),
     "int32": ("int", "int"),
+    "int64": ("long long", "long long"),
     "bool": ("bool", "bool"),
     "float16": ("float", "F16"),
     "bfloat16": ("float", "BF16"),

@@ -164,17 +164,17 @@ def draw_tensor(tensor: Tensor, sizes: Sizes, xp: Any, random: Any = None) -> An
     numpy.random.RandomState, draws lie anywhere from 0 to the number of keys.
     """
     shape, source = sizes.binding(tensor, FREE).shape(tensor), random or xp.random
-    if tensor.dtype != "int32":
+    if tensor.dtype not in ("int32", "int64"):
         values = source.standard_normal(shape)
         if READ[tensor.dtype][0] == "float":
             return rounded(values, tensor.dtype)
         return values > 0 if tensor.dtype == "bool" else ((values > 0) * (values * 80)).astype(tensor.dtype)
     if tensor.shape[-1] == axes.ALIASES["q_words"]:
         high, low = (source.randint(0, 1 << 16, shape) for _ in range(2))
-        return ((high << 16) + low).astype("int32")
+        return ((high << 16) + low).astype(tensor.dtype)
     if random:
-        return random.randint(0, sizes.kv_len + 1, shape).astype("int32")
-    return xp.full(shape, xp.arange(shape[-1]) // DOCUMENT if tensor.shape[-1] in ("q_len", "kv_len") else sizes.kv_len, "int32")
+        return random.randint(0, sizes.kv_len + 1, shape).astype(tensor.dtype)
+    return xp.full(shape, xp.arange(shape[-1]) // DOCUMENT if tensor.shape[-1] in ("q_len", "kv_len") else sizes.kv_len, tensor.dtype)
 
 
 def rounded(x: Any, dtype: str) -> Any:

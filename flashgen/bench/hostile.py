@@ -34,6 +34,7 @@ KINDS = {
 }
 _TOP = 2**31 - 1
 INTEGERS = (-_TOP - 1, -_TOP, -(2**30) - 1, -(2**30), -1, 0, 1, 2**30 - 1, 2**30, 2**30 + 1, _TOP - 1, _TOP)
+LONGS = (-(2**63), -(2**32), -(2**31) - 1, *INTEGERS, 2**31, 2**32, 2**32 + 1, 2**63 - 1)
 _LARGEST = float(np.finfo(np.float32).max)
 FLOATS = (1e9, -1e9, 1e30, -1e30, _LARGEST, -_LARGEST, 1e-40, -1e-45, np.inf, -np.inf)
 SMALLER = (1e9, -1e9, 1e-40, 0.0)  # of what multiplies: the largest number times an index is no number
@@ -44,7 +45,7 @@ def kinds_of(spec: Spec, sizes: Sizes) -> list[str]:
     """The kinds in which a call of these sizes can be hostile, by what its spec reads and which keys its mask hides."""
     values = draw(spec, sizes, (), np.random.RandomState(0))[3]
     met = {
-        "integers": any(t.dtype == "int32" for t in spec.arrays) or any(p.type == "int" for p in spec.params),
+        "integers": any(t.dtype in ("int32", "int64") for t in spec.arrays) or any(p.type == "int" for p in spec.params),
         "biases": any(READ[t.dtype][0] == "float" for t in spec.tensors),
         "hidden": hidden(spec, sizes, values).any(),
         "axes": any(over(axis) for axes in indices(spec).values() for axis in axes),
@@ -87,11 +88,11 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
 
 def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], random: np.random.RandomState) -> Array:
     x: Array = np.asarray(draw_tensor(spec.given(tensor), sizes, np, random))
-    if tensor.dtype == "int32" and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
+    if tensor.dtype in ("int32", "int64") and tensor.shape[-1] in ("q_len", "kv_len") and random.randint(2):
         x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
-    kind = {"int": "integers", "float": "biases"}.get(READ[tensor.dtype][0])
+    kind = {"int": "integers", "long long": "integers", "float": "biases"}.get(READ[tensor.dtype][0])
     if kind in kinds and not _weighs(spec, tensor.name):
-        some = INTEGERS if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
+        some = (LONGS if tensor.dtype == "int64" else INTEGERS) if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
         with np.errstate(over="ignore"):
             numbers = np.asarray(some).astype(x.dtype)
         chosen = random.choice(numbers[random.permutation(len(numbers))[: random.randint(1, 4)]], x.shape)

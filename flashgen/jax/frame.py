@@ -12,7 +12,7 @@ VERSION = (0, 3)
 EXECUTE, STRING = 3, 4  # a stage, and a type of attribute
 _METADATA = 1  # the extension by which a frame asks what a handler is
 _INVALID_ARGUMENT = 3
-_DTYPES = {1: "bool", 4: "int32", 10: "float16", 11: "float32", 16: "bfloat16"}
+_DTYPES = {1: "bool", 4: "int32", 5: "int64", 10: "float16", 11: "float32", 16: "bfloat16"}
 
 
 def _struct(name: str, **fields: Any) -> Any:

@@ -30,3 +30,4 @@ __device__ __forceinline__ bool flag_at(u32 both, int column) { return both & 0x
 // Bit i of x; none outside 0 to 31.
 __device__ __forceinline__ bool bit(int x, int i) { return u32(i) < 32 && (x >> i & 1); }
 __device__ __forceinline__ bool bit(long long x, long long i) { return i >= 0 && i < 32 && (x >> i & 1); }
+__device__ __forceinline__ bool long_bit(long long x, int i) { return u32(i) < 64 && (x >> i & 1); }

@@ -9,7 +9,7 @@ from flashgen.expr.language.fold import as_float, call
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ELEMENT, ROW, UNIFORM, V_IDX, Argument, Call, Const, Length, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import ELEMENT, LONG, ROW, UNIFORM, V_IDX, Argument, Call, Const, Length, Load, Name, Node, Type, walk
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
@@ -37,6 +37,7 @@ INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
 WHOLE_COLUMNS = (64, 128, 192, 256)  # of o that the threads of every kernel hold, and no more
 POINTERS: Mapping[str, Type] = {  # by the dtype of a tensor
     "int32": "const int*",
+    "int64": "const long long*",
     "float32": "const float*",
     "bool": "const bool*",
     "float16": "const F16*",
@@ -90,7 +91,7 @@ class Binder:
                 return self.renamed.get(name) or Argument(param(name), type)
             case Load(tensor, indices, type):
                 inside = self._inside(self.tensors[tensor], indices)
-                along = self.ahead and indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len"
+                along = self.ahead and type != LONG and indices[-1] == KV and self.tensors[tensor].shape[-1] == "kv_len"
                 if along and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(self.tensors[tensor], inside[:-1], type)
                 return Load(param(tensor), inside, type)

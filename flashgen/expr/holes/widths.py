@@ -1,8 +1,7 @@
 """Operations on integers in 64 bits, where 32 do not hold what they are of or what they give."""
 
-from flashgen.expr.language.nodes import Call, Const, Load, Node, Type
+from flashgen.expr.language.nodes import LONG, Call, Const, Load, Node
 
-LONG: Type = "long long"
 _INFIX = ("+", "-", "*", "neg")  # one long operand makes them long
 _SIGNED = {"quotient": "//", "remainder": "%", "wrapped": "%"}  # the others know 32 bits only
 

@@ -15,6 +15,7 @@ Type = Literal[
     "Divisor",
     "float*",
     "const int*",
+    "const long long*",
     "const float*",
     "const bool*",
     "const F16*",
@@ -22,6 +23,7 @@ Type = Literal[
     "const Flag*",
 ]  # from the fourth on in kernels only
 
+LONG: Type = "long long"
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 V_IDX = "v_idx"  # an integer that `output` alone reads: the column of o
 OUTPUT_NAMES = ("b", "h", "hk", "q_idx", V_IDX, "q_len", "kv_len")  # all int: what is known where o leaves

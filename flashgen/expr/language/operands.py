@@ -1,13 +1,16 @@
-"""Operands that are read in a way of their own: the arguments of named masks, and powers."""
+"""Operands that are read in a way of their own: the arguments of named masks, powers, numbers of int64."""
 
 import ast
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.fold import as_float
+from flashgen.expr.language.fold import as_float, join
+from flashgen.expr.language.function import Function
 from flashgen.expr.language.masks import MASKS
-from flashgen.expr.language.nodes import Call, Const, Node, walk
-from flashgen.expr.language.scope import MAX_POWER
+from flashgen.expr.language.nodes import LONG, Call, Const, Node, walk
+from flashgen.expr.language.operators import LONG_BIT
+from flashgen.expr.language.scope import LONG_HINT, MAX_POWER
 
 if TYPE_CHECKING:
     from flashgen.expr.language.parse import Parser
@@ -27,8 +30,8 @@ def argument(parser: "Parser", tree: ast.expr, mask: str, parameter: str) -> Nod
 def tensor(parser: "Parser", tree: ast.expr, user: str) -> str:
     """The name of the tensor that a named mask takes. Raises SpecError."""
     type, shape = parser.scope.tensors.get(tree.id, ("", ())) if isinstance(tree, ast.Name) else ("", ())
-    if not isinstance(tree, ast.Name) or type != "int" or len(shape) != 2:
-        raise parser.error(tree, f"{user} takes the name of an int32 tensor of shape [b, kv_len]", "declare it under tensors")
+    if not isinstance(tree, ast.Name) or type not in ("int", LONG) or len(shape) != 2:
+        raise parser.error(tree, f"{user} takes the name of an int32 or int64 tensor of shape [b, kv_len]", "declare it under tensors")
     return tree.id
 
 
@@ -42,3 +45,19 @@ def power(parser: "Parser", tree: ast.expr, left: ast.expr, right: ast.expr) -> 
         hint = "write 2.0 ** x, a power of floats"
         raise parser.error(right, f"an integer's exponent is a whole number of the text, from 0 to {MAX_POWER}", hint)
     return Call("**", (as_float(base), as_float(exponent)), "float")
+
+
+def alike(parser: "Parser", tree: ast.expr, a: Node, b: Node) -> tuple[Node, ...]:
+    """The sides of a comparison as one type. Raises SpecError for a number of int64 beside a float."""
+    if LONG not in (a.type, b.type):
+        return join(a, b)
+    if "float" in (a.type, b.type):
+        raise parser.error(tree, "a number of int64 is compared with one of float32", LONG_HINT)
+    return tuple(x if x.type == LONG else Call(LONG, (x,), LONG) for x in (a, b))
+
+
+def long_bit(parser: "Parser", function: Function, args: Sequence[ast.expr]) -> Node | None:
+    """A bit of a number of int64; None for any other function, or number. Raises SpecError."""
+    if function.name != "bit" or (x := parser.node(args[0])).type != LONG:
+        return None
+    return Call(LONG_BIT, (x, parser.typed(args[1], "int", "an argument of bit")), "bool")

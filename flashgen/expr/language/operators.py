@@ -1,4 +1,4 @@
-"""The operators of the language, a row each, and those that its text has no sign for: `neg` and `float`, an integer as a float."""
+"""The operators of the language, a row each, and those that its text has no sign for: `neg`, and conversions."""
 
 import math
 import operator
@@ -28,10 +28,12 @@ from flashgen.expr.language.bound import (
 )
 from flashgen.expr.language.function import Function, Sign, plain
 from flashgen.expr.language.instructions import Instructions
+from flashgen.expr.language.nodes import LONG
 
 ONE = Instructions(multiply=1)
 OTHER = Instructions(other=1)
 DIVISION = Instructions(special=1, multiply=8)  # multiplies and adds of one that rounds to the nearest, besides its reciprocal
+LONG_BIT = "long bit"  # a bit of a number of 64
 UNKNOWN: tuple[Sign, Sign] = ("never", "never")
 
 _Row = partial(Function, parameters=("a", "b"), gives="same", library=plain, fast=plain, short=())
@@ -216,6 +218,40 @@ _ROWS = (
         error=added,
         terms=kept,
         sign=("every", "every"),
+        cost=OTHER,
+    ),
+    _Row(
+        name=LONG,
+        parameters=("x",),
+        takes="integers",
+        gives=LONG,
+        python=int,
+        numpy=lambda x: x.astype(np.int64),
+        definition=lambda x: x.astype(np.int64),
+        cuda={"int": LONG},
+        decided=LONG,
+        derivative=(),
+        interval=lambda x: (x.low, x.high),
+        error=added,
+        terms=kept,
+        sign=("every", "every"),
+        cost=OTHER,
+    ),
+    _Row(
+        name=LONG_BIT,
+        parameters=("x", "i"),
+        takes="integers",
+        gives="bool",
+        python=lambda x, i: 0 <= i < 64 and bool(x >> i & 1),
+        numpy=lambda x, i: (i >= 0) & (i < 64) & (x >> np.clip(i, 0, 63) & 1 == 1),
+        definition=lambda x, i: (i >= 0) & (i < 64) & ((x >> np.clip(i, 0, 63)) % 2 == 1),
+        cuda={"int": "long_bit"},
+        decided=LONG_BIT,
+        derivative=(),
+        interval=within(0.0, 1.0),
+        error=told,
+        terms=exactly,
+        sign=UNKNOWN,
         cost=OTHER,
     ),
     _comparison("<", operator.lt),

@@ -15,11 +15,12 @@ from flashgen.expr.language.function import Defined, Function
 from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import LONG, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
-from flashgen.expr.language.operands import argument, power, tensor
+from flashgen.expr.language.operands import alike, argument, long_bit, power, tensor
 from flashgen.expr.language.scope import (
     EXAMPLES,
+    LONG_HINT,
     MAX_DEPTH,
     MAX_INT,
     MAX_NODES,
@@ -183,6 +184,8 @@ class Parser(Located):
             case "choice":
                 return self.choice(*args)
             case "integers":
+                if long := long_bit(self, function, args):
+                    return long
                 nodes = tuple(self.typed(x, "int", f"an argument of {function.name}") for x in args)
             case "floats":
                 nodes = tuple(map(self.number, args))
@@ -196,7 +199,7 @@ class Parser(Located):
     def choice(self, test: ast.expr, yes: ast.expr, no: ast.expr) -> Node:
         """Reads `where`."""
         condition = self.typed(test, "bool", "the first argument of where")
-        then, other = self.node(yes), self.node(no)
+        then, other = self.value(yes), self.value(no)
         if (then.type == "bool") != (other.type == "bool"):
             chosen = f"where chooses between {WORDS[then.type]} and {WORDS[other.type]}"
             raise self.error(no, chosen, "both must be numbers, or both conditions")
@@ -248,8 +251,8 @@ class Parser(Located):
         for op in ops:
             if type(op) not in OPERATORS:
                 raise self.foreign(tree, type(op))
-        args = [self.number(operand) for operand in operands]
-        steps = [Call(OPERATORS[type(op)], join(a, b), "bool") for op, a, b in zip(ops, args, args[1:], strict=False)]
+        args = [self.number(operand, wide=True) for operand in operands]
+        steps = [Call(OPERATORS[type(op)], alike(self, tree, a, b), "bool") for op, a, b in zip(ops, args, args[1:], strict=False)]
         result = steps[0]
         for step in steps[1:]:
             result = Call("&", (result, step), "bool")
@@ -282,9 +285,16 @@ class Parser(Located):
             raise self.error(tree, f"{symbol} joins conditions, this is {WORDS[node.type]}", PARENTHESES)
         return node
 
-    def number(self, tree: ast.expr) -> Node:
-        """Reads an expression that has to be a number."""
+    def value(self, tree: ast.expr) -> Node:
+        """Reads an expression of which something may be computed."""
         node = self.node(tree)
+        if node.type == LONG:
+            raise self.error(tree, f"this is {WORDS[LONG]}, of which nothing is computed", LONG_HINT)
+        return node
+
+    def number(self, tree: ast.expr, wide: bool = False) -> Node:
+        """Reads an expression that has to be a number; `wide`: or one of int64."""
+        node = self.node(tree) if wide else self.value(tree)
         if node.type == "bool":
             raise self.error(tree, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
         return node

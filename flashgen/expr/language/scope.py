@@ -33,7 +33,8 @@ OPERATORS: Mapping[type, str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-WORDS: Mapping[Type, str] = {"int": "an integer", "float": "a number", "bool": "a condition"}
+WORDS: Mapping[Type, str] = {"int": "an integer", "long long": "a number of int64", "float": "a number", "bool": "a condition"}
+LONG_HINT = "numbers of int64 are compared, or their bits read; cast others to int32, or to float32"
 EXAMPLES: Mapping[Type, str] = {
     "int": "where(condition, 1, 0)",
     "float": "where(condition, 1.0, 0.0)",

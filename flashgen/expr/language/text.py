@@ -22,8 +22,10 @@ def show(node: Node) -> str:
             return name
         case Load(tensor, indices):
             return f"{tensor}[{', '.join(map(show, indices))}]"
-        case Call("float", (x,)):
+        case Call("float" | "long long", (x,)):
             return show(x)
+        case Call("long bit", args):
+            return f"bit({', '.join(map(show, args))})"
         case Call("neg" | "~" as op, (x,)):
             return ("-" if op == "neg" else "~") + _inside(x, _ATOM)
         case Call(op, args) if op[0].isalpha():
@@ -42,7 +44,7 @@ def _inside(node: Node, level: int) -> str:
 
 def _level(node: Node) -> int:
     match node:
-        case Call("float", (x,)):
+        case Call("float" | "long long", (x,)):
             return _level(x)
         case Call(op) if not op[0].isalpha() or op == "neg":
             return _LEVELS.get(op, _COMPARISON)

@@ -15,7 +15,7 @@ from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.deciding import decides as decided
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import COMPUTED, Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import COMPUTED, LONG, Call, Const, Load, Name, Node
 
 Array = NDArray[Any]
 
@@ -62,7 +62,7 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
             assert found, op
             if type == "bool":
                 return np.asarray(found.definition(*parts))
-            return _integer(found, parts) if type == "int" else _float(found, parts, decides and not approximate(node))
+            return _integer(found, parts) if type in ("int", LONG) else _float(found, parts, decides and not approximate(node))
     raise AssertionError(node)
 
 

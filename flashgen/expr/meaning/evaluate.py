@@ -33,7 +33,7 @@ class _Evaluation:
     def type(self, name: str, decided: bool) -> np.dtype[Any]:
         if name == "float":
             return np.dtype(np.float32) if decided else self.float_type
-        return np.dtype(np.int64 if name == "int" else np.bool_)
+        return np.dtype(np.bool_ if name == "bool" else np.int64)
 
     def __call__(self, node: Node, decided: bool = False) -> Any:
         """The value; `decided`: something is by it."""

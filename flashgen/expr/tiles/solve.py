@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Literal
 
 from flashgen.expr.language.deciding import approximate
-from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Load, Name, Node, names, rebuild, walk
+from flashgen.expr.language.nodes import INDEX_NAMES, LONG, Call, Const, Load, Name, Node, names, rebuild, walk
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.affine import Atom, Int, named, of, operations, param, select, substitute
@@ -67,8 +67,8 @@ class Solver:
 
     def compare(self, op: str, x: Node, y: Node) -> list[Strip]:
         """The strips at which a comparison of integers holds. Raises NoRuleError."""
-        if x.type == "float":
-            raise NoRuleError("it compares floats")
+        if x.type != "int":
+            raise NoRuleError("it compares floats" if x.type == "float" else "it compares numbers of int64")
         whole = Call(op, (x, y), "bool")
         if pick := next((node for node in walk(whole) if isinstance(node, Call) and node.op == "where"), None):
             test, *picked = pick.args
@@ -83,8 +83,8 @@ class Solver:
 
     def affine(self, node: Node) -> Int:
         """A node as a sum of atoms; reads of tensors that no index is in get a name. Raises NoRuleError."""
-        if node.type == "float":
-            raise NoRuleError("it is of floats")
+        if node.type in ("float", LONG):
+            raise NoRuleError("it is of floats" if node.type == "float" else "it is of int64")
         match node:
             case Const(value):
                 return Int(int(value))
