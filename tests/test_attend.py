@@ -107,7 +107,10 @@ def test_a_form_is_chosen_for_the_value(score: str, value: float, arch: str) -> 
         ({"layout": "BSHD"}, "layout is 'BSHD': did you mean 'bshd'"),
         ({"scale": np.ones(3)}, "scale is a ndarray: expected a number, or an expression of d and params"),
         ({"scale": True}, "given_scale is True: expected a number"),
-        ({"score": "s + c[kv_idx]", "c": np.ones(40, np.complex64)}, "c is complex64: expressions read arrays of float32, int32, bool, "),
+        (
+            {"score": "s + c[kv_idx]", "c": np.ones(40, np.complex64)},
+            "c is complex64: expressions read arrays of float32, int32, int64, bool, ",
+        ),
         ({"out": np.zeros((1, 1, 1, 1), np.float32)}, r"o has shape \[1, 1, 1, 1\]: expected \[2, 33, 4, 16\]"),
         ({"out": (1, 2)}, "out holds 2 arrays: expected 1, o"),
         ({"out": 3}, "out is a int for o: expected a NumPy, CuPy or PyTorch array"),

@@ -106,7 +106,7 @@ MISTAKES = [
     ("relu(s)", 1, "unknown function 'relu'", "gelu"),
     ("(q_idx & 31) == 0", 2, "& joins conditions, this is an integer", "of integers x & 31 is x % 32"),
     ("n[0]", 1, "'n' is not a tensor", "tensors: slopes"),
-    ("document(slopes)", 10, "document takes the name of an int32 tensor of shape [b, kv_len]", "declare it"),
+    ("document(slopes)", 10, "document takes the name of an int32 or int64 tensor of shape [b, kv_len]", "declare it"),
     ("s % 2", 1, "% takes integers", "write a - b * floor(a / b)"),
     ("s // 2", 1, "// takes integers", "write floor(a / b)"),
     ("q_idx // 0", 10, "the right side of // must be positive", "got 0"),
