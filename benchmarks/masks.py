@@ -3,39 +3,34 @@
     python benchmarks/masks.py                            # benchmarks/results/masks_<card>.json
     python benchmarks/masks.py --quick --no-flex          # fewer repetitions, without the peer, which compiles for seconds a row
 
-8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key;
-`taken`: the share of pairs in tiles that the plan takes. `ms`: a call; `making`: what of it runs before the attention, which finds those
-tiles. `times`: the attention over the ideal share of the time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention
-beside it, its block mask built before (`flex mask`). Needs a GPU, and PyTorch for `making` and the peer.
+8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key.
+`ms`: a call; `making`: what of it runs before the attention, which finds those tiles. `times`: the attention over the ideal share of the
+time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention
+beside it, its block mask built before (`flex mask`). Needs a GPU and PyTorch.
 """
 
 import argparse
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-
-import numpy as np
 
 import flashgen
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
 from flashgen.bench.kernels import before_ms
-from flashgen.bench.masks import ROWS, Row
+from flashgen.bench.masks import ROWS
 from flashgen.bench.peers import to_torch
 from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
-from flashgen.expr.tiles.lists import looked_at
-from flashgen.expr.tiles.ranges import EMPTY
 from flashgen.plan import plan, search
-from flashgen.plan.program import Program
 from flashgen.runtime import arrays
 
-LENGTH, HEADS, TILE = 8192, 16, (128, 128)
+LENGTH, HEADS, TILE = 8192, 16, 128
 RESULTS = Path(__file__).parent / "results"
 HEADS_LOOKED_AT = 2  # by whom the shares of tiles are counted where heads differ
 
@@ -64,6 +59,7 @@ FLEX: dict[str, Words] = {
         ((k <= q) & (k >= q - 1023)) | ((t["image"][b, k] == t["image"][b, q]) & (t["image"][b, q] > 0))
     ),
     "neighbourhood": lambda _, __, q, k, ___: _near(q // 128, k // 128, 8, 63) & _near(q % 128, k % 128, 8, 127),
+    "neighbourhood by params": lambda _, __, q, k, ___: _near(q // 128, k // 128, 8, 63) & _near(q % 128, k % 128, 8, 127),
     "windows of video": lambda _, __, q, k, ___: ((k // 1024 - q // 1024).abs() <= 1) & _video(q, k),
     "windows in all frames": lambda _, __, q, k, ___: _video(q, k),
     "tiled windows": lambda _, __, q, k, ___: k // 512 % 4 == q // 512 % 4,
@@ -99,19 +95,17 @@ def without_lists() -> Iterator[None]:
     plan.cache_clear()
 
 
-def shares(chosen: Program, row: Row, given: Mapping[str, Any]) -> tuple[float, float]:
-    """The share of tiles that some query sees, and of those that the plan takes, by the first heads."""
+@functools.cache
+def ideal(name: str) -> float:
+    """The share of tiles that some query sees, by the first heads."""
+    torch = importlib.import_module("torch")
+    tensors = {name: torch.from_numpy(x).cuda() for name, x in ROWS[name].arrays(LENGTH, HEADS).items()}
+    q, k = (torch.arange(LENGTH, device="cuda")[at] for at in ((slice(None), None), (None, slice(None))))
     found = []
-    for h in range(HEADS_LOOKED_AT if any("hq" in axes for axes, _, _ in row.tensors.values()) else 1):
-        values = {**row.params, **given, "b": 0, "h": h, "hk": h, "q_len": LENGTH, "kv_len": LENGTH}
-        ranges, mask = chosen.attention.ranges, chosen.expressions.mask
-        own = ranges.classes(LENGTH, LENGTH, values)
-        taken = looked_at(mask, own, (ranges.block_m, ranges.block_n), values) if chosen.dealing.listed else own
-        coarse = replace(ranges, block_m=TILE[0], block_n=TILE[1])
-        ideal = looked_at(mask, coarse.classes(LENGTH, LENGTH, values), TILE, values)
-        found.append([np.mean(x != EMPTY) for x in (ideal, taken)])
-    ideal, taken = np.mean(found, axis=0).tolist()
-    return ideal, taken
+    for h in range(HEADS_LOOKED_AT):
+        seen = FLEX[name](0, h, q, k, tensors).expand(LENGTH, LENGTH)
+        found.append(seen.view(LENGTH // TILE, TILE, LENGTH // TILE, TILE).any(3).any(1).float().mean().item())
+    return sum(found) / len(found)
 
 
 def flex(name: str, q: Any, k: Any, v: Any, given: Tensors) -> tuple[Callable[[], Any], float]:
@@ -138,42 +132,42 @@ def flex(name: str, q: Any, k: Any, v: Any, given: Tensors) -> tuple[Callable[[]
     return lambda: called(*rows, block_mask=block_mask), start.elapsed_time(end)
 
 
-def compiled(row: Row, head_dim: int) -> tuple[flashgen.Attention, float, float]:
-    """A row's attention, and its shares of tiles."""
-    attention = flashgen.compile(row.spec(head_dim))
-    return attention, *shares(attention.program, row, row.arrays(LENGTH, HEADS))
+def called(name: str, head_dim: int, qkv: Any) -> Any:
+    """A call of a row, made once."""
+    attention = flashgen.compile(ROWS[name].spec(head_dim))
+    given = {name: arrays.cupy().asarray(x) for name, x in ROWS[name].arrays(LENGTH, HEADS).items()}
+    run = functools.partial(attention, *qkv, **given)
+    run()
+    return run
 
 
 def rows_of(head_dim: int, names: list[str], repetitions: int, beside: bool) -> Iterator[dict[str, Any]]:
     """Measured rows of a head dim."""
     cp, clock = arrays.cupy(), DeviceClock()
-    q, k, v = (rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3))
-    dense = flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"})
+    qkv = [rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3)]
+    dense = functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv)
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(lambda name: compiled(ROWS[name], head_dim), names))
-        with without_lists():
-            unlisted = list(pool.map(lambda name: flashgen.compile(ROWS[name].spec(head_dim)), names))
-    for name, (attention, ideal, taken), plain in zip(names, made, unlisted, strict=True):
-        given = {name: cp.asarray(x) for name, x in ROWS[name].arrays(LENGTH, HEADS).items()}
-        runs = {"dense": lambda: dense(q, k, v), "ms": lambda a=attention, t=given: a(q, k, v, **t)}
-        if attention.program.dealing.listed:
-            runs["unlisted"] = lambda a=plain, t=given: a(q, k, v, **t)
-        found: dict[str, Any] = {"head_dim": head_dim, "mask": name, "ideal": ideal, "taken": taken}
-        found |= {"tile": attention.program.attention.tile.text, "by": attention.program.dealing.listed or "ranges"}
-        try:
-            found["making"] = before_ms(runs["ms"])
-            if beside and name in FLEX:
-                runs["flex"], found["flex mask"] = flex(name, q, k, v, given)
+        made = list(pool.map(lambda name: called(name, head_dim, qkv), names))
+        with without_lists():  # plans are made at the first call
+            unlisted = list(pool.map(lambda name: called(name, head_dim, qkv), names))
+    for name, run, plain in zip(names, made, unlisted, strict=True):
+        chosen = run.func.program
+        runs = {"dense": dense, "ms": run} | ({"unlisted": plain} if chosen.dealing.listed else {})
+        found: dict[str, Any] = {"head_dim": head_dim, "mask": name, "ideal": ideal(name), "tile": chosen.attention.tile.text}
+        found |= {"by": chosen.dealing.listed or "ranges", "making": before_ms(run)}
+        if beside:
+            try:
+                runs["flex"], found["flex mask"] = flex(name, *qkv, run.keywords)
                 runs["flex"]()
-        except Exception as error:  # a peer may refuse with anything
-            runs.pop("flex", None)
-            found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+            except Exception as error:  # a peer may refuse with anything
+                runs.pop("flex", None)
+                found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
         found |= {part: timing.ms for part, timing in measure(runs, clock, repetitions).items()}
-        found["times"] = (found["ms"] - found.get("making", 0)) / (found["ideal"] * found["dense"])
+        found["times"] = (found["ms"] - found["making"]) / (found["ideal"] * found["dense"])
         yield found
 
 
-COLUMNS = ("ideal", "taken", "dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
+COLUMNS = ("ideal", "dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
 
 
 def main() -> None:

@@ -67,6 +67,17 @@ def test_as_the_reference(name, data):
         judge(spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
 
 
+def test_shares_of_a_list_of_tiles_that_lie_far_apart():
+    """In more words than a warp has lanes, most of them empty."""
+    spec = Spec(head_dim=16, dtype="float16", blocks={"m": 16, "n": 16, "lists": "idx"}, outputs=["o", "lse"])
+    chosen = with_small_shares(plan(spec, "sm_80", demand=FEW))
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, 1, 16)).astype(np.float16) for n in (1, 40000, 40000))
+    idx = rng.permutation(2500)[:12].astype(np.int32).reshape(1, 1, 1, 12)
+    found = emulate(chosen, render(chosen), q, k, v, {"idx": idx})
+    judge(spec, {name: found[name] for name in ("o", "lse")}, q, k, v, idx=idx)
+
+
 def test_queries_beyond_the_lists_of_a_packed_sequence_see_nothing():
     spec = Spec(head_dim=8, dtype="float32", layout="thd", blocks={"m": 2, "n": 2, "lists": "idx"}, outputs=["o", "lse"])
     q = k = v = np.ones((7, 1, 8), np.float32)
