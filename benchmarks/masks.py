@@ -148,11 +148,12 @@ def rows_of(head_dim: int, names: list[str], repetitions: int, beside: bool) -> 
     dense = functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv)
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(lambda name: called(name, head_dim, qkv), names))
+        listed = [name for name, run in zip(names, made, strict=True) if run.func.program.dealing.listed]
         with without_lists():  # plans are made at the first call
-            unlisted = list(pool.map(lambda name: called(name, head_dim, qkv), names))
-    for name, run, plain in zip(names, made, unlisted, strict=True):
+            unlisted = dict(zip(listed, pool.map(lambda name: called(name, head_dim, qkv), listed), strict=True))
+    for name, run in zip(names, made, strict=True):
         chosen = run.func.program
-        runs = {"dense": dense, "ms": run} | ({"unlisted": plain} if chosen.dealing.listed else {})
+        runs = {"dense": dense, "ms": run} | ({"unlisted": unlisted[name]} if name in unlisted else {})
         found: dict[str, Any] = {"head_dim": head_dim, "mask": name, "ideal": ideal(name), "tile": chosen.attention.tile.text}
         found |= {"by": chosen.dealing.listed or "ranges", "making": before_ms(run)}
         if beside:
