@@ -24,6 +24,7 @@ SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
 COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
+LIST_REGISTERS = 12  # more where several are read and key tiles are those of a list, whose words are held
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
 
 SMALLEST_PAGE = 16  # keys: a box takes 50 clocks to start, of two keys as of sixteen
@@ -101,6 +102,7 @@ class Wgmma(Strategy):
         )
         gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
         extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
+        extra += LIST_REGISTERS if problem.seen.listed and len(holes.reads) > 1 else 0
         extra += holes.outputs.registers(tile.block_n, tile.v_columns)
         needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
         if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
