@@ -33,8 +33,8 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
     if (blocks := request.spec.blocks) and (blocks.n % 16 or (blocks.m % 16 and not request.of_group)):
         return f"its tiles have multiples of 16 queries and of 16 keys, and blocks of lists {blocks.m} and {blocks.n}"
-    if request.spec.weight and (operand == "planes" or request.algorithm != "online"):
-        return "weight is a factor of keys in kernels of 16-bit operands, of one pass: else multiply v by what varies with the key alone"
+    if request.spec.weight and request.algorithm != "online":
+        return "weight is a factor of keys in kernels of one pass: else multiply v by what varies with the key alone"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 
