@@ -4,10 +4,13 @@ CuPy arrays at made-up addresses stand for those on a GPU, and instead of a laun
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashgen.errors import CallError
 from flashgen.plan.params import record_dtype
@@ -140,3 +143,20 @@ def test_an_output_behind_the_keys_of_a_cache_is_apart_from_them(launches: Launc
     launched = len(launches)
     made_by(attend, ((q, memory[:, :640], v[:, :640]), (o,), {}, 0), launches)
     assert launched == len(launches) == 1
+
+
+SPLITS = [GROWING[0], Spec(head_dim=64, dtype="bfloat16", mask="causal", split=1), Spec(head_dim=64, dtype="bfloat16", split="auto")]
+
+
+@pytest.mark.parametrize("spec", SPLITS, ids=["shares", "whole", "auto"])
+@given(sizes=st.tuples(st.integers(1, 300), st.integers(1, 40_000)), last=st.integers(1, 255), between=st.integers(1, 254))
+def test_what_both_ends_of_a_range_decide_holds_within(
+    launches: Launches, spec: Spec, sizes: tuple[int, int], last: int, between: int
+) -> None:
+    attend = Gpu(spec, None)
+    made_by(attend, (growing(spec, 700, 0, False), (), {}, 0), launches)
+    (turns,) = attend._patterns.values()
+    pattern = turns.patterns[0]
+    q_len, kv_len = sizes
+    begin, end, within = (pattern._decided(replace(pattern._sizes, q_len=q_len, kv_len=kv_len + n)) for n in (0, last, min(between, last)))
+    assert begin != end or within == begin
