@@ -1,7 +1,7 @@
 """Compiles a spec to something that is called on arrays."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -164,6 +164,19 @@ class Attention:
         given = {"batch": max_batch, "q_len": max_q_len, "kv_len": max_kv_len, "heads": heads, "kv_heads": kv_heads}
         bounds = checked_bounds(self.spec, given)
         return Launcher(self._gpu, device.current(), bounds, numbers(self.spec, params))
+
+    def bound(self, q: Any, k: Any, v: Any, out: tuple[Any, ...], **values: Any) -> Callable[[list[int], Any], None] | None:
+        """The launch of a call on arrays like these that lie on a GPU, for libraries that lend their memory; None if there is no query.
+
+        >>> launch = attn.bound(q, k, v, (o,))
+        >>> launch([q.pointer, k.pointer, v.pointer, o.pointer], q)
+
+        It takes the addresses of q, k, v, the spec's tensors in its order and the outputs, and an array that tells the stream. Raises
+        CallError when the arguments do not fit, PlanError, CompileError, BackendError.
+        """
+        check_names(self.spec, values)
+        given = (q, k, v, *[values.pop(name) for name in self._tensors])
+        return self._gpu.bound(given, provided(self.spec.outputs, out), numbers(self.spec, values))
 
     def backward(
         self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, *, out: Any = None, **values: Any

@@ -5,6 +5,7 @@ that are only handed on are void.
 """
 
 import ctypes
+import struct
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, NamedTuple
 
@@ -37,8 +38,9 @@ Api = _struct(
     handler_register=c_void_p,
     stream_get=c_void_p,
 )
-Buffer = _struct("Buffer", struct_size=c_size_t, extension_start=c_void_p, dtype=c_int, data=c_void_p, rank=c_int64, dims=POINTER(c_int64))
-Buffers = _struct("Buffers", struct_size=c_size_t, extension_start=c_void_p, size=c_int64, types=c_void_p, items=POINTER(POINTER(Buffer)))
+# A buffer: struct_size, extension_start, dtype, data, rank, dims. Unpacked from bytes in half the time that fields of a struct take.
+_BUFFER = struct.Struct("<QQi4xQqQ")
+Buffers = _struct("Buffers", struct_size=c_size_t, extension_start=c_void_p, size=c_int64, types=c_void_p, items=c_void_p)
 Span = _struct("Span", ptr=c_void_p, len=c_size_t)
 Attributes = _struct(
     "Attributes",
@@ -71,17 +73,25 @@ _FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)  # of the runtime: a pointer to
 class Operand(NamedTuple):
     """An array of a call, row-major, in the platform's memory; without elements its address may be null."""
 
-    data: int | None
+    data: int
     shape: tuple[int, ...]
     dtype: str
 
 
 def operands(buffers: Any) -> list[Operand]:
     """The arrays of a call's arguments or results. Raises TypeError for a dtype that no attention has."""
-    read = [buffers.items[i].contents for i in range(buffers.size)]
-    if strange := [b.dtype for b in read if b.dtype not in _DTYPES]:
-        raise TypeError(f"an array has XLA's data type {strange[0]}: attention takes {', '.join(_DTYPES.values())}")
-    return [Operand(b.data, tuple(b.dims[: b.rank]), _DTYPES[b.dtype]) for b in read]
+    found = []
+    for place in _integers(buffers.items, buffers.size):
+        _, _, dtype, data, rank, dims = _BUFFER.unpack(ctypes.string_at(place, _BUFFER.size))
+        if dtype not in _DTYPES:
+            raise TypeError(f"an array has XLA's data type {dtype}: attention takes {', '.join(_DTYPES.values())}")
+        found.append(Operand(data, _integers(dims, rank), _DTYPES[dtype]))
+    return found
+
+
+def _integers(place: int, count: int) -> tuple[int, ...]:
+    """Integers of 64 bits behind each other; there may be none, at a place that is null."""
+    return struct.unpack(f"<{count}q", ctypes.string_at(place, 8 * count)) if count else ()
 
 
 def text(frame: Any) -> str:

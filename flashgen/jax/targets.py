@@ -11,15 +11,18 @@ import numpy as np
 from flashgen.dtypes import by_name
 from flashgen.jax import frame as xla
 from flashgen.jax.frame import Operand
-from flashgen.jax.text import text_of
+from flashgen.jax.text import Text, text_of
 from flashgen.runtime.device import holding
 from flashgen.runtime.lent import Lent
+from flashgen.runtime.tma import ALIGNMENT
 
 FORWARD, BACKWARD = "flashgen_attention_1", "flashgen_attention_backward_1"  # XLA keeps a name for ever: another meaning is another name
 _MEMORY: Any = ctypes.pythonapi.PyMemoryView_FromMemory
 _MEMORY.restype, _MEMORY.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _READ, _WRITE = 0x100, 0x200
 _KEPT: list[Any] = []  # XLA forgets no handler
+_BOUND: dict[tuple[Any, ...], Callable[[list[int], list[int], Lent], None]] = {}  # by the text of a call, and what its arrays are like
+_MOST_BOUND = 512
 
 
 def forward(given: list[Any], made: list[Any], told: str) -> None:
@@ -29,6 +32,38 @@ def forward(given: list[Any], made: list[Any], told: str) -> None:
         q, k, v = (named.pop(name) for name in "qkv")
         values = {**named, **text.numbers}
         text.attention((q, k, v), values)(q, k, v, out=tuple(out), **values)
+
+
+def forward_on_gpu(given: list[Lent], made: list[Lent], told: str) -> None:
+    """Computes an attention on a GPU: what a call on arrays like these asked for is launched at other addresses."""
+    key = (told, *[(x.shape, x.dtype, x.device, x.pointer % ALIGNMENT) for x in (*given, *made)])
+    launch = _BOUND.get(key)
+    if not launch and (launch := _bound(given, made, text_of(told))):
+        if len(_BOUND) >= _MOST_BOUND:
+            _BOUND.clear()
+        _BOUND[key] = launch
+    if launch:
+        launch([x.pointer for x in given], [x.pointer for x in made], given[0])
+    else:
+        forward(given, made, told)
+
+
+def _bound(given: list[Lent], made: list[Lent], text: Text) -> Callable[[list[int], list[int], Lent], None] | None:
+    """The launch of a call on arrays like these, at any addresses; None where arrays stand for several calls, or there is no query."""
+    calls = list(_each(dict(zip(text.arrays, given, strict=True)), made, text.rank, text.foldable))
+    if len(calls) != 1:
+        return None
+    ((named, out),) = calls
+    q, k, v = (named.pop(name) for name in "qkv")
+    attention = text.attention((q, k, v), {**named, **text.numbers})
+    launch = attention.bound(q, k, v, tuple(out), **named, **text.numbers)
+    order = [text.arrays.index(name) for name in ("q", "k", "v", *(t.name for t in attention.spec.arrays))]
+
+    def launch_at(arrays: list[int], outputs: list[int], beside: Lent) -> None:
+        assert launch
+        launch([arrays[i] for i in order] + outputs, beside)
+
+    return launch_at if launch else None
 
 
 def backward(given: list[Any], made: list[Any], told: str) -> None:
@@ -76,7 +111,7 @@ def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
     if address is None:
         return  # nothing has elements
     device, stream = holding(address), xla.stream(frame)
-    lent = [[Lent(pointer=x.data or 0, shape=x.shape, dtype=x.dtype, device=device, stream=stream) for x in some] for some in (given, made)]
+    lent = [[Lent(pointer=x.data, shape=x.shape, dtype=x.dtype, device=device, stream=stream) for x in some] for some in (given, made)]
     run(*lent, xla.text(frame))
 
 
@@ -96,6 +131,7 @@ def _register(name: str, run: Callable[..., None], platform: str, execute: Calla
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(ctypes.cast(callback, ctypes.c_void_p).value), platform=platform)
 
 
-for _name, _function in ((FORWARD, forward), (BACKWARD, backward)):
-    _register(_name, _function, "cpu", _run_on_host)
-    _register(_name, _function, "CUDA", _run_on_gpu)
+_register(FORWARD, forward, "cpu", _run_on_host)
+_register(FORWARD, forward_on_gpu, "CUDA", _run_on_gpu)
+_register(BACKWARD, backward, "cpu", _run_on_host)
+_register(BACKWARD, backward, "CUDA", _run_on_gpu)

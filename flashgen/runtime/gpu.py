@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -116,6 +116,18 @@ class Gpu:
             if len(kept) >= most:
                 del kept[next(iter(kept))]
             kept[key] = value
+
+    def bound(
+        self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]
+    ) -> Callable[[list[int], Any], None] | None:
+        """The launch of a call on arrays like these, from addresses of `given` and `out`, and an array, in whose stream it is; None if no
+        query is there. Raises CallError, PlanError, SpecError, CompileError, BackendError."""
+        prepared, _ = self.prepare(given, out, params, None)
+
+        def launch(addresses: list[int], beside: Any) -> None:
+            self._run(prepared, beside, out, addresses)
+
+        return launch if prepared.launch else None
 
     def prepare(
         self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float], likes: Sequence[Key] | None

@@ -2,7 +2,9 @@
 
 import functools
 import math
+import struct
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from flashgen.runtime.arrays import FAMILIES, Key, Layout, contiguous_strides
 from flashgen.runtime.device import check, device
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lent:
     """A row-major array, and the stream in which work on it is ordered."""
 
@@ -31,6 +33,15 @@ class Lent:
     def reshape(self, *shape: int) -> "Lent":
         """The same elements in another shape."""
         return replace(self, shape=shape)
+
+    def __setitem__(self, every: EllipsisType, value: float) -> None:
+        """Makes all elements of a float32 array the same."""
+        from cuda.bindings import driver
+
+        (bits,) = struct.unpack("<I", struct.pack("<f", value))
+        if count := math.prod(self.shape):
+            with device(self.device).active():
+                check(*driver.cuMemsetD32Async(self.pointer, bits, count, self.stream))
 
     def __getitem__(self, i: int) -> "Lent":
         """A part along the first axis."""

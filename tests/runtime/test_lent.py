@@ -43,6 +43,20 @@ def test_it_launches_what_arrays_launch(launches: Launches, stream: int) -> None
         assert launches[0] == launches[1]
 
 
+def test_a_bound_call_is_launched_at_other_addresses(launches: Launches) -> None:
+    launches.clear()
+    (given, out), (later, into) = call(600), call(600)
+    bound = Gpu(SPEC, None).bound(given, out, {})
+    assert bound
+    moved = [x.data.ptr + (64 << 40) for x in (*later, *into)]
+    bound(list(moved), later[0])
+    elsewhere = [on_gpu(x.shape, x.dtype, address=at) for x, at in zip((*later, *into), moved, strict=True)]
+    Gpu(SPEC, None)(tuple(elsewhere[:3]), tuple(elsewhere[3:]), {})
+    assert launches[0] == launches[1]
+    q = on_gpu((2, 0, 4, 64), SPEC.element.numpy)
+    assert Gpu(SPEC, None).bound((q, *given[1:]), (q, on_gpu((2, 4, 0), np.float32)), {}) is None
+
+
 def test_parts_and_other_shapes_lie_in_the_same_memory() -> None:
     x = Lent(0x1000, (3, 4, 8), "bfloat16", 0, 7)
     assert (x.ndim, x[2].shape, x[2].pointer) == (3, (4, 8), 0x1000 + 2 * 4 * 8 * 2)
