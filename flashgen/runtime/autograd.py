@@ -15,7 +15,10 @@ TWICE = "attention has no second derivatives: its gradients are differentiated, 
 def wanted(*values: Any) -> bool:
     """True if PyTorch shall differentiate a call with these values."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.is_grad_enabled() and any(map(requires, values))
+    if torch is None or not torch.is_grad_enabled():
+        return False
+    tensor = torch.Tensor
+    return True in [isinstance(x, tensor) and x.requires_grad for x in values]  # any(map(requires, ...)) takes twice as long
 
 
 def requires(value: Any) -> bool:
