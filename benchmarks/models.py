@@ -2,6 +2,7 @@
 
     python benchmarks/models.py                           # needs a GPU, PyTorch and transformers
     python benchmarks/models.py --length 8192 --layers 4
+    python benchmarks/models.py --without-cudnn           # SDPA by its other backends: cuDNN's prepares anew for each number of keys
 
 Weights are random, of the sizes of published models but with few layers, bfloat16, one sequence. `prompt` is one forward over all tokens,
 `step` one token after them with a growing cache; milliseconds, medians of seven in turns. `off`: how far logits are from its,
@@ -81,7 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--without-cudnn", action="store_true")
     given = parser.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(not given.without_cudnn)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, transformers {transformers.__version__}, {given.layers} layers")
     for name in MODELS:
         compare(name, given.layers, given.length)
