@@ -72,6 +72,8 @@ def _turned(spec: Spec, name: str) -> Callable[[Extents, int], Extents]:
     if name not in ROLES:
         return _as_it_is
     order = spec.order_of(name)
+    if not order.packed and order.to_rows_first == (0, 1, 2, 3):
+        return _as_it_is
     turned = operator.itemgetter(*order.to_rows_first)
     return (lambda axes, first: turned((first, *axes))) if order.packed else (lambda axes, _: turned(axes))
 
