@@ -153,13 +153,14 @@ class Pattern:
             shape = like[0]
             if shape != array.shape(extents):
                 return None
-            if like[1:] == before[1:] and (array.sliced or shape == before[0]):
-                if shape != before[0]:
-                    changed.append((i, (shape, self._lies[i][1])))
+            if like == before:
                 continue
-            if like[2:] != before[2:] or not array.serves(layout := array.family.layout(like)):
+            if array.sliced and like[1:] == before[1:]:
+                changed.append((i, (shape, self._lies[i][1])))
+            elif like[2:] == before[2:] and array.serves(layout := array.family.layout(like)):
+                changed.append((i, layout[:2]))
+            else:
                 return None
-            changed.append((i, layout[:2]))
         return changed
 
     def _adapt(self, steady: _Steady, kv_len: int, changed: Sequence[tuple[int, Lies]]) -> None:
