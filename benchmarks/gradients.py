@@ -1,0 +1,196 @@
+"""The time of gradients of variants, of one run, each beside what it is compared with: bfloat16, the backward's kernels alone.
+
+    python benchmarks/gradients.py           # all groups; needs a GPU, CuPy and PyTorch; a file with --save
+    python benchmarks/gradients.py --groups documents packed
+
+| group | compared |
+|---|---|
+| scores | tanh softcap and ALiBi, beside plain causal |
+| deterministic | the same bits in every run, beside any order |
+| documents | documents of 1,111 tokens in sequences of 8,192, beside 15 sequences of 1,111, 2 % more tokens |
+| packed | sequences one behind the other, beside dense ones; and lengths that differ |
+| shapes | window(127, 0), head dims 192 and 128: TFLOP/s of what the mask shows |
+| mma_sync | the kernel of older architectures on this card, beside PyTorch's flash backend |
+"""
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import flashgen
+from flashgen.arch import by_name
+from flashgen.bench import DeviceClock
+from flashgen.bench.cases import rounded
+from flashgen.bench.results import card_name, environment, save_json
+from flashgen.bench.timing import measure
+from flashgen.plan import plan_backward
+from flashgen.plan.program import Program
+from flashgen.render import render
+from flashgen.runtime import arrays, cache, device
+from flashgen.runtime.tuned import length_class, planned
+from flashgen.spec import Spec
+
+RESULTS = Path(__file__).parent / "results"
+TOKENS, HIDDEN, DOCUMENT = 16384, 2048, 1111
+SOFTCAP: dict[str, Any] = {"score": "softcap * tanh(s / softcap)", "params": {"softcap": 50.0}}
+ALIBI: dict[str, Any] = {"score": "s + slopes[h] * (kv_idx - q_idx)", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+DOCUMENTS: dict[str, Any] = {"mask": "causal & document(ids)", "tensors": {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a backward."""
+
+    name: str
+    head_dim: Any
+    batch: int
+    length: int
+    heads: tuple[int, int]  # of q, of k and v
+    says: dict[str, Any] = field(default_factory=lambda: {"mask": "causal"})  # of the spec, besides
+    lengths: tuple[int, ...] = ()  # of packed sequences
+    arch: str | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """Its spec."""
+        layout = {"layout": "thd"} if self.lengths else {}
+        return Spec(head_dim=self.head_dim, dtype="bfloat16", backward=True, **layout, **self.says)
+
+    def prepared(self) -> Callable[[], Any]:
+        """The call on fresh random arrays, from what its forward gives."""
+        cp, spec = arrays.cupy(), self.spec
+        rows = (sum(self.lengths),) if self.lengths else (self.batch, self.length)
+        columns = {"q": (self.heads[0], spec.head_dim.qk), "k": (self.heads[1], spec.head_dim.qk), "v": (self.heads[1], spec.head_dim.v)}
+        q, k, v = (_draw(*rows, *columns[name]) for name in "qkv")
+        values: dict[str, Any] = {}
+        if self.lengths:
+            ends = cp.asarray(np.cumsum([0, *self.lengths], dtype=np.int32))
+            values = {"cu_seqlens_q": ends, "cu_seqlens_k": ends}
+        if "slopes" in str(self.says):
+            values["slopes"] = cp.asarray(-(2.0 ** -np.arange(1, self.heads[0] + 1, dtype=np.float32)))
+        if "ids" in str(self.says):
+            values["ids"] = cp.asarray(np.tile(np.arange(self.length, dtype=np.int32) // DOCUMENT, (self.batch, 1)))
+        attention = flashgen.compile(spec, self.arch)
+        o, lse = attention(q, k, v, **values)
+        do = _draw(*o.shape)
+        return lambda: attention.backward(do, q, k, v, o, lse, **values)
+
+
+def _draw(*shape: int) -> Any:
+    return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
+
+
+def of_pytorch(head_dim: int, length: int) -> Callable[[], Any]:
+    """The causal backward of PyTorch's flash backend."""
+    torch, attention = importlib.import_module("torch"), importlib.import_module("torch.nn.attention")
+    shape = (TOKENS // length, HIDDEN // head_dim, length, head_dim)
+    leaves = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+        o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    do = torch.randn_like(o)
+    return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
+
+
+def grid(name: str, head_dim: int, length: int, says: dict[str, Any], arch: str | None = None) -> Case:
+    heads = HIDDEN // head_dim
+    return Case(name, head_dim, TOKENS // length, length, (heads, heads), says, arch=arch)
+
+
+Runs = Mapping[str, Case | Callable[[], Any]]
+
+
+def compiled(cases: Iterable[Case]) -> None:
+    """Compiles the kernels of all cases side by side; the cache keeps them."""
+
+    def programs(case: Case) -> tuple[Program, Program]:
+        arch = by_name(case.arch) if case.arch else device.current().arch
+        length = length_class(case.length)
+        return planned(case.spec, arch, length), plan_backward(case.spec, arch, length=length)
+
+    found = {program.digest: program for case in cases for program in programs(case)}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda program: cache.binary(program, render(program)), found.values()))
+
+
+def scores() -> Iterator[tuple[str, Runs]]:
+    cases = {"causal": {}, "softcap": SOFTCAP, "alibi": ALIBI}
+    for d in (64, 128):
+        yield f"scores {d} 8192", {name: grid(name, d, 8192, {"mask": "causal"} | says) for name, says in cases.items()}
+
+
+def deterministic() -> Iterator[tuple[str, Runs]]:
+    for d in (64, 128, 256):
+        for length in (4096, 16384):
+            for mask in ("full", "causal", "causal & window(1023, 0)"):
+                cases = {"any order": {}, "deterministic": {"deterministic": True}}
+                runs = {name: grid(name, d, length, {"mask": mask} | says) for name, says in cases.items()}
+                yield f"deterministic {d} {mask} {length}", runs
+
+
+def documents() -> Iterator[tuple[str, Runs]]:
+    for d in (64, 128):
+        heads = (HIDDEN // d,) * 2
+        count = -(-TOKENS // DOCUMENT)
+        runs = {"dense": Case("dense", d, count, DOCUMENT, heads), "documents": Case("documents", d, 2, 8192, heads, DOCUMENTS)}
+        runs["packed"] = Case("packed", d, count, DOCUMENT, heads, lengths=(DOCUMENT,) * count)
+        yield f"documents {d}", runs
+
+
+def packed() -> Iterator[tuple[str, Runs]]:
+    mixed = (16384, *np.random.default_rng(0).integers(100, 501, 63).tolist())
+    for d in (64, 128, 256):
+        heads = (HIDDEN // d,) * 2
+        for length in (1024, 4096):
+            dense, one = grid("dense", d, length, {"mask": "causal"}), (length,) * (TOKENS // length)
+            runs = {"dense": dense, "packed": Case("packed", d, len(one), length, heads, lengths=one)}
+            yield f"packed {d} {len(one)} x {length}", runs
+    heads = (HIDDEN // 128,) * 2
+    parts = {"longest alone": Case("longest", 128, 1, 16384, heads), "packed": Case("packed", 128, 64, 16384, heads, lengths=mixed)}
+    yield "packed 128, 16384 and 63 of 100 to 500", parts
+
+
+def shapes() -> Iterator[tuple[str, Runs]]:
+    window = Case("window", 64, 2, 8192, (64, 8), {"mask": "causal & window(127, 0)"})
+    wide = {mask: Case(mask, {"qk": 192, "v": 128}, 2, 8192, (128, 128), {"mask": mask}) for mask in ("full", "causal")}
+    yield "window(127, 0), B2, 64/8 heads, 8192, 64", {"window": window}
+    yield "192/128, B2, 128 heads, 8192", wide
+
+
+def mma_sync() -> Iterator[tuple[str, Runs]]:
+    for d in (64, 128):
+        for length in (4096, 16384):
+            ours = grid("ours", d, length, {"mask": "causal"}, arch="sm_90")
+            yield f"mma_sync {d} causal {length}", {"pytorch flash": of_pytorch(d, length), "mma_sync": ours}
+
+
+GROUPS = {one.__name__: one for one in (scores, deterministic, documents, packed, shapes, mma_sync)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--save", action="store_true", help="a file under benchmarks/results")
+    a = parser.parse_args()
+    rows, asked = [], [(group, name, runs) for group in a.groups for name, runs in GROUPS[group]()]
+    compiled(case for *_, runs in asked for case in runs.values() if isinstance(case, Case))
+    for group, name, given in asked:
+        runs = {one: case.prepared() if isinstance(case, Case) else case for one, case in given.items()}
+        taken = {one: timing.ms for one, timing in measure(runs, DeviceClock(), a.repetitions).items()}
+        first = next(iter(taken.values()))
+        print(f"{name:48} " + "  ".join(f"{one} {ms:.3f} ms ({ms / first:.2f})" for one, ms in taken.items()), flush=True)
+        rows.append({"group": group, "case": name, "ms": {one: round(ms, 4) for one, ms in taken.items()}})
+    if a.save:
+        found = environment()
+        save_json({**found, "suite": "gradients", "rows": rows}, RESULTS / f"gradients_{card_name(found)}.json")
+
+
+if __name__ == "__main__":
+    main()
