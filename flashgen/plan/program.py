@@ -234,6 +234,11 @@ class Program:
         return of_rows(self.spec.outputs)
 
     @property
+    def sums_order(self) -> str:
+        """The template of the order in which the key tiles of a backward add to dq: any, or their own."""
+        return "own" if self.spec.deterministic else "any"
+
+    @property
     def numbers_rows(self) -> bool:
         """True if something is written by the number of a query row."""
         return bool(self.row_outputs or self.combine)

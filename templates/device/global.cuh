@@ -21,6 +21,15 @@ __device__ __forceinline__ void store_global_x2(float* to, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
 
+// A number by which blocks wait for each other: what was written before it is stored is there for who loads it so (9.7.9.8, 9.7.9.12).
+__device__ __forceinline__ int load_acquire(const int* from) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void store_release(int* to, int x) { asm volatile("st.release.gpu.global.s32 [%0], %1;" :: "l"(to), "r"(x) : "memory"); }
+
 // Additions whose results nobody waits for (9.7.13.7, red).
 __device__ __forceinline__ void add_global(float* to, float x) { asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(to), "f"(x) : "memory"); }
 

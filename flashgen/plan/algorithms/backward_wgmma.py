@@ -45,8 +45,6 @@ class BackwardWgmma(BackwardStrategy):
         dims = request.spec.head_dim
         if max(dims.qk, dims.v) > MOST:
             return f"head dims are {dims.qk} and {dims.v}: registers hold the gradients of {MOST} columns of k and of v"
-        if request.spec.deterministic:
-            return "it sums dq in any order"
         return limits.unserved(request, engine="wgmma", operand="native") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
@@ -92,7 +90,7 @@ class BackwardWgmma(BackwardStrategy):
         tile = draft.tile
         grid = Grid(draft.workers.threads, key_tiles(problem.spec, tile), resident=1)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
-        before = delta(problem.spec, tile)
+        before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile), *counter(), *before.arguments, *others(problem.spec))
         return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
 
@@ -130,7 +128,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     )
     counts = (("K", "K", key_stages), ("Q", "Q", stages), ("do", "DO", stages), ("ds", "DS", 2))
     barriers = [
-        *tail(problem.spec),
+        *further_barriers(problem.spec),
         *((f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")),
     ]
     return Draft(
@@ -143,9 +141,10 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     )
 
 
-def tail(spec: Spec) -> list[tuple[str, str, int]]:
-    """The barrier of query tiles that hold rows of the next sequence."""
-    return [("tail", "TAIL", 1)] if spec.geometry.packed else []
+def further_barriers(spec: Spec) -> list[tuple[str, str, int]]:
+    """The barriers of query tiles that hold rows of the next sequence, and of turns at the sums of dq."""
+    turns = [("turn", "TURN", 1), ("added", "ADDED", 1)] if spec.deterministic else []
+    return [*([("tail", "TAIL", 1)] if spec.geometry.packed else []), *turns]
 
 
 def arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:

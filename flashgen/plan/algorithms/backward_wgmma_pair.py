@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flashgen.expr.language.nodes import Name
 from flashgen.expr.meaning.gradient import derivatives
-from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, others, tail
+from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, further_barriers, others
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
@@ -40,8 +40,6 @@ class BackwardWgmmaPair(BackwardStrategy):
         dims = request.spec.head_dim
         if max(dims.qk, dims.v) <= MOST:
             return f"head dims are {dims.qk} and {dims.v}: one block holds the gradients of {MOST} columns"
-        if request.spec.deterministic:
-            return "it sums dq in any order"
         if asked := _of_scores(request.spec):
             return f"the gradient of {asked[0]} needs scores in the block that has ds, and those are in the other one"
         return limits.unserved(request, engine="wgmma", operand="native") or (
@@ -85,7 +83,7 @@ class BackwardWgmmaPair(BackwardStrategy):
         tile = draft.tile
         grid = Grid(draft.workers.threads, (BLOCKS, *key_tiles(problem.spec, tile)), cluster=BLOCKS)
         kernel = replace(draft.backward(grid, problem), elements=elements(problem))
-        before = delta(problem.spec, tile)
+        before = delta(problem.spec, tile, adders=BLOCKS if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
         return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
 
@@ -124,6 +122,6 @@ def _draft(problem: Problem, queries: int) -> Draft:
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
         pipeline=PipelinePlan(stages=PLACES),
-        smem=lay_out(pieces, (*counts, *crossing, *tail(problem.spec)), problem.arch.shared_bytes),
+        smem=lay_out(pieces, (*counts, *crossing, *further_barriers(problem.spec)), problem.arch.shared_bytes),
         dealing=DealingPlan(longest_first=not problem.seen.uniform),
     )

@@ -8,8 +8,9 @@ from flashgen.spec import Spec
 THREADS = 256
 
 
-def delta(spec: Spec, tile: TilePlan, *, summed: bool = True) -> Parts:
-    """The kernel, a block a query tile, and the memory that it fills: rows of whole tiles. `summed`: blocks of key tiles add to dq."""
+def delta(spec: Spec, tile: TilePlan, *, summed: bool = True, adders: int = 0) -> Parts:
+    """The kernel, a block a query tile, and the memory that it fills: rows of whole tiles. `summed`: blocks of key tiles add to dq;
+    `adders`: in turns, so many of each key tile."""
     blocks = query_tiles(spec, tile)
     tiles: tuple[Extent, ...] = blocks[::-1]
     kernel = Kernel("delta", Grid(THREADS, blocks))
@@ -24,4 +25,15 @@ def delta(spec: Spec, tile: TilePlan, *, summed: bool = True) -> Parts:
         Scratch("row_delta", "float32", (*tiles, tile.block_m)),
     )
     rows = Parts((kernel,), arguments, scratch)
-    return rows.followed(Parts((), sums, (Scratch("dq_sum", "float32", (*tiles, tile.block_m * tile.qk_stored)),))) if summed else rows
+    if summed:
+        rows = rows.followed(Parts((), sums, (Scratch("dq_sum", "float32", (*tiles, tile.block_m * tile.qk_stored)),)))
+    if adders:
+        last = Argument(
+            "turns",
+            "int*",
+            "pointer",
+            "turns",
+            comment="of each query tile the number of key tiles up to the last that has added to its dq",
+        )
+        rows = rows.followed(Parts((), (last,), (Scratch("turns", "int32", (*tiles, adders)),)))
+    return rows
