@@ -94,6 +94,6 @@ def test_clusters_are_told_and_launched():
 
 def test_who_serves_what_it_does_not():
     asked = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
-    others = ({"deterministic": True}, {"score": "s + bias[h, kv_idx]", "tensors": asked}, {"head_dim": 128})
+    others = ({"score": "s + bias[h, kv_idx]", "tensors": asked}, {"head_dim": 128})
     served = [plan_backward(Spec(**{"head_dim": 256, "dtype": "float16", "backward": True} | keys), "sm_90a").skeleton for keys in others]
-    assert served == ["backward_sm80", "backward_sm80", "backward_sm90"]
+    assert served == ["backward_sm80", "backward_sm90"]

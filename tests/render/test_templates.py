@@ -45,7 +45,7 @@ ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 _BACKWARDS = {
     (dtype, columns, copy_bytes): Spec(
-        head_dim=columns, dtype=dtype, mask="causal", softmax=softmax, backward=True, deterministic=columns == 72
+        head_dim=columns, dtype=dtype, mask="causal", softmax=softmax, backward=True, deterministic=columns in (72, 96)
     )
     for dtype, columns, copy_bytes, softmax in (
         ("float16", 128, 0, "softmax"),
