@@ -31,30 +31,28 @@ class Sample:
 
     def error(self, o: Any) -> float:
         """The relative error of an output, in the 2-norm; it is laid out like q, in any library."""
-        found = [numpy(_head(self.case, o, b, h, self.case.q_len)[self.rows]).astype(np.float64) for b, h in self.heads]
-        return _relative(np.stack(found), self.exact)
+        found = [head_of(self.case, o, b, h, self.case.q_len)[self.rows].astype(np.float64) for b, h in self.heads]
+        return relative(np.stack(found), self.exact)
 
 
 def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     """Draws rows, the first and the last among them. `arrays`: q, k, v and what the spec reads, by name."""
-    rng = np.random.default_rng(case.seqlen)
-    rows = np.unique([0, case.q_len - 1, *rng.integers(0, case.q_len, _ROWS)])
-    heads = tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
-    values = _values(case, arrays)
+    rows, heads = rows_of_heads(case)
+    values = values_of(case, arrays)
     rounded = case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
     for b, h in heads:
         hk = h * case.sizes.kv_heads // case.heads
         of = (("q", h, case.q_len), ("k", hk, case.seqlen), ("v", hk, case.seqlen))
-        taken = [numpy(_head(case, arrays[name], b, i, n)) for name, i, n in of]
-        for kept, sums, weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
+        taken = [head_of(case, arrays[name], b, i, n) for name, i, n in of]
+        for kept, sums, of_weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
             q, k, v = (x.astype(sums) for x in taken)
-            p, seen = _weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
-            o = _leaving(case, weigh(p.astype(weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
+            p, seen = weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
+            o = _leaving(case, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(o.astype(results).astype(np.float64))
     split = planes(case.spec)
-    expected = max(_relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
+    expected = max(relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
     return Sample(case=case, rows=rows, heads=heads, exact=np.stack(exact), allowed=2 * expected)
 
 
@@ -63,11 +61,17 @@ def visible(case: Case, arrays: Mapping[str, Any]) -> float:
     if case.spec.mask == "causal" and not case.queries:
         return 0.5  # as the literature counts
     rows = (np.arange(_SHARE_ROWS) + 0.5) * case.q_len // _SHARE_ROWS
-    known = _values(case, arrays) | {"b": 0, "h": 0, "hk": 0, "q_idx": rows.astype(int)[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
+    known = values_of(case, arrays) | {
+        "b": 0,
+        "h": 0,
+        "hk": 0,
+        "q_idx": rows.astype(int)[:, None],
+        "kv_idx": np.arange(case.seqlen)[None, :],
+    }
     return float(np.mean(np.broadcast_to(meaning(read(case.spec).mask, known), (_SHARE_ROWS, case.seqlen))))
 
 
-def _weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> tuple[Array, Array]:
+def weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> tuple[Array, Array]:
     """The weights of rows in float64, and which keys they see."""
     parsed = read(case.spec)
     known = {**values, **head, "q_idx": rows[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
@@ -88,19 +92,26 @@ def _leaving(case: Case, o: Array, head: Mapping[str, int], rows: Array, values:
     return o if output is None else np.broadcast_to(meaning(output, known), o.shape)
 
 
-def _values(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The values that expressions read alike for every row and key, by name."""
     params = {p.name: p.default for p in case.spec.params}
     return {**params, **{t.name: numpy(arrays[t.name]) for t in case.spec.tensors}, "q_len": case.q_len, "kv_len": case.seqlen}
 
 
-def _head(case: Case, x: Any, b: int, h: int, length: int) -> Any:
-    """The rows of a head in a sequence of so many."""
+def rows_of_heads(case: Case) -> tuple[Array, tuple[tuple[int, int], ...]]:
+    """The rows of a sample, the first and the last among them, and their heads: batch, head."""
+    rng = np.random.default_rng(case.seqlen)
+    rows = np.unique([0, case.q_len - 1, *rng.integers(0, case.q_len, _ROWS)])
+    return rows, tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
+
+
+def head_of(case: Case, x: Any, b: int, h: int, length: int) -> Array:
+    """The rows of a head in a sequence of so many, in host memory."""
     own = slice(b * length, (b + 1) * length) if case.spec.order.packed else slice(None)
-    return x[case.spec.order.arranged(b=b, s=own, h=h, d=slice(None))]
+    return numpy(x[case.spec.order.arranged(b=b, s=own, h=h, d=slice(None))])
 
 
-def _relative(found: Array, exact: Array) -> float:
+def relative(found: Array, exact: Array) -> float:
     size = float(np.linalg.norm(exact))
     return float(np.linalg.norm(found - exact)) / (size or 1.0)
 

@@ -1,7 +1,7 @@
 """The cases that are measured: specs at lengths, and fresh random arrays for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -63,6 +63,7 @@ class Case:
     heads: int  # of q
     variant: str = ""
     queries: int = 0  # of a sequence; 0: as many as keys
+    gradients: bool = False  # the backward alone is measured
 
     @property
     def name(self) -> str:
@@ -89,9 +90,19 @@ class Case:
         return Sizes(batch=self.batch, q_len=q_len, kv_len=places, heads=self.heads, kv_heads=kv_heads, pages=pages, page=spec.page)
 
     def operations(self, visible: float) -> float:
-        """The FLOPs of both products, over the visible share of all pairs of a query and a key."""
-        columns = self.spec.head_dim.qk + self.spec.head_dim.v
+        """The FLOPs of both products, or of a backward's five, over the visible share of all pairs of a query and a key."""
+        of_qk, of_v = (3, 2) if self.gradients else (1, 1)
+        columns = of_qk * self.spec.head_dim.qk + of_v * self.spec.head_dim.v
         return 2 * self.batch * self.heads * self.q_len * self.seqlen * columns * visible
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """The arrays of a call, besides what the spec reads."""
+        return ("q", "k", "v", "do") if self.gradients else ("q", "k", "v")
+
+    def differentiated(self) -> "Case":
+        """The same of the backward."""
+        return replace(self, spec=Spec(**(self.spec.to_json() | {"backward": True})), gradients=True)
 
     @property
     def key_bytes(self) -> int:
@@ -150,6 +161,8 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), case.seqlen * xp.arange(case.batch + 1, dtype="int32"))
     ends["block_table"] = xp.random.permutation(case.sizes.pages).reshape(case.batch, -1).astype("int32")
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
+    if case.gradients:
+        arrays["do"] = rounded(xp.random.standard_normal((*case.shapes()["q"][:-1], case.spec.head_dim.v)), case.spec.dtype)
     if case.spec.blocks:
         arrays[case.spec.blocks.lists] = every_block(case.spec, case.sizes, xp)
     if case.variant == "alibi":

@@ -47,16 +47,21 @@ def _packed(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
     return [case(spec, length) for spec in packed for length in lengths or LENGTHS]
 
 
+def _backward(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
+    return [one.differentiated() for one in _forward(specs, lengths)]
+
+
 MODES = {
     mode.name: mode
     for mode in (
         Mode("forward", unit="TFLOP/s", cases=_forward, about="as many queries as keys, 16k tokens in all"),
         Mode("decode", unit="GB/s", cases=_decode, about="one query a sequence; GB/s of k and v"),
         Mode("packed", unit="TFLOP/s", cases=_packed, about="sequences one behind the other, beside the same in arrays of their own"),
+        Mode("backward", unit="TFLOP/s", cases=_backward, about="gradients alone, of what a forward gave"),
     )
 }
 
 
 def mode_of(case: Case) -> Mode:
     """The mode that a case is of."""
-    return MODES["decode" if case.queries else "packed" if case.spec.order.packed else "forward"]
+    return MODES["backward" if case.gradients else "decode" if case.queries else "packed" if case.spec.order.packed else "forward"]

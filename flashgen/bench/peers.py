@@ -18,7 +18,7 @@ from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
 
 Tensors = Mapping[str, Any]  # what a spec reads, by name, in the library of the implementation
-Call = Callable[[Any, Any, Any], Any]  # q, k, v -> o
+Call = Callable[..., Any]  # q, k, v -> o; of gradients q, k, v, do -> dq
 
 
 OURS = "flashgen"  # the name of what the others are compared with

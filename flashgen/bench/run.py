@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashgen.arch import by_name
-from flashgen.bench.accuracy import Sample, sample, visible
+from flashgen.bench import accuracy, gradients
+from flashgen.bench.accuracy import Sample, visible
 from flashgen.bench.cases import Case, draw
 from flashgen.bench.modes import mode_of
 from flashgen.bench.peers import Implementation, UnfitError
@@ -135,6 +136,11 @@ def run(
     return results
 
 
+def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
+    """The rows of o, or of dq, that a case is checked by. `arrays`: those of a call, and what the spec reads, by name."""
+    return (gradients if case.gradients else accuracy).sample(case, arrays)
+
+
 def _attempt(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
     case = expected.case.name
     try:
@@ -148,13 +154,12 @@ def _attempt(expected: Sample, implementation: Implementation, sets: Sequence[Ma
 
 def _ready(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
     case = expected.case
-    adopted = [tuple(implementation.adopt(arrays[name]) for name in "qkv") for arrays in sets]
+    adopted = [tuple(implementation.adopt(arrays[name]) for name in case.arrays) for arrays in sets]
     given = (*(t.name for t in case.spec.tensors), *(name for name, _ in case.spec.geometry.lengths))
     tensors = {name: implementation.adopt(sets[0][name]) for name in given}
     begin = time.perf_counter()
     prepared = implementation.prepare(case, tensors)
-    o = prepared.call(*adopted[0])
-    error = expected.error(o)
+    error = expected.error(prepared.call(*adopted[0]))
     compile_s = time.perf_counter() - begin - prepared.mask_ms / 1e3
     if not error <= max(expected.allowed, implementation.error):
         reason = f"wrong: relative error {error:.1e}, allowed are {expected.allowed:.1e}"

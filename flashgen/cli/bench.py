@@ -1,5 +1,6 @@
 """`flashgen bench`: cases measured under a progress bar, kept after each; a table, a picture, a file."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from flashgen.bench import Case, DeviceClock, Results, implementations, run
 from flashgen.bench.figure import MISSING, can_draw
+from flashgen.bench.gradients import differentiating
 from flashgen.bench.modes import MODES, mode_of
 from flashgen.bench.peers import OURS, Implementation, is_peer
 from flashgen.bench.results import card_name, environment, save_json, save_plot, to_json
@@ -30,7 +32,8 @@ def chosen(names: Sequence[str], mode: str = "forward") -> list[Implementation]:
     """flashgen and these peers; without names, all that are installed. Raises CommandError for one that is not, and without a GPU."""
     if reason := device.missing():
         raise CommandError(f"{reason}. bench times kernels on a GPU; check and ladder run without one, and doctor says what to install")
-    found = {one.name: one for one in implementations(device.current().arch, packed=mode == "packed")}
+    of_mode = differentiating if mode == "backward" else functools.partial(implementations, packed=mode == "packed")
+    found = {one.name: one for one in of_mode(device.current().arch)}
     for name in names:
         if name not in found:
             raise CommandError(f"--peer {name}: nothing installed is called so; {did_you_mean(name, found)}")

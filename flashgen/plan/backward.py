@@ -1,5 +1,6 @@
 """Plans the backward of a spec: a Program of its own, whose kernels take what the forward left behind."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from flashgen.arch import Arch, by_name
@@ -10,7 +11,7 @@ from flashgen.plan.kernels.key_ranges import row_ranges
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
-from flashgen.plan.strategy import GRAIN, STRIPE, Problem, Request, serving
+from flashgen.plan.strategy import GRAIN, STRIPE, BackwardStrategy, Problem, Request, serving
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan
 
@@ -62,10 +63,21 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, 
         scratch=parts.scratch,
         decision=Decision(
             cost=tuple(cost.items()),
-            reasons=(("tile", f"the fewest clocks at length {length} of {count}"), *strategy.reasons(problem, best, found)),
+            reasons=(
+                ("tile", f"the fewest clocks at length {length} of {count}"),
+                *_passed(strategy, request),
+                *strategy.reasons(problem, best, found),
+            ),
             rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
         ),
     )
+
+
+def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:
+    """The reasons why no strategy before this one serves a request, on an architecture that has its engine."""
+    for other in BACKWARD_STRATEGIES[: BACKWARD_STRATEGIES.index(strategy)]:
+        if "wgmma" in request.arch.engines and strategy.skeleton == "backward_sm80" and other.skeleton != "interpreter":
+            yield "skeleton", f"not {other.skeleton}: {other.serves(request)}"
 
 
 def replaced(spec: Spec) -> Spec:

@@ -64,13 +64,14 @@ def test_any_strides():
     run(SMALL, type(arrays)(lse=arrays.lse, **views), copy_bytes=2)
 
 
-def test_a_low_lse_beside_keys_that_do_not_exist():
+@pytest.mark.parametrize(("arch", "head_dim"), [("sm_80", 16), ("sm_90a", 16), ("sm_90a", 136)])
+def test_a_low_lse_beside_keys_that_do_not_exist(arch, head_dim):
     """Exponentials of the scores of columns beyond the last key would be infinite relative to it."""
-    spec = Spec(head_dim=16, dtype="float16", mask="causal", backward=True)
-    q, k, v = (np.full((1, 20, 1, 16), x, np.float16) for x in (8, -8, 1))
+    spec = Spec(head_dim=head_dim, dtype="float16", mask="causal", scale=0.25, backward=True)
+    q, k, v = (np.full((1, 20, 1, head_dim), x, np.float16) for x in (8, -8, 1))
     arrays = completed(spec, q, k, v)
     assert (arrays.lse < -120).all()
-    run(spec, arrays)
+    run(spec, arrays, arch)
 
 
 def test_what_a_position_hides_from_all_queries_may_be_anything():

@@ -97,3 +97,5 @@ def test_who_serves_what_it_does_not():
     others = ({"score": "s + bias[h, kv_idx]", "tensors": asked}, {"head_dim": 128})
     served = [plan_backward(Spec(**{"head_dim": 256, "dtype": "float16", "backward": True} | keys), "sm_90a").skeleton for keys in others]
     assert served == ["backward_sm80", "backward_sm90"]
+    told = plan_backward(Spec(head_dim=256, dtype="float16", backward=True, score="s + bias[h, kv_idx]", tensors=asked), "sm_90a")
+    assert any("the gradient of bias needs scores" in reason for _, reason in told.decision.reasons)
