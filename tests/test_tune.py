@@ -15,7 +15,8 @@ from flashgen.cli.show import form
 from flashgen.cli.tune import report
 from flashgen.errors import BackendError
 from flashgen.expr import reference
-from flashgen.plan import candidates, plan
+from flashgen.expr.meaning.reference_backward import backward as gradients
+from flashgen.plan import backward_candidates, candidates, plan, plan_backward
 from flashgen.runtime import tuned
 from flashgen.runtime.clock import Reading
 from flashgen.spec import Spec
@@ -159,3 +160,28 @@ def test_the_command_needs_a_gpu(monkeypatch, capsys):
         main()
     assert end.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_backward_is_tuned_beside_its_forward(monkeypatch):
+    """By rows of dq; the choices of the two parts are kept apart, and plans of the backward use theirs."""
+    spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
+    names = tune.best_of_each_tile(backward_candidates(spec, ARCH, 512))
+
+    class FakeBackward(FakeGpu):
+        def __call__(self, given, params):  # noqa: ARG002
+            FakeGpu.last = self.candidate
+            return (gradients(spec, *(given[name] for name in ("q", "k", "v", "do"))).q,)
+
+    class Clock:
+        def read(self, run, calls):  # noqa: ARG002
+            run()
+            return Reading(1.0 if FakeGpu.last in (NAMES[-1], names[-1]) else 2.0, 0.01)
+
+    monkeypatch.setattr(tune, "GpuBackward", FakeBackward)
+    of_forward, of_backward = tune.tune(tune.cases(spec, [40], batch=1, heads=1), ARCH, CARD, Clock(), np)
+    assert (of_forward.part, of_backward.part) == ("forward", "backward")
+    assert (of_forward.choice, of_backward.choice) == (NAMES[-1], names[-1])
+    chosen = tuned.planned_backward(spec, ARCH, 512, CARD)
+    assert names[-1].startswith(chosen.main.tile.text)
+    assert dict(chosen.decision.reasons)["tile"].startswith("flashgen tune measured it")
+    assert chosen.digest != plan_backward(spec, ARCH, length=512).digest

@@ -13,13 +13,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from flashgen.arch import by_name
 from flashgen.cli.errors import CommandError, unwritable
 from flashgen.cli.terminal import console, plain, table
-from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan import Program, plan
 from flashgen.render import Source, render
 from flashgen.render.header import header
 from flashgen.render.launcher import launcher
 from flashgen.runtime import device, nvrtc
 from flashgen.runtime.nvrtc import Binary
-from flashgen.runtime.tuned import planned
+from flashgen.runtime.tuned import planned, planned_backward
 from flashgen.spec import Spec
 
 
@@ -67,7 +67,7 @@ def _plans(spec: Spec, arch: str) -> Iterator[tuple[str, Program]]:
     """The plans for an architecture, each with the name of its files."""
     yield "kernel", kernel_plan(spec, arch)
     if spec.backward:
-        yield "backward", plan_backward(spec, arch)
+        yield "backward", planned_backward(spec, by_name(arch))
 
 
 def kernel_plan(spec: Spec, arch: str) -> Program:

@@ -17,12 +17,12 @@ from flashgen.cli.picture import PLAIN_SYMBOLS, SYMBOLS, in_characters
 from flashgen.cli.tensors import read_tensors
 from flashgen.cli.terminal import console, drawn, plain, table
 from flashgen.cli.work import Work, classes, measure, read_values
-from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan import Program, plan
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Region
 from flashgen.plan.shares import Demands
 from flashgen.render.describe import describe
-from flashgen.runtime.tuned import length_class, planned
+from flashgen.runtime.tuned import length_class, planned, planned_backward
 from flashgen.spec import Spec
 
 _REJECTED_SHOWN = 12
@@ -65,8 +65,8 @@ def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str]
     values = read_values(spec, given, q_len, kv_len) | read_tensors(spec, files, q_len, kv_len)
     work, gradients = measure(chosen, q_len, kv_len, values), None
     if spec.backward:
-        planned_backward = plan_backward(spec, arch)
-        gradients = planned_backward, measure_backward(planned_backward, work, values)
+        of_backward = planned_backward(spec, by_name(arch))
+        gradients = of_backward, measure_backward(of_backward, work, values)
     unknown = chosen.combine or chosen.dealing.listed  # formulas are of blocks that take all keys of a mask's ranges
     counted = () if unknown else tuple(_counted(chosen, sizes, values))
     return Explanation(program=chosen, work=work, counted=counted, backward=gradients, values=values)

@@ -10,7 +10,7 @@ from flashgen.cli.errors import CommandError
 from flashgen.cli.terminal import console, plain, table
 from flashgen.plan.costs.model import cards
 from flashgen.runtime import arrays, device
-from flashgen.tune import ROUNDS, Tuning
+from flashgen.tune import ROUNDS, Tuning, parts
 from flashgen.tune import tune as measure
 
 
@@ -22,14 +22,14 @@ def tune(wanted: Mapping[int, Sequence[Case]]) -> tuple[list[Tuning], bool]:
     if reason := device.missing():
         raise CommandError(f"{reason}. tune times kernels on a GPU; without one the planner's choice stands, as explain tells it")
     clock, card, errors = DeviceClock(), device.current(), Console(stderr=True)
-    found: dict[int, Tuning] = {}
+    found: dict[tuple[int, str], Tuning] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("compiling candidates", total=len(wanted) * ROUNDS)
+        task = progress.add_task("compiling candidates", total=len(wanted) * len(parts(wanted)) * ROUNDS)
 
         def advance(latest: Tuning) -> None:
-            found[latest.length] = latest
-            progress.update(task, advance=1, description=f"up to {latest.length} keys: {latest.choice}")
+            found[latest.length, latest.part] = latest
+            progress.update(task, advance=1, description=f"{latest.part}, up to {latest.length} keys: {latest.choice}")
 
         try:
             measure(wanted, card.arch, card.name, clock, arrays.cupy(), advance)
@@ -62,7 +62,7 @@ def report(found: Sequence[Tuning], complete: bool, card: str) -> None:
         for name in one.wrong:
             out.print(*plain([f"{name} is wrong: never chosen"]))
         lost = "wrong" if one.loss is None else f"{one.loss:.1%} slower than the fastest"
-        out.print(*plain([f"planned for {one.length} keys: the cost model's choice {one.planned} is {lost}"]))
+        out.print(*plain([f"{one.part}, planned for {one.length} keys: the cost model's choice {one.planned} is {lost}"]))
     if said := unknown(card):
         out.print(*plain([said]))
     if not complete:

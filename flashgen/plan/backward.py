@@ -17,34 +17,26 @@ from flashgen.theory.schedule import SoftmaxPlan
 
 
 @lru_cache(256)
-def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1]) -> Program:
+def plan_backward(
+    spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1], candidate: str | None = None
+) -> Program:
     """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries, and before them those that find
     the rows of a key tile where tensors tell them.
 
-    `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows.
+    `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows. `candidate`: one of
+    `backward_candidates`, in place of the first of them.
     What the spec pins of tiles and schedules is the forward's. Raises PlanError, SpecError.
 
     >>> program = plan_backward(Spec(head_dim=128, dtype="bfloat16", backward=True), "sm_80")
     >>> [kernel.entry for kernel in program.kernels]
     ['delta', 'backward', 'finish_queries']
     """
-    if not spec.backward:
-        raise PlanError("this spec has no backward: write backward: true")
-    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True)
-    strategy = serving(BACKWARD_STRATEGIES, request)
-    _check(spec)
-    expressions = lower(spec)
-    ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
-    length = DOCUMENT if ranges.pairings else length
-    problem = Problem(
-        request=request,
-        expressions=expressions,
-        holes=holes(expressions, spec, request.arch.tanh, backward=True, beyond=strategy.beyond),
-        softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
-        seen=seen(spec, expressions, ranges, length),
-    )
+    strategy, problem = _problem(spec, arch, copy_bytes, length)
+    request, expressions, length = problem.request, problem.expressions, problem.seen.length
     found = tried(problem, strategy)
-    (best, cost), *others = found.legal
+    legal = sorted(found.legal, key=lambda entry: candidate is not None and entry[0].text != candidate)  # the others stay in order
+    (best, cost), *others = legal
+    assert candidate in (None, best.text), candidate
     slower = [(draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}") for draft, clocks in others]
     parts = strategy.parts(problem, best)
     if parts.arguments:
@@ -64,13 +56,45 @@ def plan_backward(spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, 
         decision=Decision(
             cost=tuple(cost.items()),
             reasons=(
-                ("tile", f"the fewest clocks at length {length} of {count}"),
+                (
+                    "tile",
+                    f"the fewest clocks at length {length} of {count}" if candidate is None else f"flashgen tune measured it, of {count}",
+                ),
                 *_passed(strategy, request),
                 *strategy.reasons(problem, best, found),
             ),
             rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
         ),
     )
+
+
+def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> tuple[str, ...]:
+    """The legal candidates of a backward, the fastest by the cost model first. Raises PlanError, SpecError.
+
+    >>> backward_candidates(Spec(head_dim=128, dtype="bfloat16", backward=True))[0]
+    '80x128, 2 stages, 8 warps'
+    """
+    strategy, problem = _problem(spec, arch, 0, length)
+    return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
+
+
+def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tuple[BackwardStrategy, Problem]:
+    """The strategy that serves a spec's backward, and what it plans for."""
+    if not spec.backward:
+        raise PlanError("this spec has no backward: write backward: true")
+    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True)
+    strategy = serving(BACKWARD_STRATEGIES, request)
+    _check(spec)
+    expressions = lower(spec)
+    ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
+    problem = Problem(
+        request=request,
+        expressions=expressions,
+        holes=holes(expressions, spec, request.arch.tanh, backward=True, beyond=strategy.beyond),
+        softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
+        seen=seen(spec, expressions, ranges, DOCUMENT if ranges.pairings else length),
+    )
+    return strategy, problem
 
 
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:

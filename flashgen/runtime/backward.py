@@ -22,7 +22,7 @@ from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
-from flashgen.runtime.tuned import length_class
+from flashgen.runtime.tuned import length_class, planned_backward
 from flashgen.spec import Spec
 from flashgen.spec.words import gradient
 
@@ -51,8 +51,9 @@ class Prepared:
 class GpuBackward:
     """The backward's kernels of a spec, made as calls need them."""
 
-    def __init__(self, spec: Spec, arch: Arch | None):
+    def __init__(self, spec: Spec, arch: Arch | None, candidate: str | None = None):
         self.spec, self.kernels = spec, dict[str, Executable]()
+        self._candidate = candidate  # in place of what was tuned
         self._arch = arch  # None: that of the arrays' device
         self._arguments = {t.name: t.argument for t in spec.arrays}
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
@@ -70,10 +71,20 @@ class GpuBackward:
         if self.spec.geometry.packed:
             rows //= max(1, layouts["cu_seqlens_q"].shape[0] - 1)
         length = length_class(rows)
-        preferred = plan_backward(self.spec, arch, length=length)
+        preferred = self.plan(arch, length)
         if not faults(preferred, by_rows):
             return preferred
         return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()), length)
+
+    def plan(self, arch: Arch, length: int) -> Program:
+        """The plan for arrays as the architecture likes them best, fast for a class of lengths on the current card. Raises PlanError."""
+        if self._candidate:
+            return plan_backward(self.spec, arch, length=length, candidate=self._candidate)
+        return planned_backward(self.spec, arch, length)
+
+    def kernel(self, arch: Arch, length: int) -> Executable:
+        """The kernels of that plan."""
+        return self._compiled(self.plan(arch, length))
 
     def __call__(self, given: Mapping[str, Any], params: Mapping[str, int | float], out: Sequence[Any] = ()) -> tuple[Any, ...]:
         """The gradients. `given`: q, k, v, o, do, lse and dlse where there are, and the spec's tensors, by name; `params`: all of them;

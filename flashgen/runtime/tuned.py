@@ -5,7 +5,7 @@ import hashlib
 import json
 import warnings
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from typing import Any
 from flashgen import store
 from flashgen.arch import Arch
 from flashgen.errors import BackendError
-from flashgen.plan import Program, candidates, plan
+from flashgen.plan import Program, backward_candidates, candidates, plan, plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import device
 from flashgen.spec import Spec
 
+FORWARD, BACKWARD = "forward", "backward"  # the parts of a spec that are tuned apart
+_CANDIDATES: dict[str, Callable[[Spec, Arch, int], tuple[str, ...]]] = {FORWARD: candidates, BACKWARD: backward_candidates}
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last two: nor can there be
 
 
@@ -39,9 +41,16 @@ def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None 
     return plan(spec, arch.name, 0, length, found)
 
 
-def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
-    """The candidate that was kept."""
-    path = entry(spec, arch, length, card)
+def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Program:
+    """The same of the backward."""
+    card = card or (None if device.missing() else device.current().name)
+    found = choice(spec, arch, length, card, BACKWARD) if card else None
+    return plan_backward(spec, arch, length=length, candidate=found)
+
+
+def choice(spec: Spec, arch: Arch, length: int, card: str, part: str = FORWARD) -> str | None:
+    """The candidate of a part of the spec that was kept."""
+    path = entry(spec, arch, length, card, part)
     try:
         found = str(json.loads(path.read_bytes())["choice"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -49,25 +58,27 @@ def choice(spec: Spec, arch: Arch, length: int, card: str) -> str | None:
             return None
         _warn(f"a tuned choice cannot be read: {path} ({error}). Run flashgen tune again")
         return None
-    if found in candidates(spec, arch, length):
+    if found in _CANDIDATES[part](spec, arch, length):
         return found
     _warn(f"a tuned choice is none of the planner's candidates any more: {found} in {path}. Run flashgen tune again")
     return None
 
 
-def keep(spec: Spec, arch: Arch, length: int, card: str, found: Mapping[str, Any]) -> None:
+def keep(spec: Spec, arch: Arch, length: int, card: str, found: Mapping[str, Any], part: str = FORWARD) -> None:
     """Keeps a choice with what it was measured by, in place of what was there. Raises BackendError where nothing can be written."""
-    path = entry(spec, arch, length, card)
+    path = entry(spec, arch, length, card, part)
     try:
         store.put(path, json.dumps({"card": card, "arch": arch.name, "length": length, **found}, indent=1))
     except OSError as error:
         raise BackendError(f"cannot keep what was tuned in {path.parent} ({error.strerror}): set FLASHGEN_CACHE_DIR") from None
 
 
-def entry(spec: Spec, arch: Arch, length: int, card: str) -> Path:
+def entry(spec: Spec, arch: Arch, length: int, card: str, part: str = FORWARD) -> Path:
     """The file of a choice; specs that differ by name alone share it."""
     said = {key: value for key, value in spec.to_json().items() if key != "name"}
-    digest = hashlib.sha256(json.dumps([said, arch.name, length], sort_keys=True).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(
+        json.dumps([said, arch.name, length, *([part] if part != FORWARD else [])], sort_keys=True).encode()
+    ).hexdigest()[:32]
     return store.root() / "tuned" / card.replace(" ", "_").replace("/", "_") / f"{digest}.json"
 
 
