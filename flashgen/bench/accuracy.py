@@ -42,11 +42,12 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     rounded = case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
+    kinds: tuple[tuple[list[Array], Any, Any, Any], ...] = ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded))
     for b, h in heads:
         hk = h * case.sizes.kv_heads // case.heads
         of = (("q", h, case.q_len), ("k", hk, case.seqlen), ("v", hk, case.seqlen))
         taken = [head_of(case, arrays[name], b, i, n) for name, i, n in of]
-        for kept, sums, of_weights, results in ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded)):
+        for kept, sums, of_weights, results in kinds:
             q, k, v = (x.astype(sums) for x in taken)
             p, seen = weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
             o = _leaving(case, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)

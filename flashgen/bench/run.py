@@ -138,7 +138,7 @@ def run(
 
 def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     """The rows of o, or of dq, that a case is checked by. `arrays`: those of a call, and what the spec reads, by name."""
-    return (gradients if case.gradients else accuracy).sample(case, arrays)
+    return gradients.sample(case, arrays) if case.gradients else accuracy.sample(case, arrays)
 
 
 def _attempt(expected: Sample, implementation: Implementation, sets: Sequence[Mapping[str, Any]]) -> _Ready | Skipped:
