@@ -113,6 +113,7 @@ def head_of(case: Case, x: Any, b: int, h: int, length: int) -> Array:
 
 
 def relative(found: Array, exact: Array) -> float:
+    """The distance of two arrays in the 2-norm, relative to the exact one."""
     size = float(np.linalg.norm(exact))
     return float(np.linalg.norm(found - exact)) / (size or 1.0)
 
