@@ -34,7 +34,7 @@ def test_beside_the_reference(mask, dtype, arch):
     check(Spec(head_dim={"qk": 32, "v": 16}, dtype=dtype, mask=mask, backward=True), (2, 4, 2, 133, 140), arch=arch)
 
 
-@pytest.mark.parametrize(("copy_bytes", "head_dim"), [(8, 40), (2, {"qk": 72, "v": 24})])
+@pytest.mark.parametrize(("copy_bytes", "head_dim"), [(8, 40), (2, {"qk": 72, "v": 24}), (4, {"qk": 24, "v": 136})])
 def test_rows_of_any_alignment(copy_bytes, head_dim):
     check(Spec(head_dim=head_dim, dtype="bfloat16", backward=True), (1, 2, 1, 33, 20), copy_bytes, seed=1)
 
@@ -123,6 +123,14 @@ def test_rows_of_documents_are_found_before(q_len, kv_len):
     assert [kernel.entry for kernel in program.kernels][:2] == ["row_extents_seeing_0", "row_ranges_seeing_0"]
     ids = np.sort(np.random.default_rng(0).integers(0, 5, (2, kv_len))).astype(np.int32)
     check(spec, (2, 2, 1, q_len, kv_len), ids=ids)
+
+
+@pytest.mark.parametrize("head_dim", range(136, 257, 8))
+def test_every_wide_head_dim_has_a_tile(head_dim):
+    """Their columns are shared by two warps or more, so there are multiples of 32 of them."""
+    for deterministic in (False, True):
+        spec = Spec(head_dim=head_dim, dtype="float16", backward=True, deterministic=deterministic)
+        assert plan_backward(spec, "sm_89").main.tile.qk_columns % 32 == 0
 
 
 BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}

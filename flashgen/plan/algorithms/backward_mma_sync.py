@@ -30,6 +30,7 @@ from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
 from flashgen.spec import Spec
 
+SHARED_FROM = 128  # columns, from which on two warps or more share the same keys: registers of one do not hold their gradients
 FRAGMENTS = 208  # registers a thread that dk, dv, s, dp (an eighth more: as they become 16 bits) and what products read can have unspilled
 
 
@@ -123,8 +124,9 @@ def column_warps(tile: TilePlan, warps: int) -> int:
 
 
 def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int) -> Draft:
-    element = problem.spec.element
-    qk, v = up(problem.spec.head_dim.qk, element.k_step), up(problem.spec.head_dim.v, element.k_step)
+    element, dims = problem.spec.element, problem.spec.head_dim
+    shared = 2 if max(dims.qk, dims.v) > SHARED_FROM else 1  # warps that have each a part of the columns
+    qk, v = up(dims.qk, shared * element.k_step), up(dims.v, shared * element.k_step)
     tile = TilePlan(block_m=block_m, block_n=block_n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v)
     pieces = (
         ("Q", "Q", block_m * qk * element.bytes, stages, 128),
