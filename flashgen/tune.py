@@ -51,7 +51,13 @@ def _of_backward(case: Case, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
 def parts(wanted: Mapping[int, Sequence[Case]]) -> list[Part]:
     """The parts that cases have."""
     backward = any(case.spec.backward for group in wanted.values() for case in group)
-    forward = Part(name=tuned.FORWARD, case=lambda case: case, candidates=candidates, kernels=lambda spec, arch, name: Gpu(spec, arch, Choice(spec, name)), given=_of_forward)
+    forward = Part(
+        name=tuned.FORWARD,
+        case=lambda case: case,
+        candidates=candidates,
+        kernels=lambda spec, arch, name: Gpu(spec, arch, Choice(spec, name)),
+        given=_of_forward,
+    )
     if not backward:
         return [forward]
     gradients = Part(

@@ -168,6 +168,9 @@ def test_a_backward_is_tuned_beside_its_forward(monkeypatch):
     names = tune.best_of_each_tile(backward_candidates(spec, ARCH, 512))
 
     class FakeBackward(FakeGpu):
+        def __init__(self, spec, arch, candidate):  # noqa: ARG002
+            self.spec, self.candidate = spec, candidate
+
         def __call__(self, given, params):  # noqa: ARG002
             FakeGpu.last = self.candidate
             return (gradients(spec, *(given[name] for name in ("q", "k", "v", "do"))).q,)

@@ -45,7 +45,7 @@ def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: st
     """The same of the backward."""
     card = card or (None if device.missing() else device.current().name)
     found = choice(spec, arch, length, card, BACKWARD) if card else None
-    return plan_backward(spec, arch, length=length, candidate=found)
+    return plan_backward(spec, arch, length=length, candidate=found) if found else plan_backward(spec, arch, length=length)
 
 
 def choice(spec: Spec, arch: Arch, length: int, card: str, part: str = FORWARD) -> str | None:
