@@ -236,7 +236,7 @@ class Program:
     @property
     def sums_order(self) -> str:
         """The template of the order in which the key tiles of a backward add to dq: any, or their own."""
-        return "own" if self.spec.deterministic else "any"
+        return "own" if any(scratch.name == "turns" for scratch in self.scratch) else "any"
 
     @property
     def numbers_rows(self) -> bool:

@@ -48,7 +48,7 @@ def test_the_same_bits_in_any_order(case):
 
 FAULTS = {
     "nobody waits": ("ptx::mbarrier_wait(shared + TURN, (step + 1) & 1);", ""),
-    "the turn is passed on before the additions": ("ptx::mbarrier_wait(shared + ADDED, added++ & 1);", ""),
+    "the turn is passed on before the additions": ("ptx::mbarrier_wait(place(ADDED, nth), nth / 2 & 1);", ""),
 }
 
 

@@ -143,7 +143,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
 
 def further_barriers(spec: Spec) -> list[tuple[str, str, int]]:
     """The barriers of query tiles that hold rows of the next sequence, and of turns at the sums of dq."""
-    turns = [("turn", "TURN", 1), ("added", "ADDED", 1)] if spec.deterministic else []
+    turns = [("turn", "TURN", 1), ("added", "ADDED", 2), ("passed", "PASSED", 2)] if spec.deterministic else []
     return [*([("tail", "TAIL", 1)] if spec.geometry.packed else []), *turns]
 
 
