@@ -46,22 +46,15 @@ def test_the_same_bits_in_any_order(case):
     assert alike(found)
 
 
-FAULTS = {
-    "nobody waits": ("ptx::mbarrier_wait(shared + TURN, (step + 1) & 1);", ""),
-    "the turn is passed on before the additions": ("ptx::mbarrier_wait(place(ADDED, nth), nth / 2 & 1);", ""),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(fault):
-    text, instead = FAULTS[fault]
+def test_a_planted_fault_shows():
+    """Nobody waits for a turn: other bits, or sums that overtake each other."""
+    text = "ptx::mbarrier_wait(shared + TURN, (step + 1) & 1);"
     spec, arrays, values = drawn("window")
     program = plan_backward(spec, "sm_90a")
     source = render(program)
     assert text in source.text
-    changed = replace(source, text=source.text.replace(text, instead))
     try:
-        found = seen(program, changed, arrays, values)
+        found = seen(program, replace(source, text=source.text.replace(text, "")), arrays, values)
     except EmulationFault:
         return
     assert not alike(found)
