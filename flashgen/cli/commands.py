@@ -50,6 +50,7 @@ class BenchMode(StrEnum):
     forward = "forward"
     decode = "decode"
     packed = "packed"
+    backward = "backward"
 
 
 class Stage(StrEnum):
