@@ -11,7 +11,7 @@ import pytest
 from flashgen.emulate import emulate
 from flashgen.expr.language.scope import words as language_words
 from flashgen.interpret import interpret
-from flashgen.plan import plan
+from flashgen.plan import plan, plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.params import record_dtype, scalars
 from flashgen.plan.program import Program
@@ -31,6 +31,15 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {  # of emitted text: arc
     "keys outside": ("sm_90", 8192, {"dtype": "float16", "schedule": {"outer": "kv", "normalize": "each_step"}}),
     "three passes": ("sm_90", 8192, {"dtype": "float16", "schedule": "three_pass"}),
     "standard": ("sm_90", 8192, {"dtype": "float16", "schedule": "standard"}),
+    "pages": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal", "cache": {"page": 16}, "split": 2}),
+    "packed": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal", "layout": "thd", "split": 2}),
+    "packed pages": ("sm_80", 8192, {"dtype": "bfloat16", "mask": "causal", "layout": "thd", "cache": {"page": 16}}),
+    "lists": ("sm_90a", 8192, {"dtype": "float16", "blocks": {"m": 128, "n": 64, "lists": "idx"}}),
+    "made lists": ("sm_80", 8192, {"dtype": "float16", "mask": "kv_idx // 64 % 3 == q_idx // 64 % 3"}),
+    "embedding": ("sm_90a", 8192, {"dtype": "float16", "norm": {"eps": 1e-5}, "rotary": {"kind": "halves", "base": 100.0}}),
+    "backward": ("sm_80", 8192, {"dtype": "bfloat16", "mask": "causal", "backward": True, "outputs": ["o", "lse"]}),
+    "backward of Hopper": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal", "backward": True, "outputs": ["o", "lse"]}),
+    "backward by pairs": ("sm_90a", 8192, {"dtype": "bfloat16", "head_dim": 256, "backward": True, "outputs": ["o", "lse"]}),
 }
 OF_SCALARS = (
     "heads",
@@ -68,21 +77,23 @@ TOGETHER = 16  # names in one spec
 def named(family: str, params: Sequence[str], tensors: Sequence[str]) -> Spec:
     """A spec of a family whose score reads these params and tensors."""
     more = dict(FAMILIES[family][2])
-    score = " * ".join(["s", *params, *(f"{name}[h]" for name in tensors)])
+    score = (" + " if "backward" in more else " * ").join(["s", *params, *(f"{name}[h]" for name in tensors)])
     given = {name: {"shape": ["hq"], "dtype": "float32"} for name in tensors} | more.pop("tensors", {})
-    return Spec(head_dim=64, score=f"{score} + 1.0", params=dict.fromkeys(params, 1.0), tensors=given, **more)
+    return Spec(**{"head_dim": 64} | more, score=f"{score} + 1.0", params=dict.fromkeys(params, 1.0), tensors=given)
 
 
 def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Program:
     arch, length, _ = FAMILIES[family]
-    return plan(named(family, params, tensors), arch, length=length)
+    spec = named(family, params, tensors)
+    return plan_backward(spec, arch) if spec.backward else plan(spec, arch, length=length)
 
 
 @cache
 def words(family: str) -> list[str]:
     """The identifiers of a family's text that a param may be called."""
     found = set(re.findall(r"[A-Za-z]\w*", render(planned(family, ["one"], ["two"])).text))
-    return sorted(name for name in found if not value_name_fault(name) and name not in language_words() and name not in IDS)
+    taken = {*language_words(), *IDS, "idx"}  # the last two by the spec itself
+    return sorted(name for name in found - taken if not value_name_fault(name))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
