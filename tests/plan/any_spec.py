@@ -25,6 +25,8 @@ TENSORS = {
     "relative": {"shape": ["hq", "2 * kv_len - 1"], "dtype": "float16"},
     "free": {"shape": ["entries", 1], "dtype": "float32"},
     "gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"},
+    "stamps": {"shape": ["b", "kv_len"], "dtype": "int64"},
+    "now": {"shape": ["b"], "dtype": "int64"},
     "half": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bfloat16"},
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
@@ -59,6 +61,8 @@ PLACES: list[dict[str, Any]] = [  # where sequences lie, and which blocks of key
     {"blocks": {"m": 32, "n": 16, "lists": "idx"}},
     {"blocks": {"m": 128, "n": 64, "lists": "idx", "kind": "bitmap"}, "cache": "contiguous"},
 ]
+EMBEDDED = {"norm": {"eps": 1e-5, "of": ["q"]}, "rotary": {"kind": "interleaved", "base": 100.0, "of": ["q"]}}
+LONG = ["stamps[b, kv_idx] <= now[b]", "stamps[b, kv_idx] != now[b]", "bit(stamps[b, kv_idx], 40 - q_idx % 9)"]
 WEIGHTS = ["gate[b, hk, kv_idx]", "1 - c * gate[b, hk, kv_idx] / (1 + kv_idx)", "where(kv_idx < q_idx, 0.5, slopes[h])"]
 
 
@@ -108,7 +112,7 @@ def scores(depth: int, deciding: bool) -> st.SearchStrategy[str]:
 @st.composite
 def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True, words=False):
     """Head dims are multiples of `step`. `deciding`: floats may decide what a key weighs. `words`: places of sequences, lists of blocks,
-    weights and a dtype of o too, which not every kernel serves."""
+    weights, embeddings of q, int64 and a dtype of o too, which not every kernel serves."""
     dims = st.integers(1, 12).map(lambda n: step * n)
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
     score = draw(scores(2, deciding))
@@ -126,7 +130,8 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         "outputs": ["o", *sorted(others)],
     }
     if words:
-        said |= draw(st.just({}) | st.sampled_from(PLACES))
+        mask = draw(st.sampled_from([mask, mask, *(f"({mask}) & ({long})" for long in LONG)]))
+        said |= {"mask": mask} | draw(st.just({}) | st.sampled_from(PLACES)) | draw(st.sampled_from([{}, {}, EMBEDDED]))
         said |= draw(st.sampled_from([{}, {}, *({"weight": weight} for weight in WEIGHTS)]))
         said |= draw(st.sampled_from([{}, {}, {"out_dtype": "float32"}]))
     texts = score, mask, softmax, said.get("weight", "")
