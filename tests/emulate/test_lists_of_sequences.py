@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import flashgen
 from flashgen.bench.hostile import draw
-from flashgen.emulate import emulate
+from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import CallError, PlanError, SpecError
 from flashgen.interpret import interpret
 from flashgen.plan import plan
@@ -67,15 +67,35 @@ def test_as_the_reference(name, data):
         judge(spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
 
 
-def test_shares_of_a_list_of_tiles_that_lie_far_apart():
-    """In more words than a warp has lanes, most of them empty."""
-    spec = Spec(head_dim=16, dtype="float16", blocks={"m": 16, "n": 16, "lists": "idx"}, outputs=["o", "lse"])
-    chosen = with_small_shares(plan(spec, "sm_80", demand=FEW))
-    rng = np.random.default_rng(0)
+@functools.cache
+def far_apart() -> tuple[Any, ...]:
+    """A call whose tiles are in more words than a warp has lanes, most of them empty."""
+    spec = Spec(head_dim=16, dtype="float16", blocks={"m": 16, "n": 16, "lists": "idx"}, outputs=["o", "lse"], split=4)
+    chosen, rng = plan(spec, "sm_80", demand=FEW), np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, n, 1, 16)).astype(np.float16) for n in (1, 40000, 40000))
-    idx = rng.permutation(2500)[:12].astype(np.int32).reshape(1, 1, 1, 12)
-    found = emulate(chosen, render(chosen), q, k, v, {"idx": idx})
-    judge(spec, {name: found[name] for name in ("o", "lse")}, q, k, v, idx=idx)
+    pairs = 2 * rng.permutation(1250)[:15, None] + np.arange(2)
+    return chosen, render(chosen), q, k, v, {"idx": pairs.astype(np.int32).reshape(1, 1, 1, 30)}
+
+
+def test_shares_of_a_list_of_tiles_that_lie_far_apart():
+    chosen, source, q, k, v, values = far_apart()
+    found = emulate(chosen, source, q, k, v, values)
+    judge(chosen.spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("more = count % cut;", "more = 0;"),  # a few tiles are nobody's
+        ("left && found >= begin ? found", "left ? found"),  # a share goes on into the one below
+    ],
+)
+def test_planted_faults_are_found(right, wrong):
+    chosen, source, q, k, v, values = far_apart()
+    assert source.text.count(right) == 1
+    with pytest.raises((AssertionError, EmulationFault)):
+        found = emulate(chosen, replace(source, text=source.text.replace(right, wrong)), q, k, v, values)
+        judge(chosen.spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
 
 
 def test_queries_beyond_the_lists_of_a_packed_sequence_see_nothing():
