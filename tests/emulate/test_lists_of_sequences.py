@@ -77,10 +77,13 @@ def far_apart() -> tuple[Any, ...]:
     return chosen, render(chosen), q, k, v, {"idx": pairs.astype(np.int32).reshape(1, 1, 1, 30)}
 
 
-def test_shares_of_a_list_of_tiles_that_lie_far_apart():
-    chosen, source, q, k, v, values = far_apart()
+def judged(chosen: Any, source: Any, q: Any, k: Any, v: Any, values: Any) -> None:
     found = emulate(chosen, source, q, k, v, values)
     judge(chosen.spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
+
+
+def test_shares_of_a_list_of_tiles_that_lie_far_apart():
+    judged(*far_apart())
 
 
 @pytest.mark.parametrize(
@@ -91,11 +94,10 @@ def test_shares_of_a_list_of_tiles_that_lie_far_apart():
     ],
 )
 def test_planted_faults_are_found(right, wrong):
-    chosen, source, q, k, v, values = far_apart()
+    chosen, source, *given = far_apart()
     assert source.text.count(right) == 1
     with pytest.raises((AssertionError, EmulationFault)):
-        found = emulate(chosen, replace(source, text=source.text.replace(right, wrong)), q, k, v, values)
-        judge(chosen.spec, {name: found[name] for name in ("o", "lse")}, q, k, v, **values)
+        judged(chosen, replace(source, text=source.text.replace(right, wrong)), *given)
 
 
 def test_queries_beyond_the_lists_of_a_packed_sequence_see_nothing():
