@@ -1,6 +1,6 @@
 """Lists of blocks beside dense attention of the same run and FlexAttention: share of the key tiles, and of the time. bfloat16.
 
-    python benchmarks/lists.py                            # a table to the terminal
+    python benchmarks/lists.py                            # benchmarks/results/lists_<card>.json
     python benchmarks/lists.py --quick                    # fewer repetitions; --no-flex: without FlexAttention
 
 `relative`: the time over that of dense attention, over the share of key blocks that are listed; 1 where a tile costs what it costs in
@@ -11,6 +11,7 @@ of 64 keys, beside a cache of these 16, with a list for each head, and with one 
 import argparse
 import importlib.util
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import flashgen
@@ -18,12 +19,14 @@ from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
 from flashgen.bench.kernels import before_ms
 from flashgen.bench.peers import to_torch
+from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
 from flashgen.runtime import arrays
 from flashgen.spec import Spec
 
 HEADS, LENGTH, QUERIES = 16, 8192, 128
 DECODE = {"batch": 16, "heads": 32, "keys": 64, "blocks": 512, "listed": 16}
+RESULTS = Path(__file__).parent / "results"
 Runs = dict[str, Callable[[], Any]]
 
 
@@ -99,14 +102,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-flex", action="store_true")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="the file of results, by default benchmarks/results/lists_<card>.json")
+    asked, on, measured = parser.parse_args(), environment(), list[dict[str, Any]]()
     repetitions = 3 if asked.quick else 11
     for name, runs, share in cases(not asked.no_flex):
         found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
         if importlib.util.find_spec("torch"):
             found["making"] = before_ms(runs["listed"])
         times = ", ".join(f"{part} {ms:.4f}" for part, ms in found.items())
-        print(f"{name}: {times} ms; relative {found['listed'] / found['dense'] / share:.3f}", flush=True)
+        measured.append({"case": name, **found, "relative": found["listed"] / found["dense"] / share})
+        print(f"{name}: {times} ms; relative {measured[-1]['relative']:.3f}", flush=True)
+        save_json(on | {"suite": "lists", "rows": measured}, asked.out or RESULTS / f"lists_{card_name(on)}.json")
 
 
 if __name__ == "__main__":

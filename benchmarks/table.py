@@ -1,4 +1,5 @@
-"""Puts results of `grid.py` into the README and docs/performance.md; those of `backward.py`, `decode.py`, `shapes.py` into the latter.
+"""Puts results of `grid.py` into the README and docs/performance.md; those of other
+benchmarks into the latter.
 
 python benchmarks/table.py benchmarks/results/NVIDIA_H100_80GB_HBM3.json
 """
@@ -10,7 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
-PAGES = {"speed": (README, PERFORMANCE), "backward": (PERFORMANCE,), "decode": (PERFORMANCE,), "shapes": (PERFORMANCE,)}
+PAGES = {"speed": (README, PERFORMANCE), **dict.fromkeys(("backward", "decode", "shapes", "masks", "lists"), (PERFORMANCE,))}
 OURS = "flashgen"
 
 
@@ -61,6 +62,28 @@ def shapes(results: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"{row} {', '.join(found)} |" for row, found in cells.items()), "", _measured_on(results, peers)])
 
 
+def masks(results: dict[str, Any]) -> str:
+    """Markdown: a row a mask and head dim; milliseconds, and how many times those of dense attention over the share of its tiles."""
+    columns = ("dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
+    lines = ["| mask | head dim | tiles | dense | a call | making | times | by ranges | FlexAttention | its mask |", "|---" * 10 + "|"]
+    for r in results["rows"]:
+        cells = [f"{r[name]:.3f}" if name in r else "" for name in columns]
+        lines.append(f"| {r['mask']} | {r['head_dim']} | {r['ideal']:.0%}, {r['by']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _measured_on(results, {"FlexAttention"} if any("flex" in r for r in results["rows"]) else set())])
+
+
+def lists(results: dict[str, Any]) -> str:
+    """Markdown: a row a case of `lists.py`; milliseconds."""
+    lines = ["| case | dense | listed | making | times | FlexAttention |", "|---" * 6 + "|"]
+    for r in results["rows"]:
+        cells = [
+            f"{r[name]:.{digits}f}" if name in r else ""
+            for name, digits in zip(("dense", "listed", "making", "relative", "flex"), (4, 4, 4, 2, 4), strict=True)
+        ]
+        lines.append(f"| {r['case']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _measured_on(results, {"FlexAttention"} if any("flex" in r for r in results["rows"]) else set())])
+
+
 def relative(speed: dict[str, float]) -> str:
     """flashgen's speed relative to the fastest other; nothing where there is none."""
     others = [x for name, x in speed.items() if name != OURS]
@@ -69,8 +92,8 @@ def relative(speed: dict[str, float]) -> str:
 
 def _measured_on(results: dict[str, Any], others: set[str]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    beside = ", ".join(sorted(others))
-    return f"{results['gpu']}, driver {results['driver']}, beside {beside}; {versions}, commit {results['commit']}."
+    beside = f", beside {', '.join(sorted(others))}" if others else ""
+    return f"{results['gpu']}, driver {results['driver']}{beside}; {versions}, commit {results['commit']}."
 
 
 def _cell(speed: dict[str, float]) -> str:
@@ -89,7 +112,7 @@ def markers(name: str) -> tuple[str, str]:
 
 def text(results: dict[str, Any]) -> str:
     """The table of a file of results."""
-    tables = {"decode": decoding, "shapes": shapes}
+    tables = {"decode": decoding, "shapes": shapes, "masks": masks, "lists": lists}
     return tables.get(kind(results), table)(results)
 
 
