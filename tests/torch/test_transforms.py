@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 import flashgen  # noqa: E402
 from flashgen.torch import attention  # noqa: E402
-from tests.torch.test_compile import DEVICE, capped, same, tensors  # noqa: E402
+from tests.torch.test_compile import DEVICE, capped, compiled, same, tensors  # noqa: E402
 
 
 def test_a_call_without_a_spec_has_gradients():
@@ -77,3 +77,25 @@ def test_vmap_is_a_call_each(function, dims, value, gradients):
         leaves = [x for x in given if x.requires_grad]
         for x, y in zip(*(torch.autograd.grad(o.sum(), leaves, allow_unused=True) for o in (found, want)), strict=True):
             assert (x is None and y is None) or same(x, y)
+
+
+@pytest.mark.parametrize("where", [{"score": "c * tanh(s / c)"}, {"scale": "c"}], ids=["score", "scale"])
+def test_a_number_that_is_learned_has_the_same_gradient_everywhere(where):
+    q, k, v = tensors()
+
+    def loss(c):
+        values = {"scale": c} if "scale" in where else {"c": c}
+        return attention(q, k, v, **{**where, **values}).float().square().sum()
+
+    def gradient(function, c):
+        c.requires_grad_()
+        return torch.autograd.grad(function(c), c)[0]
+
+    numbers = torch.tensor([0.5, 2.0], device=DEVICE)
+    want = torch.stack([gradient(loss, c.clone()) for c in numbers])
+    for found in (
+        torch.stack([gradient(compiled(loss), c.clone()) for c in numbers]),
+        torch.stack([torch.func.grad(loss)(c) for c in numbers]),
+        torch.vmap(torch.func.grad(loss))(numbers),
+    ):
+        assert same(found, want)
