@@ -13,6 +13,7 @@ from flashgen.plan.program import Program
 from flashgen.plan.shares import Demand
 from flashgen.runtime.arguments import check_names, rows_first
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Key, Layout
+from flashgen.runtime.axes import Axes
 from flashgen.runtime.choice import Choice, faults
 from flashgen.runtime.device import Device, check
 from flashgen.runtime.gpu import Gpu
@@ -21,6 +22,7 @@ from flashgen.runtime.scratch import largest
 from flashgen.spec import Spec
 from flashgen.spec.outputs import fill_empty
 
+_PATTERNS_KEPT = 64
 _COUNTER_BYTES = 256  # in front of the workspace, which stays aligned
 
 
@@ -84,7 +86,9 @@ class Launcher:
         self._gpu.kernel(arch).on(target)  # compiled and loaded
         self._tensors = tuple(t.name for t in self.spec.arrays)
         self._needed = frozenset(self._tensors)
+        self._axes = Axes(self.spec, ("q", "k", "v", *self._tensors, *self.spec.outputs))
         self._pattern: Pattern | None = None
+        self._patterns: dict[tuple[Any, ...], Pattern] = {}  # of calls that differ in more than lengths, as in the batch
 
     def __call__(self, q: Any, k: Any, v: Any, *, out: Any, **tensors: Any) -> Any:
         """`out`, written to: o, or a tuple of what the spec's outputs say. Arrays are of CuPy or PyTorch, as a call of the attention takes
@@ -103,7 +107,7 @@ class Launcher:
             likes.append(like)
         with self._lock:
             pattern = self._pattern
-            prepared = (pattern and pattern.adapted(likes)) or self._prepare(given, outputs, likes)
+            prepared = (pattern and pattern.adapted(likes)) or self._other(given, outputs, likes)
             self._launch(prepared, q, outputs, addresses)
         return out
 
@@ -118,8 +122,22 @@ class Launcher:
         family: DeviceFamily = FAMILIES[type(q)]
         prepared.launch(addresses, family.stream(q))
 
-    def _prepare(self, given: tuple[Any, ...], outputs: tuple[Any, ...], likes: list[Key]) -> Prepared:
-        """A call whose arrays differ from those before in more than lengths."""
+    def _other(self, given: tuple[Any, ...], outputs: tuple[Any, ...], likes: list[Key]) -> Prepared:
+        """A call whose arrays differ from those of the last one in more than lengths: as one before it, or the first of its kind."""
+        kind = self._axes.key((), likes) if len(outputs) == len(self.spec.outputs) else ()
+        pattern = self._patterns.get(kind)
+        if pattern and (prepared := pattern.adapted(likes)):
+            self._pattern = pattern
+            return prepared
+        prepared, self._pattern = self._prepare(given, outputs, likes)
+        if self._pattern and kind:
+            if len(self._patterns) >= _PATTERNS_KEPT:
+                self._patterns.clear()
+            self._patterns[kind] = self._pattern
+        return prepared
+
+    def _prepare(self, given: tuple[Any, ...], outputs: tuple[Any, ...], likes: list[Key]) -> tuple[Prepared, Pattern | None]:
+        """A call, checked. Raises CallError."""
         for name, x in zip((*"qkv", *self._tensors, *self.spec.outputs), (*given, *outputs), strict=False):
             if not FAMILIES[type(x)].on_gpu(x):
                 raise CallError(f"{name} lies on the host: a launcher takes arrays on GPU {self._target.ordinal}")
@@ -128,8 +146,7 @@ class Launcher:
         on = likes[0][3]
         if on != self._target.ordinal:
             raise CallError(f"q lies on GPU {on}: the launcher was prepared on GPU {self._target.ordinal}")
-        prepared, self._pattern = self._gpu.prepare(given, outputs, self._params, likes)
-        return self._pattern.adapted(likes) or prepared if self._pattern else prepared
+        return self._gpu.prepare(given, outputs, self._params, likes)
 
     def _refuse(self, tensors: Mapping[str, Any]) -> None:
         """Raises CallError for a tensor that is missing, or what is none."""
