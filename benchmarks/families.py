@@ -80,6 +80,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_80 packed backward": ("sm_80", {"mask": "causal", "layout": "thd", "backward": True}),
     "sm_90a packed backward": ("sm_90a", {"mask": "causal", "layout": "thd", "backward": True}),
     "sm_90a pair": ("sm_90a", {"mask": "causal", "backward": True, "head_dim": 256}),
+    "sm_90a deterministic": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True}),
+    "sm_90a deterministic pair": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True, "head_dim": 256}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
 FEW, APPEND, MERGE = "sm_90a few rows", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
