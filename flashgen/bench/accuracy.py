@@ -11,6 +11,7 @@ from flashgen.bench.cases import Case
 from flashgen.expr.language.nodes import V_IDX
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.reference import attend, scores, weigh
 from flashgen.plan.operands.planes import planes
 
@@ -49,6 +50,7 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
         taken = [head_of(case, arrays[name], b, i, n) for name, i, n in of]
         for kept, sums, of_weights, results in kinds:
             q, k, v = (x.astype(sums) for x in taken)
+            q, k = (_embedded(case, role, x, b, values) for role, x in (("q", q), ("k", k)))
             p, seen = weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
             o = _leaving(case, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(o.astype(results).astype(np.float64))
@@ -84,6 +86,11 @@ def weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, va
             x = np.exp(x - np.where(lse == -np.inf, 0.0, lse)[:, None])
         x = x if parsed.weight is None else x * meaning(parsed.weight, known)
         return np.where(seen, x, 0.0), seen
+
+
+def _embedded(case: Case, role: str, x: Array, b: int, values: Mapping[str, Any]) -> Array:
+    """Rows of q or of k [S, D] after the spec's norm and rotary embedding."""
+    return embedded(case.spec, role, x, np.arange(len(x)), {**values, "b": b, "q_len": case.q_len, "kv_len": case.seqlen})
 
 
 def _leaving(case: Case, o: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> Array:

@@ -137,7 +137,7 @@ def case(spec: Spec, seqlen: int, batch: int | None = None, heads: int | None = 
 
 def variant_of(spec: Spec) -> str:
     """The name under which peers know the spec, or nothing."""
-    if spec.layout != DEFAULT or spec.cache or spec.scale or spec.out_dtype or spec.blocks:
+    if spec.layout != DEFAULT or any((spec.cache, spec.scale, spec.out_dtype, spec.blocks, spec.weight, spec.output, spec.embedded)):
         return ""
     plain = {"head_dim": spec.head_dim, "dtype": spec.dtype}
 

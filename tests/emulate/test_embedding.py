@@ -14,6 +14,7 @@ from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
+from flashgen.runtime import nvrtc
 from flashgen.spec import Spec, json_schema, loads
 from tests.plan.agreement import judge_of
 from tests.spec.test_schema import accepts
@@ -113,6 +114,20 @@ def test_it_is_that_of_plain_attention_on_what_a_user_turned():
 def test_mistakes(keys, message):
     with pytest.raises(SpecError, match=message):
         lower(loads(f"dtype: float16\nhead_dim: 64\n{keys}\n"))
+
+
+def test_a_text_compiles():
+    spec = Spec(
+        head_dim=64,
+        dtype="bfloat16",
+        output="o * sigmoid(gate[b, q_idx, h, v_idx])",
+        norm={},
+        rotary={"kind": "halves", "base": 9.0},
+        tensors={"gate": {"shape": ["b", "q_len", "hq", 64], "dtype": "float16"}},
+        layout="thd",
+    )
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
 def test_they_are_keys_like_others():

@@ -29,6 +29,7 @@ WEIGHTS = {
         "softmax": "off_by_one",
         "tensors": {"g": GATES["g"]},
     },
+    "packed": {"weight": "1 + abs(q_idx - kv_idx)", "layout": "thd"},
     "of scores themselves": {"weight": "g[b, hk, kv_idx]", "softmax": "none", "outputs": ["o"], "tensors": {"g": GATES["g"]}},
 }
 CASES = [
@@ -37,6 +38,7 @@ CASES = [
     ("of a row too", "sm_90a", "float32"),
     ("with a sink and a bias", "sm_80", "float32"),
     ("of scores themselves", "sm_80", "float32"),
+    ("packed", "sm_80", "float32"),
     ("of a row too", "sm_90a", "bfloat16"),
     ("with a sink and a bias", "sm_90a", "float16"),
     ("of scores themselves", "sm_90a", "bfloat16"),

@@ -5,6 +5,7 @@ import numpy as np
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
 from flashgen.expr.meaning.bounds import apart, bounds, largest
+from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.expr.meaning.sequences import heads_first, sequences
@@ -60,6 +61,8 @@ def plain(spec, q, k, v, **values):
 def of_sequence(spec, b, q, k, v, values):
     """Of arrays [1, H, S, D] that hold one."""
     expressions = lower(spec)
+    of_rows = {**values, "b": b, "q_len": q.shape[2], "kv_len": k.shape[2]}
+    q, k = (embedded(spec, role, x.astype(np.float32), np.arange(x.shape[2]), of_rows).astype(q.dtype) for role, x in (("q", q), ("k", k)))
     group = q.shape[1] // k.shape[1]
     dtype, k, v = q.dtype, *(np.repeat(x, group, axis=1).astype(np.float32) for x in (k, v))
     _, h, q_idx, kv_idx = np.ogrid[:1, : q.shape[1], : q.shape[2], : k.shape[2]]

@@ -27,6 +27,7 @@ TENSORS = {
     "gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"},
     "stamps": {"shape": ["b", "kv_len"], "dtype": "int64"},
     "now": {"shape": ["b"], "dtype": "int64"},
+    "gates": {"shape": ["b", "q_len", "hq"], "dtype": "float16"},
     "half": {"shape": ["b", "hq", "q_len", "kv_len"], "dtype": "bfloat16"},
 }
 LOOSE = 5e-3  # of logarithms: a score may be a multiple of what is approximated
@@ -63,6 +64,7 @@ PLACES: list[dict[str, Any]] = [  # where sequences lie, and which blocks of key
 ]
 EMBEDDED = {"norm": {"eps": 1e-5, "of": ["q"]}, "rotary": {"kind": "interleaved", "base": 100.0, "of": ["q"]}}
 LONG = ["stamps[b, kv_idx] <= now[b]", "stamps[b, kv_idx] != now[b]", "bit(stamps[b, kv_idx], 40 - q_idx % 9)"]
+OUTPUTS = ["o * slopes[h]", "o * sigmoid(gates[b, q_idx, h]) + c", "where(q_idx < n, o, 0.1 * v_idx)"]
 WEIGHTS = ["gate[b, hk, kv_idx]", "1 - c * gate[b, hk, kv_idx] / (1 + kv_idx)", "where(kv_idx < q_idx, 0.5, slopes[h])"]
 
 
@@ -133,8 +135,9 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         mask = draw(st.sampled_from([mask, mask, *(f"({mask}) & ({long})" for long in LONG)]))
         said |= {"mask": mask} | draw(st.just({}) | st.sampled_from(PLACES)) | draw(st.sampled_from([{}, {}, EMBEDDED]))
         said |= draw(st.sampled_from([{}, {}, *({"weight": weight} for weight in WEIGHTS)]))
+        said |= draw(st.sampled_from([{}, {}, *({"output": output} for output in OUTPUTS)]))
         said |= draw(st.sampled_from([{}, {}, {"out_dtype": "float32"}]))
-    texts = score, mask, softmax, said.get("weight", "")
+    texts = score, mask, softmax, said.get("weight", ""), said.get("output", "")
     said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts)}
     try:
         return Spec(**said)

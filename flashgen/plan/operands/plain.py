@@ -50,7 +50,7 @@ class PlainMmaSync(PlanesStrategy):
         tile = draft.tile
         step = {"multiply-adds": tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) / 128}
         clocks = step["multiply-adds"]
-        return {**step, "step": clocks, "total": problem.seen.key_tiles(tile.block_m, tile.block_n) * clocks / tile.block_m}
+        return {**step, "step": clocks, "total": (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks / tile.block_m}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:
         """A block a query tile."""
