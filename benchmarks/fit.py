@@ -92,7 +92,7 @@ def compile_one(given: dict[str, Any], arch: str, name: str) -> None:
 
 
 def compile_all(arches: Sequence[Arch]) -> None:
-    """Compiles all candidates, in processes: NVRTC takes seconds for each, and threads wait for each other."""
+    """Compiles all candidates, in processes, so that every core compiles: NVRTC takes seconds for each."""
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
         jobs = [(spec.to_json(), arch.name, name) for arch in arches for spec in specs() for name in chosen(spec, arch)]
         list(pool.map(compile_one, *zip(*jobs, strict=True)))
