@@ -33,6 +33,7 @@ from flashgen.plan.search import scored
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.render import render
 from flashgen.runtime import arrays, cache, device
+from flashgen.runtime.choice import Choice
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
 
@@ -100,7 +101,7 @@ def compile_all(arches: Sequence[Arch]) -> None:
 
 def timed(spec: Spec, arch: Arch, length: int, clock: DeviceClock) -> list[dict[str, Any]]:
     """The milliseconds of some candidates at a length."""
-    kernels = {name: Gpu(spec, arch, name) for name in chosen(spec, arch)}
+    kernels = {name: Gpu(spec, arch, Choice(spec, name)) for name in chosen(spec, arch)}
     drawn = draw(case(spec, length), arrays.cupy())
     given = tuple(drawn[name] for name in "qkv")
     taken = measure({name: lambda gpu=gpu: gpu(given, (), {}) for name, gpu in kernels.items()}, clock, ROUNDS)

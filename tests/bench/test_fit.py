@@ -10,7 +10,11 @@ from benchmarks import fit
 from flashgen.arch import by_name
 from flashgen.plan.costs import model
 from flashgen.plan.search import scored
+from flashgen.runtime.clock import Reading
+from tests.runtime.launches import launches
+from tests.runtime.test_arrays import on_gpu
 
+__all__ = ["launches"]
 ARCH = by_name("sm_90a")
 TRUE = {"exposed": 0.45, "query_tile": 4500, "lone_warp": 3.2}  # of the card; its clock is another as well
 
@@ -49,6 +53,34 @@ def test_a_fit_explains_the_times_and_chooses_by_them(rows, numbers):
     with model.trying("wgmma", numbers):
         assert fit.deviation(measured) < 1e-6
         assert fit.lost(measured) == 0
+
+
+class Clock:
+    """Runs what it is given, and says how often it has run something."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def read(self, run, calls):  # noqa: ARG002
+        run()
+        self.runs += 1
+        return Reading(float(self.runs), 0.01)
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_90"])
+def test_candidates_are_launched_and_timed(launches, monkeypatch, arch):
+    """With stand-ins for the card and for arrays in its memory."""
+    monkeypatch.setattr(fit, "spread", lambda names: names[::20][:2])
+    monkeypatch.setattr(fit, "draw", lambda one, _: {name: on_gpu(shape, one.spec.element.numpy) for name, shape in one.shapes().items()})
+    spec, clock = fit.specs()[1], Clock()
+    launches.clear()
+    found = fit.timed(spec, by_name(arch), 1024, clock)
+    names = fit.chosen(spec, by_name(arch))
+    assert [row["candidate"] for row in found] == names
+    assert len(set(names)) == 2
+    assert len(launches) == clock.runs
+    (group,) = fit.groups(found, by_name(arch))
+    assert len(group.ms) == 2
 
 
 def test_what_times_say_nothing_of_stays():
