@@ -11,7 +11,7 @@ _HALF_BYTES, _SEEN = 8 << 20, 1024  # the same of either half of the L2, of keys
 _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more the loads spread too far, as measured
 _WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 or not, as measured: up to the first of these,
 _WIDE_BYTES = 128 << 20  # or so many bytes
-_TURNS_HEADS, _TURNS_BYTES = 16, 1 << 40  # where key tiles take turns at a head's sums: heads enough that few tiles of each are at work at once
+_TURNS_HEADS, _TURNS_BYTES = 16, 1 << 40  # where key tiles take turns at sums: so many heads that few tiles of each are at work at once
 _NO_LIMIT = 1 << 30  # heads
 
 
