@@ -3,6 +3,8 @@
 CuPy arrays at made-up addresses stand for those on a GPU, and instead of a launch its record, grids and stream are kept.
 """
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,11 @@ from tests.runtime.launches import CARD, Launches, launches
 from tests.runtime.test_arrays import on_gpu
 
 pytest.importorskip("cupy")
-pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
+driver = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
 
 __all__ = ["launches"]
 COUNTER = 77 << 40
+MEMORY = launcher._memory
 WORKSPACE = COUNTER + launcher._COUNTER_BYTES
 BASE = {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"}
 SPECS = {
@@ -127,6 +130,19 @@ def test_later_calls_are_patched(monkeypatch: pytest.MonkeyPatch) -> None:
         qkv, tensors, out = call(spec, 4 - kv_len % 3, 1, kv_len)  # sequences come and go
         run(*qkv, **tensors, out=out)
     assert len(made) == 2 * 3  # of each batch in either class of lengths
+
+
+def test_its_memory_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(driver, "cuMemAlloc", lambda _: (0, COUNTER))
+    monkeypatch.setattr(driver, "cuMemsetD8Async", lambda *_: (0,))
+    monkeypatch.setattr(driver, "cuMemFree", lambda address: freed.append(address) or (0,))
+    target = SimpleNamespace(aside=lambda: nullcontext(5), active=nullcontext)
+    owner = type("Owner", (), {})()
+    assert MEMORY(owner, target, 1000) == COUNTER
+    assert not freed
+    del owner
+    assert freed == [COUNTER]
 
 
 def test_streams_and_captures_share_its_counter(launches: Launches) -> None:
