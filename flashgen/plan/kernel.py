@@ -135,7 +135,7 @@ class DealingPlan:
     counter: bool = False  # a counter deals query tiles, so that blocks that finish early take more
     longest_first: bool = False  # query tiles with most keys first, in sections of heads that share the L2
     halves: bool = False  # query tiles are dealt by halves of the L2: blocks near one take the heads of one half of all heads
-    narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees
+    narrow: bool = False  # a warpgroup skips the key tiles of a query tile that none of its own rows sees; of shares, if it has no rows
     shares: SharePlan | None = None  # a block takes a share of the key tiles of a query tile, and `combine` brings shares together
     grouped: bool = False  # rows of a query tile are those of all heads of a group, one token after the other: row = token * group + head
     listed: Listed = ""  # the key tiles of a query tile are those of a list, which a kernel before the attention makes
@@ -275,7 +275,7 @@ class Attention(Tiled):
     @property
     def computed(self) -> KeyRanges:
         """The key tiles of rows that compute together: of a query tile, or of a warpgroup's rows where each narrows them."""
-        return replace(self.ranges, block_m=WARPGROUP_ROWS) if self.dealing.narrow else self.ranges
+        return replace(self.ranges, block_m=WARPGROUP_ROWS) if self.dealing.narrow and not self.dealing.shares else self.ranges
 
 
 # What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.

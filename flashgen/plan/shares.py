@@ -12,7 +12,7 @@ from flashgen.expr import analyse, lower
 from flashgen.expr.language.nodes import names
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.geometry import Sizes, least_tiles
-from flashgen.plan.kernel import DealingPlan, Extent, SharePlan, TilePlan
+from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, Extent, SharePlan, TilePlan
 from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.plan.kernels.combine import combine
 from flashgen.plan.kernels.work_list import work_list
@@ -163,7 +163,8 @@ def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPl
     if not shares:
         return dealing
     first = dealing.longest_first and not problem.grouped
-    return replace(dealing, shares=shares, grouped=problem.grouped, narrow=False, halves=False, longest_first=first)
+    narrow = shares.own and dealing.counter and tile.block_m > WARPGROUP_ROWS  # a single token has rows of one warpgroup
+    return replace(dealing, shares=shares, grouped=problem.grouped, narrow=narrow, halves=False, longest_first=first)
 
 
 def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ...]:

@@ -23,7 +23,7 @@ from tests.emulate.test_shares import SLOPES
 from tests.plan.agreement import judge
 
 SPECS: dict[str, dict[str, Any]] = {
-    "causal": {"mask": "causal"},
+    "causal": {"mask": "causal", "block": {"m": 128, "n": 32}},
     "sink": {"mask": "window(90, 0)", "softmax": {"sink": "slopes[h]"}, "tensors": SLOPES, "out_dtype": "float32"},
     "alibi": {
         "mask": "causal & (kv_idx % 7 != q_idx)",
@@ -147,8 +147,23 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
         ("shares : 0, p.heads * sequence.q_len()", "shares : 0, sequence.q_len()"),
         ("first += gridDim.x * ROWS", "first += gridDim.x * ROWS + 1"),
         ("take_share(shares, least_tiles(rows_of(p, sequence)));", ""),
+        (
+            "const bool exists = block * BLOCK_M + warpgroup * WARPGROUP_ROWS <",
+            "const bool exists = block * BLOCK_M + 32 + warpgroup * WARPGROUP_ROWS <",
+        ),
+        ("own.above += exists ? 0 : max(0, end[run] - begin[run]);", ""),
     ],
-    ids=["first shares", "work of others", "lanes", "the end", "states apart", "rows between", "all keys each"],
+    ids=[
+        "first shares",
+        "work of others",
+        "lanes",
+        "the end",
+        "states apart",
+        "rows between",
+        "all keys each",
+        "rows that exist",
+        "tiles are passed",
+    ],
 )
 def test_mistakes_are_found(old: str, new: str) -> None:
     chosen, source = planned("causal", "sm_90a", 16, True)

@@ -135,7 +135,7 @@ class Wgmma(Strategy):
             exposed *= known["queued"]
         start = known.by_count("step", groups) * (1 if pipe.stages > 1 else known["one_stage"])
         clocks = max(step.values()) + exposed + start - pipe.stages
-        rows = WARPGROUP_ROWS if draft.dealing.narrow else m  # that see key tiles together
+        rows = WARPGROUP_ROWS if draft.dealing.narrow and not draft.dealing.shares else m  # that see key tiles together
         tiles = (seen.key_tiles(rows, n) + seen.key_tiles(m, n)) / 2  # whoever skips one still takes its turn, hence half of the gain
         tiles += seen.paired  # which begin anywhere in a key tile
         around = (known["query_tile"] * m / 128 + _output_clocks(known, pipe)) * up(seen.length, m)
@@ -157,7 +157,9 @@ class Wgmma(Strategy):
             yield "halves", "blocks near one half of the L2 take one half of the heads, so that fewer bytes cross between the halves"
         if draft.pipeline.output_place in OUTPUT_REASONS:
             yield "output_place", OUTPUT_REASONS[draft.pipeline.output_place]
-        if draft.dealing.narrow:
+        if draft.dealing.narrow and draft.dealing.shares:
+            yield "narrow", "a warpgroup that has no row, as most where a sequence has a single token, passes key tiles"
+        elif draft.dealing.narrow:
             m, n = tile.block_m, tile.block_n
             tiles = f"{seen.key_tiles(STRIPE, n):.1f} of the {seen.key_tiles(m, n):.1f} key tiles of a query tile"
             when = "whatever the tensors hold" if seen.paired else f"on average {tiles} at length {seen.length}"
