@@ -11,7 +11,11 @@ from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
+from flashgen.plan.appending import AppendPlan
+from flashgen.plan.merging import MergePlan
+from flashgen.plan.shares import Demand
 from flashgen.render import render
+from flashgen.render.source import render_alone
 from flashgen.runtime import nvrtc
 from flashgen.spec import HeadDim, Spec, load
 from tests.plan.any_spec import specs
@@ -43,6 +47,19 @@ def test_compiles(name, arch):
     assert binary.cubin.startswith(b"\x7fELF")
     if arch == "sm_90a":
         assert binary.spill_bytes == 0, binary.log
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_packed_sequences_and_kernels_of_no_program_compile(dtype, arch):
+    """Lists of work and shares, rows of a group, pages; new keys into a cache; states that merge."""
+    for together in (False, True):
+        spec = Spec(head_dim=128, dtype=dtype, mask="causal", layout="thd", outputs=["o", "lse"], cache={"page": 16})
+        demand = Demand(shared=True, together=together) if dtype == "bfloat16" else None
+        assert nvrtc.compile(render(plan(spec, arch, demand=demand))).spill_bytes <= (0 if arch == "sm_90a" else 64)
+    append = AppendPlan(arch=arch, dtype=dtype, qk=128, v=64, rotary=128, packed=True, paged=True)
+    for alone in (append, MergePlan(arch=arch, dtype=dtype, columns=128)):
+        assert nvrtc.compile(render_alone(alone)).spill_bytes == 0
 
 
 @pytest.mark.parametrize(("head_dim", "deterministic"), [(128, False), (256, True)])
