@@ -14,6 +14,7 @@ import torch
 
 import flashgen
 from flashgen.bench import DeviceClock
+from flashgen.bench.results import environment
 from flashgen.bench.timing import measure
 
 BATCH, LENGTH, HIDDEN, REPETITIONS = 2, 8192, 2048, 11
@@ -69,6 +70,7 @@ def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
+    print(environment())
     for d in (64, 128):
         found = measure(contenders(d), DeviceClock(), REPETITIONS)
         for name, timing in found.items():
