@@ -26,6 +26,7 @@ from flashgen.spec import Spec, load
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ship"
 COUNTER, HALVES, SCRATCH, STREAM, MULTIPROCESSORS = 0x7000, 0x8000, 0x9000, 5, 132
 BIAS: dict[str, Any] = {"score": "s + slopes[h] * reach", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+ROTARY = {"kind": "halves", "base": 10000.0}
 PROGRAMS = {
     "tma": (Spec(head_dim=128, dtype="bfloat16", mask="causal", params={"reach": 3.0}, outputs=["o", "lse"], **BIAS), "sm_90a"),
     "pointers": (Spec(head_dim=64, dtype="float16", mask="causal", layout="bhsd"), "sm_80"),
@@ -35,6 +36,8 @@ PROGRAMS = {
     "paged": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="bhsd", cache={"page": 16}), "sm_90a"),
     "packed": (Spec(head_dim=64, dtype="float16", mask="causal", layout="thd"), "sm_90a"),
     "lists": (Spec(head_dim=64, dtype="bfloat16", blocks={"m": 128, "n": 128, "lists": "lists"}), "sm_90a"),
+    "turned": (Spec(head_dim=64, dtype="bfloat16", mask="causal", norm={}, rotary=ROTARY), "sm_90a"),
+    "turned, packed": (Spec(head_dim=64, dtype="float16", layout="thd", rotary=ROTARY), "sm_80"),
     "clusters": (Spec(head_dim=256, dtype="bfloat16", backward=True), "sm_90a"),
     "backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True), "sm_90a"),
     "packed backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", backward=True), "sm_90a"),
@@ -153,7 +156,7 @@ def test_the_driver_is_asked_for_the_same(built: tuple[Program, Any, Any], sizes
     record = in_python(program, sizes, known, addresses)
     for (line,) in told[3::4]:
         for argument, (kind, offset) in zip(program.arguments, (record.dtype.fields or {}).values(), strict=True):
-            if sizes.kv_len or argument.of not in ("k", "v", "dk", "dv"):  # nothing is read through those
+            if sizes.kv_len or argument.of not in ("k", "v", "dk", "dv", "embedded_k"):  # nothing is read through those
                 found = np.frombuffer(bytes.fromhex(line)[offset : offset + kind.itemsize], kind)
                 assert found.tobytes() == record[argument.name].tobytes(), argument
 
@@ -161,8 +164,8 @@ def test_the_driver_is_asked_for_the_same(built: tuple[Program, Any, Any], sizes
 def in_python(program: Program, sizes: Sizes, known: dict[str, Layout], addresses: dict[str, int]) -> np.ndarray[Any, Any]:
     """The record that a call in Python fills in."""
     by_rows = {name: executable.rows_first(x, program.spec.layout_of(name)) if name in ROLES else x for name, x in known.items()}
-    for scratch in program.scratch:
-        by_rows[scratch.name] = Layout((1,), (1,), scratch.dtype, 0, 0)
+    for name, (shape, dtype) in Scratch.of(program, sizes).arrays.items():
+        by_rows[name] = Layout(shape, contiguous_strides(shape), dtype, 0, 0)
     if not sizes.kv_len:
         by_rows |= {"k": by_rows["q"], "v": by_rows["q"]}
     values = {p.name: p.default for p in program.spec.params}
