@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+from flashgen.bench import hostile
 from flashgen.emulate import emulate
 from flashgen.expr.meaning.reference import reference
+from flashgen.interpret import interpret
 from flashgen.plan import plan
+from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.plan.agreement import arrays, error
+from tests.plan.agreement import arrays, error, judge_of
 
 BIAS = {"bias": {"shape": ["q_len", "kv_len"], "dtype": "float32"}}
 
@@ -98,3 +101,21 @@ def test_values_that_nobody_may_see(arch):
     tensors, lens = {"lens": {"shape": ["b"], "dtype": "int32"}}, {"lens": np.int32([300])}
     spec, found = run(arch, q, k, v, lens, mask="kv_idx < lens[b]", tensors=tensors)
     assert error(found["o"], reference(spec, q, k, v, **lens)[0]) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("arch", "keys"),
+    [
+        ("sm_90a", {"mask": "(q_len // kv_len) >= 1", "layout": "thd"}),
+        ("sm_80", {"output": "o + q_len // kv_len + q_idx % (2 * kv_len)", "layout": "thd"}),
+        ("sm_80", {"softmax": {"sink": "0.5 * (q_len % kv_len)"}}),
+    ],
+)
+def test_one_divides_where_a_length_is_zero(arch, keys):
+    spec = Spec(head_dim=64, dtype="float16", outputs=["o", "lse"], **keys)
+    packed = spec.layout == "thd"
+    q, k, v, values = hostile.draw(spec, Sizes(2, 9, 7 if packed else 0, 2, 1), [], np.random.RandomState(0))
+    if packed:
+        values |= {"cu_seqlens_q": np.int32([0, 5, 9]), "cu_seqlens_k": np.int32([0, 0, 7])}
+    for found in (interpret(plan(spec, "host"), q, k, v, values), emulate(plan(spec, arch), render(plan(spec, arch)), q, k, v, values)):
+        judge_of(spec, q, k, v, **values)(found)

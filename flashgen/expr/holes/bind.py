@@ -9,7 +9,23 @@ from flashgen.expr.language.fold import as_float, call
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ELEMENT, LONG, ROW, UNIFORM, V_IDX, Argument, Call, Const, Length, Load, Name, Node, Type, walk
+from flashgen.expr.language.nodes import (
+    ELEMENT,
+    LONG,
+    ROW,
+    UNIFORM,
+    V_IDX,
+    Argument,
+    Call,
+    Const,
+    Length,
+    Load,
+    Name,
+    Node,
+    Type,
+    names,
+    walk,
+)
 from flashgen.expr.prove.affine import param
 from flashgen.expr.prove.integers import Integers, intervals, of_language
 from flashgen.expr.prove.linear import COLUMN
@@ -97,6 +113,8 @@ class Binder:
                 return Load(param(tensor), inside, type)
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
+            case Call("//" | "%" as op, (x, n), type) if self._empty(n):
+                return self(Call(op, (x, call("max", n, Const(1, "int"))), type), decided)
             case Call(op, args, type):
                 parts = tuple(self(x, decides(op, decided)) for x in args)
                 found = row(op)
@@ -104,6 +122,13 @@ class Binder:
                 exact = decided and type == "float" and not approximate(node)
                 return Call(found.decided, parts, "float") if exact else self._machine(found, parts, type)
         return node
+
+    def _empty(self, divisor: Node) -> bool:
+        """True if a divisor may be 0 where there are no queries or no keys: 1 divides there."""
+        match divisor:
+            case Call("max", (Const(int(least)), _) | (_, Const(int(least)))) if least > 0:
+                return False
+        return not names(divisor).isdisjoint(("q_len", "kv_len"))
 
     def _inside(self, tensor: "Tensor", indices: tuple[Node, ...]) -> tuple[Node, ...]:
         """The indices of a read inside of the array that a call gives."""

@@ -41,7 +41,7 @@ _Row = partial(Function, parameters=("a", "b"), gives="same", library=plain, fas
 
 _Division = partial(
     _Row, takes="integers", derivative=(), interval=anywhere, error=told, terms=exactly, cost=OTHER
-)  # of integers, towards minus infinity; the divisor is positive
+)  # of integers, towards minus infinity; the divisor is positive, but a length may be 0: then 1 divides
 _Condition = partial(_Row, gives="bool", derivative=(), interval=within(0.0, 1.0), error=told, terms=exactly, sign=UNKNOWN, cost=OTHER)
 
 
@@ -172,8 +172,8 @@ _ROWS = (
     _Division(
         name="//",
         python=operator.floordiv,
-        numpy=operator.floordiv,
-        definition=operator.floordiv,
+        numpy=lambda x, n: x // np.maximum(n, 1),
+        definition=lambda x, n: x // np.maximum(n, 1),
         cuda={"int": "floor_div"},
         decided="//",
         sign=("never", "first"),
@@ -181,8 +181,8 @@ _ROWS = (
     _Division(
         name="%",
         python=operator.mod,
-        numpy=operator.mod,
-        definition=lambda x, y: x - x // y * y,
+        numpy=lambda x, n: x % np.maximum(n, 1),
+        definition=lambda x, n: x - x // np.maximum(n, 1) * np.maximum(n, 1),
         cuda={"int": "floor_mod"},
         decided="%",
         sign=("never", "always"),
