@@ -81,7 +81,8 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     else:
         k, v = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (k, v))
     if "views" in kinds:
-        q, k, v = (view(x, random, aligned) for x in (q, k, v))
+        finite = not spec.page and "hidden" not in kinds  # else what nobody sees would be repeated where it is seen
+        q, k, v = (view(x, random, aligned, finite) for x in (q, k, v))
         values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
     return q, k, v, values
 
@@ -227,7 +228,7 @@ def _linear(node: Node) -> bool:
     return node != Name("kv_idx", "int")
 
 
-def view(x: Array, random: np.random.RandomState, aligned: bool = False) -> Array:
+def view(x: Array, random: np.random.RandomState, aligned: bool = False, repeated: bool = True) -> Array:
     """The array as a view of other memory, the last axis contiguous if it is `aligned`; with equal elements along an axis now and then."""
     last = x.ndim - 1
     order = [*random.permutation(last).tolist(), last] if aligned else random.permutation(x.ndim).tolist()
@@ -238,7 +239,7 @@ def view(x: Array, random: np.random.RandomState, aligned: bool = False) -> Arra
         return x
     if change == 1 and not aligned:
         return np.flip(np.ascontiguousarray(np.flip(x, axis)), axis)
-    if change == 2 and x.shape[axis] and not aligned:
+    if change == 2 and x.shape[axis] and not aligned and repeated:
         return np.broadcast_to(x.take([0], axis), x.shape)
     if change == 3:
         at = tuple(slice(1, None, 2) if i == axis else slice(None) for i in range(x.ndim))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from flashgen.bench import hostile
 from flashgen.errors import SpecError
+from flashgen.expr import lower
 from flashgen.plan.geometry import Sizes
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
@@ -140,7 +141,8 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
     texts = score, mask, softmax, said.get("weight", ""), said.get("output", "")
     said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts)}
     try:
-        return Spec(**said)
+        lower(spec := Spec(**said))
+        return spec
     except SpecError:
         if words:  # as of packed sequences a tensor has one length
             reject()
