@@ -267,7 +267,7 @@ def merged(rng: np.random.Generator) -> Any:
     """The arrays of a call, its plan, strides and sizes."""
     arrays = {}
     for which in "ab":
-        empty, o, lse = rng.random((2, 4, 30)) < 0.2, rng.standard_normal((2, 30, 4, 40)), rng.standard_normal((2, 4, 30))
+        empty, o, lse = rng.random((2, 3, 29)) < 0.2, rng.standard_normal((2, 29, 3, 40)), rng.standard_normal((2, 3, 29))
         arrays[f"o_{which}"] = np.where(empty.swapaxes(1, 2)[..., None], 0, o).astype(np.float16)
         arrays[f"lse_{which}"] = np.where(empty, -np.inf, lse).astype(np.float32)
     arrays |= {"o": np.full_like(arrays["o_a"], np.nan), "lse": np.full_like(arrays["lse_a"], np.nan)}
