@@ -21,7 +21,6 @@ MAX_RANK = 8
 MAX_SHARES = 1024
 MAX_PAGE = 256
 INT32 = 2**31 - 1
-INDEX = 2**30  # the sum of two fits 32 bits
 
 
 def _is_int(given: object) -> TypeGuard[int]:
@@ -79,10 +78,10 @@ def positive(given: object) -> int:
 
 
 def number(given: object) -> int | float:
-    """An int fit for indices, or a float that float32 holds."""
+    """An int of 32 bits, or a float that float32 holds."""
     if _is_int(given):
-        if abs(given) > INDEX:
-            raise expected(f"an integer from -{INDEX} to {INDEX}", given, "indices have 32 bits; a float is written with a point")
+        if not -INT32 - 1 <= given <= INT32:
+            raise expected(f"an integer from {-INT32 - 1} to {INT32}", given, "integers have 32 bits; a float is written with a point")
         return int(given)
     if not isinstance(given, float):
         raise expected("a number", given)

@@ -19,7 +19,7 @@ from flashgen.spec.words import CALL_WORDS, CPP_WORDS, EXPRESSION_WORDS, name_fa
 SIZES = st.integers(1, 512)
 AUTO = st.just("auto")
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(lambda name: not (value_name_fault(name) or name_fault(name)))
-NUMBERS = st.integers(-(2**30), 2**30) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+NUMBERS = st.integers(-(2**31), 2**31 - 1) | st.floats(width=32, allow_nan=False, allow_infinity=False)
 TENSORS = st.fixed_dictionaries(
     {
         "shape": st.lists(st.sampled_from(["b", "hq", "hk", "q_len", "kv_len"]) | SIZES, min_size=1, max_size=8),
@@ -162,9 +162,12 @@ def test_refusals(keywords: dict[str, object], message: str, hint: str) -> None:
     assert (caught.value.message, caught.value.hint, caught.value.position) == (message, hint, None)
 
 
-def test_integer_params_are_fit_for_indices() -> None:
-    with pytest.raises(SpecError, match="from -1073741824 to 1073741824"):
-        Spec(dtype="float16", head_dim=64, params={"n": 2**30 + 1})
+@pytest.mark.parametrize("n", [2**31 - 1, -(2**31)])
+def test_integer_params_have_32_bits(n: int) -> None:
+    keys = {"dtype": "float16", "head_dim": 64, "mask": "(kv_idx <= q_idx + n) & (kv_idx // 2 <= n // 3)"}
+    assert Spec(**keys, params={"n": {"default": n, "min": n, "max": n}}).params[0].interval == (n, n)
+    with pytest.raises(SpecError, match="from -2147483648 to 2147483647"):
+        Spec(**keys, params={"n": n + (1 if n > 0 else -1)})
 
 
 def test_the_dtype_of_o() -> None:
