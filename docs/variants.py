@@ -7,7 +7,7 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from flashgen.cli.shipped import Shipped, library
+from flashgen.spec.shipped import Shipped, library
 
 PAGE = Path(__file__).parent / "variants.md"
 SAME = ("name:", "dtype:", "outputs:")  # keys that say nothing of a variant

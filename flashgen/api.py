@@ -20,6 +20,7 @@ from flashgen.runtime.habits import unknown
 from flashgen.runtime.launcher import Launcher
 from flashgen.runtime.sequence_lengths import check_lengths
 from flashgen.spec import Spec, load
+from flashgen.spec.shipped import find
 from flashgen.spec.words import gradient
 
 _BACKENDS = ("gpu", "interpreter", "emulate")
@@ -28,7 +29,7 @@ _BACKENDS = ("gpu", "interpreter", "emulate")
 def compile(
     spec: Spec | str | os.PathLike[str] | Mapping[str, Any], arch: str | None = None, backend: Backend | None = None
 ) -> "Attention":
-    """Compiles a spec, the path of one, or a mapping with its keys, to something callable on arrays.
+    """Compiles a spec, its path, the name of one that ships, as "causal", or a mapping with its keys, to something callable on arrays.
 
     >>> attn = compile({"head_dim": 64, "dtype": "float32", "mask": "causal"})
     >>> q = k = v = np.ones((1, 256, 8, 64), np.float32)
@@ -46,7 +47,9 @@ def _spec(given: Any) -> Spec:
     match given:
         case Spec():
             return given
-        case str() | os.PathLike():
+        case str():
+            return find(given)
+        case os.PathLike():
             return load(given)
         case Mapping():
             if strange := [key for key in given if not isinstance(key, str)]:

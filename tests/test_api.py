@@ -17,6 +17,7 @@ from flashgen.errors import BackendError, CallError, PlanError, SpecError
 from flashgen.expr import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
+from flashgen.spec.shipped import spec_root
 
 ROOT = Path(__file__).parents[1]
 no_gpu = pytest.mark.skipif(device.missing() is None, reason="there is a GPU")
@@ -189,7 +190,8 @@ def test_a_compiled_attention_travels(travel: Any, given: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("causal", "no file causal\ngive the path of a YAML file, or a mapping with its keys"),
+        ("causl", "no file 'causl', and no shipped spec of that name\ndid you mean 'causal'"),
+        ("nowhere/causal", "no file nowhere/causal\ngive the path of a YAML file, or a mapping with its keys"),
         ({3: 1}, "unknown key 3"),
         (3, "a int is no spec"),
         (None, "a NoneType is no spec"),
@@ -198,6 +200,10 @@ def test_a_compiled_attention_travels(travel: Any, given: dict[str, Any]) -> Non
 def test_what_is_no_spec(given: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         api.compile(given)
+
+
+def test_a_shipped_spec_by_its_name() -> None:
+    assert api.compile("causal", backend="interpreter").spec == api.compile(spec_root() / "causal.yaml", backend="interpreter").spec
 
 
 def test_numbers_of_numpy_in_a_mapping() -> None:

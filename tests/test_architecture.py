@@ -102,7 +102,7 @@ def test_a_wheel_carries_templates_and_specs(tmp_path):
     aside = tmp_path / "site"
     _run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", aside, wheel)
     code = (
-        "import flashgen; from flashgen.plan import plan; from flashgen.render import render; from flashgen.cli.shipped import spec_root\n"
+        "import flashgen; from flashgen.plan import plan; from flashgen.render import render; from flashgen.spec.shipped import spec_root\n"
         "print(flashgen.__file__)\n"
         "print(*sorted(path.relative_to(spec_root()).as_posix() for path in spec_root().rglob('*.yaml')))\n"
         "for path in sorted(spec_root().glob('*.yaml')):\n"

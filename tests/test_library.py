@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.bench import hostile
-from flashgen.cli.shipped import library, spec_root
 from flashgen.emulate import emulate
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec, json_schema, load
+from flashgen.spec.shipped import library, spec_root
 from tests.plan.agreement import judge_of
 from tests.spec.test_schema import accepts
 

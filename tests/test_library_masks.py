@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from flashgen.cli.shipped import find
 from flashgen.expr import evaluate, lower
+from flashgen.spec.shipped import find
 
 
 def seen(name, q_len, kv_len, queries=None, h=0, **tensors):

@@ -14,10 +14,10 @@ from typer.main import get_command
 
 from docs import reference
 from flashgen.cli.commands import app
-from flashgen.cli.shipped import library
 from flashgen.expr import lower
 from flashgen.expr.language.scope import INDICES
 from flashgen.spec import loads
+from flashgen.spec.shipped import library
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -1,7 +1,7 @@
 """The page of variants is that of the specs that ship."""
 
 from docs import variants
-from flashgen.cli.shipped import library
+from flashgen.spec.shipped import library
 
 
 def test_the_page_is_up_to_date():

@@ -23,10 +23,10 @@ from flashgen.cli import show as showing
 from flashgen.cli import specs as listing
 from flashgen.cli import tune as tuning
 from flashgen.cli.picture import save
-from flashgen.cli.shipped import find, library, shipped
 from flashgen.cli.tensors import call_of_tensors
 from flashgen.runtime import device
 from flashgen.spec import json_schema
+from flashgen.spec.shipped import find, library, shipped
 from flashgen.tune import LENGTHS, cases
 
 app = typer.Typer(

@@ -13,7 +13,6 @@ from flashgen.arch import Arch
 from flashgen.bench import DeviceClock, case, hostile, implementations, run
 from flashgen.cli import check as checking
 from flashgen.cli.bench import failed, relative
-from flashgen.cli.shipped import shipped
 from flashgen.cli.terminal import console, plain
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import BackendError, CompileError
@@ -23,6 +22,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.runtime import arrays, device, nvrtc
 from flashgen.spec import Spec, load
+from flashgen.spec.shipped import shipped
 
 SPEC = "softcap"
 SMALL = Sizes(batch=1, q_len=70, kv_len=90, heads=2, kv_heads=1)  # of the emulator, which takes longer to compile than to run

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.text import Text
 
 from flashgen.cli.errors import CommandError, unwritable
-from flashgen.cli.shipped import Shipped, shipped
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
+from flashgen.spec.shipped import Shipped, shipped
 from flashgen.spec.words import name_fault
 
 

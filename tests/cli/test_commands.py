@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from flashgen.cli.shipped import spec_root
 from flashgen.emulate.build import compiler
 from flashgen.runtime import device
 from flashgen.spec import Spec, loads
+from flashgen.spec.shipped import spec_root
 
 GOOD = "dtype: float16\nhead_dim: 64\n"
 

@@ -9,10 +9,10 @@ from flashgen.bench import case
 from flashgen.bench.run import Measured, Results, Skipped
 from flashgen.cli import check as checking
 from flashgen.cli import demo
-from flashgen.cli.shipped import find
 from flashgen.emulate import EmulationFault
 from flashgen.errors import BackendError
 from flashgen.runtime import device
+from flashgen.spec.shipped import find
 
 
 def raising(error):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flashgen.cli.shipped import library
 from flashgen.spec import load
+from flashgen.spec.shipped import library
 
 
 def test_all_are_listed_by_field(flashgen):

@@ -12,9 +12,9 @@ import pytest
 from flashgen.cli import main
 from flashgen.cli.build import build
 from flashgen.cli.check import check
-from flashgen.cli.shipped import find, spec_root
 from flashgen.runtime import device
 from flashgen.spec import load
+from flashgen.spec.shipped import find, spec_root
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flashgen.cli.shipped import spec_root
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.spec import Spec, load
+from flashgen.spec.shipped import spec_root
 
 BOUNDED = Spec(
     head_dim=64,

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 
 from flashgen.bench.cases import VARIANTS
 from flashgen.bench.masks import ROWS
-from flashgen.cli.shipped import spec_root
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
@@ -18,6 +17,7 @@ from flashgen.render import render
 from flashgen.render.source import render_alone
 from flashgen.runtime import nvrtc
 from flashgen.spec import HeadDim, Spec, load
+from flashgen.spec.shipped import spec_root
 from tests.plan.any_spec import specs
 
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")

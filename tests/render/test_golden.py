@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
 from flashgen.plan.search import LENGTHS
@@ -15,6 +14,7 @@ from flashgen.plan.shares import Demand
 from flashgen.render import render
 from flashgen.render.snippets import vocabulary
 from flashgen.spec import Spec, load
+from flashgen.spec.shipped import spec_root
 
 FOLDER = Path(__file__).parent.parent / "golden"
 WHOLE = (

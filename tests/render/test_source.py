@@ -9,7 +9,7 @@ from flashgen.render import render
 from flashgen.spec import Spec
 
 EVERY_DIGEST = """
-from flashgen.cli.shipped import spec_root
+from flashgen.spec.shipped import spec_root
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.render.header import header

@@ -7,7 +7,6 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from flashgen.cli.shipped import spec_root
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
 from flashgen.render import render, template_root
@@ -15,6 +14,7 @@ from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.snippets import vocabulary
 from flashgen.spec import Spec, load
+from flashgen.spec.shipped import spec_root
 
 LINES, WIDTH, CONDITIONS, NESTING = 150, 160, 5, 2
 TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.errors import SpecError
-from flashgen.spec import Spec, load
+from flashgen.spec.model import Spec
+from flashgen.spec.yaml import load
 
 _PAPER = "# Paper: "
 
@@ -78,11 +79,12 @@ def find(given: str) -> Spec:
     >>> find("causal").mask
     'causal'
     """
-    path, known = Path(given), library()
-    if given in known and not path.exists():
-        return load(known[given].path)
+    path = Path(given)
     if path.suffix or path.exists() or len(path.parts) > 1:
         return load(path)
+    known = library()
+    if given in known:
+        return load(known[given].path)
     raise SpecError(f"no file {given!r}, and no shipped spec of that name", hint=_near(given, known))
 
 
