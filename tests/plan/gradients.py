@@ -10,6 +10,8 @@ from flashgen.expr.meaning.reference import reference
 from flashgen.expr.meaning.reference_backward import backward
 from tests.plan.agreement import SLACK, arrays
 
+FEW = 16  # numbers of a gradient whose errors may all be small by chance
+
 
 def given(spec, batch, heads, kv_heads, q_len, kv_len, *, seed=0, dlse=False, **values):
     """Arrays of a call and what the forward gives for them, by the reference."""
@@ -37,14 +39,14 @@ def judge(spec, found, given, **values):
         assert found[name].shape == right.shape
         assert np.isfinite(np.float64(found[name])).all(), name
         off, usual = (np.abs(np.float64(x) - right).max(initial=0) for x in (found[name], plain[name]))
-        usual = max([usual, *_of_others(spec, name, given, values)]) if right.size == 1 else usual
+        usual = max([usual, *_of_others(spec, name, given, values)]) if name in asked and right.size <= FEW else usual
         assert off <= 3 * usual + SLACK[spec.dtype] * max(1, np.abs(right).max(initial=0)), (name, off, usual)
 
 
 def _of_others(spec, name, given, values):
-    """The errors of a gradient of one number for other do: that of one alone is small by chance."""
+    """The errors of a gradient of few numbers for other do: those of one alone are small by chance."""
     for seed in range(8):
         do = np.random.default_rng(seed).permuted(given.do.astype(np.float32), axis=-1).astype(given.do.dtype)
         other = replace(given, do=do)
         true = backward(spec, other.q, other.k, other.v, other.do, other.dlse, **values)
-        yield np.abs(standard_backward(spec, other, values)[name] - true.values[name]).max()
+        yield np.abs(standard_backward(spec, other, values)[name] - true.values[name]).max(initial=0)
