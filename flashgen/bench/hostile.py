@@ -64,6 +64,8 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     values |= {spec.blocks.lists: some_blocks(spec, sizes, random)} if spec.blocks else {}
     if "integers" in kinds:
         values |= _params(spec, random)
+    if "views" in kinds:  # before what is hidden is known, as a view may repeat elements
+        values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
     columns = spec.head_dim
     shapes = {"q": (sizes.heads, sizes.q_len, columns.qk), "k": (sizes.kv_heads, sizes.kv_len, columns.qk)}
     shapes["v"] = (sizes.kv_heads, sizes.kv_len, columns.v)
@@ -83,7 +85,6 @@ def draw(spec: Spec, sizes: Sizes, kinds: Collection[str], random: np.random.Ran
     if "views" in kinds:
         finite = not spec.page and "hidden" not in kinds  # else what nobody sees would be repeated where it is seen
         q, k, v = (view(x, random, aligned, finite) for x in (q, k, v))
-        values |= {tensor.name: view(values[tensor.name], random) for tensor in spec.tensors}
     return q, k, v, values
 
 
