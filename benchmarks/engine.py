@@ -1,4 +1,4 @@
-"""What a layer of an inference engine takes in flashgen's plug-in of vLLM: new keys into pages, and attention; vLLM is not needed.
+"""Times a layer of an inference engine in flashgen's plug-in of vLLM: new keys into pages, and attention; vLLM is not needed.
 
     python benchmarks/engine.py    # needs a GPU and PyTorch
 

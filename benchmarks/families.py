@@ -116,7 +116,7 @@ class Call:
         return int((~(np.linalg.norm(found.astype(np.float64) - want, axis=-1) <= 3 * self.rounding * norm + 1e-6)).sum())
 
     def finding(self, source: Source, seed: int) -> str:
-        """What is wrong with a text, in a line; nothing if nothing is."""
+        """Says in a line what is wrong with a text; nothing if nothing is."""
         try:
             got = self.run(source, seed)
         except EmulationFault as fault:

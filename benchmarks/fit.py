@@ -59,7 +59,7 @@ class Group:
 
 
 def specs() -> list[Spec]:
-    """What is timed."""
+    """The specs to time."""
     return [Spec(name=name, head_dim=d, dtype="bfloat16", **VARIANTS[name]) for name, d in WORK]
 
 
@@ -133,7 +133,7 @@ def deviation(found: Sequence[Group]) -> float:
 
 
 def lost(found: Sequence[Group]) -> float:
-    """What the candidate of fewest clocks loses against the fastest, on average: 0.02 is 2 %."""
+    """The time that the candidate of fewest clocks loses against the fastest, on average: 0.02 is 2 %."""
     choices = [min(zip(group.clocks, group.ms, strict=True), key=lambda one: one[0]())[1] / min(group.ms) for group in found]
     return statistics.fmean(choices) - 1
 

@@ -1,4 +1,4 @@
-"""What `output`, `norm` and `rotary` cost, and the same by PyTorch around plain attention of the same run.
+"""Times `output`, `norm` and `rotary`, and the same by PyTorch around plain attention of the same run.
 
 Causal, bfloat16, B 2, S 8192, hidden size 2048.
 

@@ -66,7 +66,7 @@ class Tally:
 
 
 def drawn_by(number: int, strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """What a seed stands for; the first that hypothesis draws is always the simplest, and left out."""
+    """Draws what a seed stands for; the first that hypothesis draws is always the simplest, and left out."""
     found: list[Any] = []
 
     @seeded(number)

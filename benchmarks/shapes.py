@@ -167,7 +167,7 @@ def relative(speeds: dict[str, float]) -> str:
 
 
 def programs(shapes: list[Shape], arch: Arch, card: str | None = None) -> dict[str, tuple[Shape, Program]]:
-    """What flashgen runs, by digest, each with the first of its shapes."""
+    """The programs that flashgen runs, by digest, each with the first of its shapes."""
     found: dict[str, tuple[Shape, Program]] = {}
     for shape in shapes:
         choice = Choice(shape.spec)

@@ -94,7 +94,7 @@ def _embedded(case: Case, role: str, x: Array, b: int, values: Mapping[str, Any]
 
 
 def _leaving(case: Case, o: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> Array:
-    """What o [rows, Dv] becomes before it is written."""
+    """Applies `output` to o [rows, Dv]."""
     output = read(case.spec).output
     known = {**values, **head, "q_idx": rows[:, None], "o": o, V_IDX: np.arange(o.shape[1])[None, :]}
     return o if output is None else np.broadcast_to(meaning(output, known), o.shape)

@@ -1,4 +1,4 @@
-"""What `flashgen bench` measures: a mode is a row here, with its cases and what it counts."""
+"""The modes of `flashgen bench`, a row each: its cases, and what it counts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

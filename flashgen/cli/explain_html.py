@@ -120,7 +120,7 @@ def _kernel(program: Program, name: str, work: Work | BackwardWork) -> dict[str,
 
 
 def _clocks(program: Program) -> list[tuple[str, str, float]]:
-    """What takes clocks of a key step, the clocks, and how much that is of the step in percent."""
+    """The resources that take clocks of a key step, the clocks, and how much that is of the step in percent."""
     found = {what: clocks for what, clocks in program.decision.cost if what != "total"}
     return [(what, f"{clocks:,.0f}", round(100 * clocks / found["step"], 1)) for what, clocks in found.items()]
 
@@ -131,7 +131,7 @@ def _parts(text: Listing, became: Mapping[str, int | None]) -> list[tuple[Part, 
 
 
 def _roofline(program: Program, work: Work | BackwardWork) -> Chart:
-    """What the card allows at each number of operations a byte, and where this work is; a key step as its clocks say."""
+    """The roof of the card by operations a byte, and where this work is; a key step as its clocks say."""
     roof, peak = roofline(work, program.arch), peak_flops(program.arch)
     bandwidth, intensity = peak / roof["ridge"], roof["intensity"]
     low, high = min(1.0, intensity or 1.0), max(1000.0, 2 * roof["ridge"], intensity)

@@ -172,7 +172,7 @@ class _Run:
         return {"o": self._leaving(heads, o), "lse": lse, "max": top} | others
 
     def _leaving(self, heads: Heads, o: Array) -> Array:
-        """What o [n, Sq, Dv] becomes before it is written."""
+        """Applies `output` to o [n, Sq, Dv]."""
         output = self.program.expressions.output
         if output is None:
             return o

@@ -42,7 +42,7 @@ def _lengths(program: Program) -> list[tuple[str, str]]:
 
 
 def _embedding(program: Program) -> Iterator[tuple[str, str]]:
-    """What q and k become before they meet."""
+    """Tells how q and k change before they meet."""
     if norm := program.spec.norm:
         learned = [f"{role} times {name}" for role in norm.of if (name := norm.columns(role))]
         told = "".join(f", {each}" for each in learned)
