@@ -40,7 +40,7 @@ from flashgen.spec import Spec
 RESULTS, COSTS = Path(__file__).parent / "results", Path(model.__file__).parent
 LENGTHS = (1024, 8192)
 WORK = [("full", 64), ("causal", 64), ("full", 128), ("causal", 128), ("softcap", 128), ("full", 256), ("causal", 256)]
-CANDIDATES, ROUNDS = 10, 3
+CANDIDATES, ROUNDS = 8, 3
 KEPT_UNITS = ("keys", "FLOP a clock")  # of numbers that decide, or that are the hardware's
 RANGE = 3.0  # times its first value, up or down, that a number may become
 FIRST_STEP, LAST_STEP = 0.2, 0.01  # of the logarithm of a number
@@ -96,7 +96,9 @@ def compile_all(arches: Sequence[Arch]) -> None:
     """Compiles all candidates, in processes, so that every core compiles: NVRTC takes seconds for each."""
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
         jobs = [(spec.to_json(), arch.name, name) for arch in arches for spec in specs() for name in chosen(spec, arch)]
-        list(pool.map(compile_one, *zip(*jobs, strict=True)))
+        for done, _ in enumerate(pool.map(compile_one, *zip(*jobs, strict=True)), 1):
+            if done % 20 == 0 or done == len(jobs):
+                print(f"{done} of {len(jobs)} candidates compiled", flush=True)
 
 
 def timed(spec: Spec, arch: Arch, length: int, clock: DeviceClock) -> list[dict[str, Any]]:
@@ -105,6 +107,8 @@ def timed(spec: Spec, arch: Arch, length: int, clock: DeviceClock) -> list[dict[
     drawn = draw(case(spec, length), arrays.cupy())
     given = tuple(drawn[name] for name in "qkv")
     taken = measure({name: lambda gpu=gpu: gpu(given, (), {}) for name, gpu in kernels.items()}, clock, ROUNDS)
+    fastest = min(taken, key=lambda name: taken[name].ms)
+    print(f"{arch.name}, {spec.name} {spec.head_dim.qk}, {length} keys: {taken[fastest].ms:.3f} ms by {fastest}", flush=True)
     known = {"spec": spec.name, "head_dim": spec.head_dim.qk, "arch": arch.name, "length": length}
     return [{**known, "candidate": name, "ms": round(timing.ms, 5)} for name, timing in taken.items()]
 

@@ -2,7 +2,11 @@
 
 import json
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +15,7 @@ from flashgen.arch import by_name
 from flashgen.plan.costs import model
 from flashgen.plan.search import scored
 from flashgen.runtime.clock import Reading
-from tests.runtime.launches import launches
+from tests.runtime.launches import CARD, launches
 from tests.runtime.test_arrays import on_gpu
 
 __all__ = ["launches"]
@@ -67,20 +71,45 @@ class Clock:
         return Reading(float(self.runs), 0.01)
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_90"])
-def test_candidates_are_launched_and_timed(launches, monkeypatch, arch):
-    """With stand-ins for the card and for arrays in its memory."""
-    monkeypatch.setattr(fit, "spread", lambda names: names[::20][:2])
-    monkeypatch.setattr(fit, "draw", lambda one, _: {name: on_gpu(shape, one.spec.element.numpy) for name, shape in one.shapes().items()})
-    spec, clock = fit.specs()[1], Clock()
+def test_a_card_is_fitted_from_the_first_compilation_to_the_file(launches, monkeypatch, tmp_path, capsys):
+    """With stand-ins for the card and for arrays in its memory. Nothing is compiled between two times."""
+    ready: set[str] = set()
+    late: set[str] = set()
+
+    def built(_, source):
+        (late if current_thread() is main_thread() else ready).add(source.digest)
+        return SimpleNamespace(cubin=b"")
+
+    clock, known = Clock(), fit.tables()
+    stand_ins = {
+        "RESULTS": tmp_path,
+        "COSTS": tmp_path,
+        "WORK": [("softcap", 128)],
+        "spread": lambda names: names[::20][:2],
+        "draw": lambda one, _: {name: on_gpu(shape, one.spec.element.numpy) for name, shape in one.shapes().items()},
+        "DeviceClock": lambda: clock,
+        "ProcessPoolExecutor": lambda *_: ThreadPoolExecutor(1),
+        "environment": lambda: {"gpu": "NVIDIA H200", "commit": "abc"},
+        "tables": lambda: known,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(fit, name, stand_in)
+    monkeypatch.setattr(fit.cache, "binary", built)
+    monkeypatch.setattr(fit.device, "current", lambda: CARD)
+    monkeypatch.setattr("sys.argv", ["fit.py"])
     launches.clear()
-    found = fit.timed(spec, by_name(arch), 1024, clock)
-    names = fit.chosen(spec, by_name(arch))
-    assert [row["candidate"] for row in found] == names
-    assert len(set(names)) == 2
-    assert len(launches) == clock.runs
-    (group,) = fit.groups(found, by_name(arch))
-    assert len(group.ms) == 2
+    fit.main()
+    assert len(launches) == clock.runs > 0
+    assert late == ready
+    assert len(ready) == 6  # kernels of sm_90 are the same at both lengths
+    kept = json.loads((tmp_path / "fit_NVIDIA_H200.json").read_text())["rows"]
+    calls = set(product(("sm_90a", "sm_90"), ["softcap"], fit.LENGTHS))
+    assert {(row["arch"], row["spec"], row["length"]) for row in kept} == calls
+    assert len(kept) == 8
+    assert tomllib.loads((tmp_path / "h200.toml").read_text()).keys() == {"card", "serves", "wgmma", "mma_sync"}
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "4 of 4 candidates compiled"
+    assert said[1].startswith("sm_90a, softcap 128, 1024 keys: ")
 
 
 def test_what_times_say_nothing_of_stays():
