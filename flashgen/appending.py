@@ -140,8 +140,8 @@ def _checked(layouts: Mapping[str, Layout], by_rows: Mapping[str, Layout], layou
     found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [(name, by_rows[name].shape, shape) for name, shape in wanted.items()]
     found += [("kv_lens", layouts["kv_lens"].shape, (batch,)), ("block_table", table, (batch, table[1]))]
     if "cos" in layouts:
-        cos = positions, half = layouts["cos"].shape
-        found += [("cos", cos, (max(1, positions), min(half, columns // 2))), ("sin", layouts["sin"].shape, cos)]
+        cos = positions, columns_of_cos = layouts["cos"].shape
+        found += [("cos", cos, (max(1, positions), min(columns_of_cos, columns // 2))), ("sin", layouts["sin"].shape, cos)]
     for name, shape, expected in found:
         if shape != expected:
             what = ", as [B, S, H, D]," if name in ROLES else ""
@@ -160,7 +160,7 @@ def _write(plan: AppendPlan, arrays: Mapping[str, Array], scalars: Mapping[str, 
     if plan.rotary:
         k, angles = k.astype(np.float32), np.minimum(positions[there], scalars["positions"] - 1)
         cos, sin = (arrays[name][angles][:, None] for name in ("cos", "sin"))
-        k = turned(k, cos, sin, (plan.step, plan.apart))
+        k = turned(k, cos, sin, (plan.step, plan.distance))
     for name, new in (("k_cache", k), ("v_cache", v)):
         cache = arrays[name].transpose(_order(name, layout).to_rows_first)
         cache[pages[there], rows[there]] = new.astype(cache.dtype)

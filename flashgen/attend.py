@@ -14,7 +14,7 @@ from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.functions import SHORTENED
 from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import Node
-from flashgen.expr.language.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.expr.language.scope import words as language_words
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
@@ -251,7 +251,7 @@ def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...]
     integers = Integers(of_language)
 
     def axis(n: int, found: tuple[Node, ...]) -> str | int:
-        exact = [RUNS_OVER[index] for index in over(found)]
+        exact = [EXTENT_OF[index] for index in over(found)]
         if exact:
             return next((word for word in exact if axes[word] == n), exact[0])
         if all(integers.extent(index)[1] < MAX_LENGTH - 1 for index in found):

@@ -58,8 +58,8 @@ def _layouts(given: Mapping[str, Any], layout: str) -> dict[str, Layout]:
         if (found := tuple(given[name].shape)) != shape:
             raise CallError(f"{name} has shape {found} beside o_a {o_a}: expected {shape} for layout {layout}")
     layouts = {name: liken(x, name).layout for name, x in given.items()}
-    if apart := [name for name, x in layouts.items() if x.device != layouts["o_a"].device]:
-        raise CallError(f"{apart[0]} lies elsewhere than o_a: all arrays of a call lie on one device")
+    if elsewhere := [name for name, x in layouts.items() if x.device != layouts["o_a"].device]:
+        raise CallError(f"{elsewhere[0]} lies elsewhere than o_a: all arrays of a call lie on one device")
     return layouts
 
 

@@ -13,7 +13,7 @@ from flashgen.arch import by_name
 from flashgen.errors import CallError, SpecError
 from flashgen.expr import reference
 from flashgen.expr.prove.lower import lower
-from flashgen.expr.prove.rounding import form
+from flashgen.expr.prove.rounding import rounding
 from flashgen.spec import Spec
 from tests.test_api import error, qkv
 
@@ -87,7 +87,7 @@ def test_a_form_is_chosen_for_the_value(score: str, value: float, arch: str) -> 
     """A call has the form that a spec with this default has, or one as right."""
     default, _ = attend._kind("c", value, True)
     near, own = (Spec(head_dim=64, dtype="float16", score=score, params={"c": c}) for c in (default, value))
-    chosen, wanted = (form(lower(spec), spec, by_name(arch).tanh) for spec in (near, own))
+    chosen, wanted = (rounding(lower(spec), spec, by_name(arch).tanh) for spec in (near, own))
     assert chosen is not None
     assert wanted is not None
     off = {"short": wanted.error, "fast": wanted.long, "library": 0.0}[chosen.way]

@@ -11,7 +11,7 @@ import pytest
 from flashgen import store, tune
 from flashgen.arch import by_name
 from flashgen.cli.build import kernel_plan
-from flashgen.cli.show import form
+from flashgen.cli.show import text_of
 from flashgen.cli.tune import report
 from flashgen.errors import BackendError
 from flashgen.expr import reference
@@ -134,7 +134,7 @@ def test_what_is_shown_and_built_is_what_a_call_runs(monkeypatch):
     chosen = candidates(SPEC, ARCH)[-1]
     tuned.keep(SPEC, ARCH, 8192, CARD, {"choice": chosen})
     assert kernel_plan(SPEC, ARCH.name) == plan(SPEC, ARCH.name, candidate=chosen)
-    assert json.loads(form(SPEC, "plan", ARCH.name))["reasons"][0]["reason"].startswith("flashgen tune measured it")
+    assert json.loads(text_of(SPEC, "plan", ARCH.name))["reasons"][0]["reason"].startswith("flashgen tune measured it")
 
 
 def test_candidates_are_legal_distinct_and_in_order():

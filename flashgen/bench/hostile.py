@@ -28,7 +28,7 @@ Drawn = tuple[Array, Array, Array, dict[str, Any]]  # q, k, v, and by name what 
 KINDS = {
     "integers": "INT_MIN, INT_MAX and what lies around 2^30 in tensors of integers, and in integer params",
     "biases": "1e9, 1e30, the largest numbers, denormals and infinities in tensors of floats",
-    "hidden": "NaN and infinity in k and v at keys that their place hides from every query",
+    "hidden": "NaN and infinity in k and v at keys that their position hides from every query",
     "axes": "axes of 1, repeated where an index of the call runs over them",
     "views": "arrays turned, reversed, of every other element, or repeated with stride 0",
 }
@@ -171,8 +171,8 @@ def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:
 
 
 def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
-    """The keys [B, Hk, Sk] that their place alone hides from every query of a call: outside of a range, as of a window or of a length, and
-    where a condition of the key alone says so."""
+    """The keys [B, Hk, Sk] that their position alone hides from every query of a call: outside of a range, as of a window or of a length,
+    and where a condition of the key alone says so."""
     arrays = _arrays(spec, sizes)
     seen = np.zeros((arrays["k"], sizes.kv_heads, sizes.kv_len), np.bool_)
     for each, h in product(sequences(spec, (arrays["q"], sizes.q_len, sizes.kv_len), values), range(sizes.heads)):
@@ -182,7 +182,7 @@ def hidden(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Array:
 
 
 def _seen(spec: Spec, sequence: OneSequence, values: Mapping[str, Any]) -> Array:
-    """The keys [kv_len] of a sequence that some of its queries may see by their place."""
+    """The keys [kv_len] of a sequence that some of its queries may see by their position."""
     known = {p.name: p.default for p in spec.params} | dict(values) | sequence.read(spec, values)
     known |= {"b": sequence.b, "q_len": sequence.q_len, "kv_len": sequence.kv_len}
     known |= {"q_idx": np.arange(sequence.q_len)[:, None], "kv_idx": np.arange(sequence.kv_len)[None, :]}

@@ -38,8 +38,8 @@ def some_blocks(spec: Spec, sizes: Sizes, random: np.random.RandomState) -> NDAr
     shape = shape_of(spec, sizes, random.randint(1, count + 2))
     shape = (*(n if random.randint(3) else min(1, n) for n in shape[:2]), *shape[2:])
     if blocks.kind == "bitmap":
-        halves = (random.randint(0, 1 << WORD // 2, shape) for _ in range(2))
-        low, high = halves
+        words = (random.randint(0, 1 << WORD // 2, shape) for _ in range(2))
+        low, high = words
         return (low + (high << WORD // 2)).astype(np.int32)
     wild = random.choice([-1, -2, count, INT32.min, INT32.max], shape)
     found: NDArray[np.int32] = np.where(random.random_sample(shape) < 0.2, wild, random.randint(0, count + 1, shape)).astype(np.int32)

@@ -11,7 +11,7 @@ _HOLDS = {"kernels": "kernels by NVRTC", "emulate": "kernels for the CPU by the 
 
 
 @dataclass(frozen=True)
-class Held:
+class Kept:
     """The number of entries in one folder of the cache, and their size."""
 
     folder: str
@@ -19,24 +19,24 @@ class Held:
     bytes: int
 
 
-def look() -> list[Held]:
+def look() -> list[Kept]:
     """Counts every folder of compiled things."""
     found = {kind: list(store.entries(kind)) for kind in store.COMPILED}
-    return [Held(str(store.root() / kind), len(held), sum(entry.bytes for entry in held)) for kind, held in found.items()]
+    return [Kept(str(store.root() / kind), len(kept), sum(entry.bytes for entry in kept)) for kind, kept in found.items()]
 
 
-def to_json(held: list[Held]) -> dict[str, Any]:
+def to_json(kept: list[Kept]) -> dict[str, Any]:
     """The cache as `--json` prints it."""
-    return {"limit": store.limit(), "folders": [vars(one) for one in held]}
+    return {"limit": store.limit(), "folders": [vars(one) for one in kept]}
 
 
-def table(held: list[Held]) -> None:
+def table(kept: list[Kept]) -> None:
     """A line a folder, and what may be kept in all."""
     rows = lines("", "entries", "MiB", "folder", right=("entries", "MiB"))
-    for what, one in zip(_HOLDS.values(), held, strict=True):
+    for what, one in zip(_HOLDS.values(), kept, strict=True):
         rows.add_row(*plain((what, one.entries, f"{one.bytes / 2**20:.1f}", one.folder)))
     out = console()
     out.print(rows)
-    kept = sum(one.bytes for one in held) / 2**20
+    mebibytes = sum(one.bytes for one in kept) / 2**20
     beyond = "beyond that the ones used longest ago go (FLASHGEN_CACHE_SIZE)"
-    out.print(*plain([f"{kept:.1f} MiB of {store.limit() / 2**20:.0f}; {beyond}"]))
+    out.print(*plain([f"{mebibytes:.1f} MiB of {store.limit() / 2**20:.0f}; {beyond}"]))

@@ -21,7 +21,7 @@ from flashgen.emulate import EmulationFault
 from flashgen.emulate.numbers import AXES, differences, worst
 from flashgen.emulate.run import Emulated
 from flashgen.emulate.run import emulate as run_emulated
-from flashgen.expr.meaning.bounds import Between, apart, bounds
+from flashgen.expr.meaning.bounds import Between, bounds, distance
 from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.interpret import interpret
 from flashgen.plan import plan
@@ -199,7 +199,7 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
         check_arrays(spec, {name: liken(x, name).layout for name, x in {"q": q, "k": k, "v": v, **values}.items() if hasattr(x, "shape")})
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
-    standard = apart(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])
+    standard = distance(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])
     least = ROUNDED if spec.precision == "tf32" else 0.0
     limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
     floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
@@ -211,7 +211,7 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
         except EmulationFault as error:
             fault = str(error)
             break
-        errors = {name: max(error, apart(found[name], known[name])) for name, error in errors.items()}
+        errors = {name: max(error, distance(found[name], known[name])) for name, error in errors.items()}
         fault = fault or "\n".join(_off(spec, found, known, limits))
         advance()
     if gradients and not fault and check_backward.judged(spec, data):

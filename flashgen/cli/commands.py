@@ -54,7 +54,7 @@ class BenchMode(StrEnum):
 
 
 class Stage(StrEnum):
-    """A form of a spec that `show` prints."""
+    """A stage of a spec that `show` prints."""
 
     spec = "spec"
     expr = "expr"
@@ -116,10 +116,10 @@ def explain(
 @app.command()
 def show(
     spec: SpecName,
-    stage: Annotated[Stage, typer.Option(help="which form of the spec")] = Stage.source,
+    stage: Annotated[Stage, typer.Option(help="which stage of the spec")] = Stage.source,
     arch: ArchName = None,
 ) -> None:
-    """Print one form of a spec on its way to machine code; spec is YAML, plan is JSON."""
+    """Print one stage of a spec on its way to machine code; spec is YAML, plan is JSON."""
     showing.show(find(spec), stage.value, arch or _here())
 
 

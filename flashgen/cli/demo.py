@@ -16,7 +16,7 @@ from flashgen.cli.bench import failed, relative
 from flashgen.cli.terminal import console, plain
 from flashgen.emulate import EmulationFault, emulate
 from flashgen.errors import BackendError, CompileError
-from flashgen.expr.meaning.bounds import apart, bounds
+from flashgen.expr.meaning.bounds import bounds, distance
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
@@ -113,7 +113,7 @@ def _emulated(spec: Spec, arch: Arch) -> Step:
         found = emulate(chosen, render(chosen), q, k, v, values)
     except EmulationFault as fault:
         return Step("the same text on this CPU", str(fault), passed=False)
-    off = apart(found["o"], bounds(spec, q, k, v, **values)["o"])
+    off = distance(found["o"], bounds(spec, q, k, v, **values)["o"])
     text = (
         f"every thread and barrier of it under the race checker, {SMALL.q_len} queries and {SMALL.kv_len} keys: no race; o is off by "
         f"{off:.1e} from float64"

@@ -84,8 +84,8 @@ def _cache() -> Finding:
     kernels, emulated = (list(store.entries(kind)) for kind in store.COMPILED)
     size = sum(entry.bytes for entry in (*kernels, *emulated))
     closed = "nobody else may write to it"
-    held = f"{len(kernels)} kernels, {len(emulated)} files of the emulator, {size / 2**20:.1f} of {limit / 2**20:.0f} MiB"
-    return Finding("cache", True, f"{root}, {closed}: {held}")
+    kept = f"{len(kernels)} kernels, {len(emulated)} files of the emulator, {size / 2**20:.1f} of {limit / 2**20:.0f} MiB"
+    return Finding("cache", True, f"{root}, {closed}: {kept}")
 
 
 def table(findings: list[Finding]) -> None:

@@ -8,12 +8,12 @@ from flashgen.arch import Arch
 from flashgen.cli.errors import unwritable
 from flashgen.cli.explain import Explanation, heads, roofline, work_rows
 from flashgen.cli.gradients import BackwardWork
-from flashgen.cli.show import form
+from flashgen.cli.show import text_of
 from flashgen.cli.work import Work, coarser
 from flashgen.expr.tiles.ranges import FULL, PARTIAL
 from flashgen.pages.chart import Chart, chart
 from flashgen.pages.listing import Listing, Part, listing
-from flashgen.pages.tiles import grid, pieces, runs
+from flashgen.pages.tiles import boxes, grid, pieces
 from flashgen.pages.timeline import KINDS, timeline
 from flashgen.plan import Program
 from flashgen.plan.kernel import Backward
@@ -39,7 +39,7 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "bias": ("row_bias",),
     "start": ("column_slope",),
     "v_slices": ("Work",),
-    "lists": ("Runs", "key_lists"),
+    "lists": ("Ranges", "key_lists"),
     "planes": ("PLANES", "QueryRows"),
     "tile": ("BLOCK_M",),
     "keys": ("Work", "QueryTile"),
@@ -72,7 +72,7 @@ def html(found: Explanation) -> str:
     return page(
         "explain.html.j2",
         program=chosen,
-        yaml=form(chosen.spec, "spec", chosen.arch.name),
+        yaml=text_of(chosen.spec, "spec", chosen.arch.name),
         work=work,
         heads=heads(work),
         rows=work_rows(found),
@@ -167,8 +167,8 @@ def _mask(found: Explanation) -> dict[str, Any]:
     cell = whole.cell[0] * down, whole.cell[1] * across
     return {
         "size": (columns, rows),
-        "partial": runs(classes, PARTIAL),
-        "full": runs(classes, FULL),
+        "partial": boxes(classes, PARTIAL),
+        "full": boxes(classes, FULL),
         "lines": grid(rows, columns) if max(rows, columns) <= LINES_UP_TO else "",
         "shape": f"{min(MOST_WIDE, max(1 / MOST_WIDE, work.kv_len / work.q_len)):.3f}",
         "seen": (work.kv_len / (cell[1] * tile.block_n), work.q_len / (cell[0] * tile.block_m)),  # cells, without what ends beyond

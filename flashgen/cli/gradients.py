@@ -39,9 +39,9 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
     """
     spec, heads, lengths = program.spec, forward.heads, (forward.q_len, forward.kv_len)
     qk, v = spec.head_dim.qk, spec.head_dim.v
-    apart, count = program.tiled[1:], _counts(program.main.ranges, lengths, values)
-    executed = _met(program.main.ranges, count) * ((2 if apart else 3) * program.main.tile.qk_columns + 2 * program.main.tile.v_columns)
-    for kernel in apart:
+    separate, count = program.tiled[1:], _counts(program.main.ranges, lengths, values)
+    executed = _met(program.main.ranges, count) * ((2 if separate else 3) * program.main.tile.qk_columns + 2 * program.main.tile.v_columns)
+    for kernel in separate:
         executed += _met(kernel.ranges, _counts(kernel.ranges, lengths, values)) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)
     sizes = Sizes(batch=1, q_len=forward.q_len, kv_len=forward.kv_len, heads=heads, kv_heads=1)
     rows, keys = heads * forward.q_len * (2 * qk + 2 * v), forward.kv_len * 2 * (qk + v)

@@ -51,7 +51,7 @@ def show(found: Climb, paths: Sequence[Path]) -> None:
     at = found.of(shape.length)
     for rung in RUNGS:
         if row := at.get(rung.name):
-            counted = [f"{row.counted[key] / scale:{form}}" if row.counted else "" for key, scale, form in _COUNTED]
+            counted = [f"{row.counted[key] / scale:{digits}}" if row.counted else "" for key, scale, digits in _COUNTED]
             factor = found.speedup(row)
             measured = [f"{row.milliseconds:.3f}", f"{factor:.1f}" if factor else "", f"{row.memory / 1e6:.1f}"]
             rows.add_row(*plain([rung.title, *measured, *counted, f"{row.error:.1e}"]))

@@ -1,4 +1,4 @@
-"""`flashgen show`: one form of a spec on its way to machine code."""
+"""`flashgen show`: one stage of a spec on its way to machine code."""
 
 import io
 import json
@@ -24,14 +24,14 @@ _LANGUAGES = {"spec": "yaml", "expr": "cuda", "plan": "json", "source": "cuda", 
 
 def show(spec: Spec, stage: str, arch: str) -> None:
     """Prints a stage of what a call runs here, tuned or not, in colour on a terminal. Raises PlanError, CompileError, BackendError."""
-    text = form(spec, stage, arch)
+    text = text_of(spec, stage, arch)
     if sys.stdout.isatty():
         Console().print(Syntax(text, _LANGUAGES[stage], background_color="default", word_wrap=True))
     else:
         sys.stdout.write(text)
 
 
-def form(spec: Spec, stage: str, arch: str) -> str:
+def text_of(spec: Spec, stage: str, arch: str) -> str:
     """The text of a stage: spec, expr, plan, source, ptx or sass."""
     match stage:
         case "spec":

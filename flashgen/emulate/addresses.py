@@ -27,7 +27,7 @@ DECLARATION = re.compile(rf"\b(long long|{NAME}\*(?: const)?|i64|u64|int|u32|flo
 
 
 class Declarations:
-    """The variables and functions of a text: each name with the places and the types of its declarations."""
+    """The variables and functions of a text: each name with the positions and the types of its declarations."""
 
     def __init__(self, code: str):
         self._found: dict[str, list[tuple[int, str]]] = {}
@@ -36,12 +36,12 @@ class Declarations:
                 self._found.setdefault(name, []).append((match.start(), match[1]))
 
     def type_of(self, name: str, at: int) -> str:
-        """The type with which a name was declared last before a place; empty if it was not."""
+        """The type with which a name was declared last before a position; empty if it was not."""
         found = self._found.get(name.removeprefix("p."), [])
-        return next((kind for place, kind in reversed(found) if place < at), "")
+        return next((kind for position, kind in reversed(found) if position < at), "")
 
     def is_pointer(self, name: str, at: int) -> bool:
-        """True if the name was declared as a pointer last before a place."""
+        """True if the name was declared as a pointer last before a position."""
         return "*" in self.type_of(name, at)
 
 
@@ -99,7 +99,7 @@ def is_address(code: str, begin: int, end: int, names: Declarations) -> bool:
 
 
 def bound(code: str, at: int, step: int) -> int:
-    """The index of what ends the sum that a place is in: a bracket that encloses it, or an operator that binds less."""
+    """The index of what ends the sum that a position is in: a bracket that encloses it, or an operator that binds less."""
     depth = 0
     while 0 <= at + step < len(code):
         at += step

@@ -53,7 +53,7 @@ def load(path: Path) -> LaunchFile:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
-        raise SpecError(f"not TOML: {error}", _place(path, text, int(line[1]) if line else 1)) from None
+        raise SpecError(f"not TOML: {error}", _position(path, text, int(line[1]) if line else 1)) from None
     known = [name for name in LaunchFile.__dataclass_fields__ if name != "path"]
     for name in given:
         if name not in known:
@@ -105,10 +105,10 @@ def _find(path: Path, text: str, word: str) -> Position:
     """The first line that says a word."""
     found = re.search(rf"\b{re.escape(word)}\b", text)
     line = text.count("\n", 0, found.start()) + 1 if found else 1
-    return _place(path, text, line, found.start() - text.rfind("\n", 0, found.start()) if found else 1)
+    return _position(path, text, line, found.start() - text.rfind("\n", 0, found.start()) if found else 1)
 
 
-def _place(path: Path, text: str, line: int, column: int = 1) -> Position:
+def _position(path: Path, text: str, line: int, column: int = 1) -> Position:
     return Position(str(path), line, column, [*text.splitlines(), ""][line - 1])
 
 

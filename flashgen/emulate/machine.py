@@ -127,7 +127,7 @@ class HostKernel:
     def _raise(self, found: Any, seed: int) -> None:
         """Raises what the last launch found, if anything; what warps did in parts before what came of it."""
         for suspect in self._suspects(seed):
-            if report.apart(suspect, self._path, self.name):
+            if report.of_two_lines(suspect, self._path, self.name):
                 raise report.fault(suspect, self._path, self.name, self.text)
         if found:
             raise report.fault(finding_of(found.contents, seed), self._path, self.name, self.text)

@@ -20,7 +20,7 @@ NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python 3.11 does not name: 
 GRANULE = 32  # bytes that the checker keeps for 16 of an array, behind all of them again for each word: host/global_shadow.hpp
 SHADOW = GRANULE + 4 * GRANULE  # memory that it does not need stays untouched
 ACCESS = struct.Struct("<iBBHIHH")  # block, agent, launch, bytes, time, place, more: the last write of a granule, then the last read
-APART = 16  # of the read's `more`: its words have accesses of their own
+OWN_WORDS = 16  # of the read's `more`: its words have accesses of their own
 
 
 class Write(NamedTuple):
@@ -57,7 +57,7 @@ class Watched:
         if not self.shadow.size:
             return None
         *_, more = ACCESS.unpack_from(self.shadow.data, granule * GRANULE + ACCESS.size)
-        place_of = granules * GRANULE + (4 * granule + at // 4 % 4) * GRANULE if more & APART else granule * GRANULE
+        place_of = granules * GRANULE + (4 * granule + at // 4 % 4) * GRANULE if more & OWN_WORDS else granule * GRANULE
         block, agent, launch, _, _, place, _ = ACCESS.unpack_from(self.shadow.data, place_of)
         return Write(block, agent, place) if launch else None
 

@@ -14,7 +14,7 @@ AXES = ("batch", "head", "row", "column")
 ALIKE = 0.1  # of the median that quartiles may lie apart, for one factor or one difference to tell of all; roundings are in there
 NEAR = 0.05  # of the error that must be left for a shift to explain it
 SHIFTS = {"row": (1, 8, 16, WARPGROUP_ROWS), "column": (1, 2, 8, 16, 64), "head": (1,), "batch": (1,)}
-MOST_RUNS = 4
+MOST_RANGES = 4
 
 
 def differences(name: str, found: Array, between: tuple[Array, Array], limit: float, block_m: int = 0, axes: Sequence[str] = AXES) -> str:
@@ -42,7 +42,7 @@ def differences(name: str, found: Array, between: tuple[Array, Array], limit: fl
     names = axes[: bad.ndim]
     lines = [
         f"{name}: {np.count_nonzero(bad)} of {bad.size} elements are off, {', '.join(said)}",
-        f"  where: {', '.join(places(bad, names, block_m))}",
+        f"  where: {', '.join(whereabouts(bad, names, block_m))}",
         *(f"  how: {how}" for how in kinds(x, want, bad, finite, names)),
         f"  the worst: {list(at)} is {x[at]:.6g}, not {want[at]:.6g}",
     ]
@@ -55,7 +55,7 @@ def worst(found: Array, between: tuple[Array, Array]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(np.argmax(off), off.shape))
 
 
-def places(bad: Array, axes: Sequence[str], block_m: int) -> Iterator[str]:
+def whereabouts(bad: Array, axes: Sequence[str], block_m: int) -> Iterator[str]:
     """The indices that are off along each axis, and what of a tile they are."""
     along = [np.flatnonzero(bad.any(axis=tuple(j for j in range(bad.ndim) if j != i))) for i in range(bad.ndim)]
     for axis, found, size in zip(axes, along, bad.shape, strict=True):
@@ -63,7 +63,7 @@ def places(bad: Array, axes: Sequence[str], block_m: int) -> Iterator[str]:
         if len(found) == size > 1:
             yield f"all {size} {plural}"
         else:
-            yield (f"{axis} {found[0]}" if len(found) == 1 else f"{plural} {runs(found)}") + (f" of {size}" if size > 1 else "")
+            yield (f"{axis} {found[0]}" if len(found) == 1 else f"{plural} {ranges(found)}") + (f" of {size}" if size > 1 else "")
     if block_m and "row" in axes:
         yield from tiles(along[axes.index("row")], block_m, bad.shape[axes.index("row")])
     if bad.sum() < np.prod([len(found) for found in along]):
@@ -73,17 +73,17 @@ def places(bad: Array, axes: Sequence[str], block_m: int) -> Iterator[str]:
 def tiles(rows: Array, block_m: int, length: int) -> Iterator[str]:
     """The query tiles, and the warpgroups of them, that hold all of some rows."""
     if len(of := np.unique(rows // block_m)) < -(-length // block_m):
-        yield f"query tile{'s' if len(of) > 1 else ''} {runs(of)} of {block_m} rows"
+        yield f"query tile{'s' if len(of) > 1 else ''} {ranges(of)} of {block_m} rows"
     groups = np.unique(rows % block_m // WARPGROUP_ROWS)
     if block_m > WARPGROUP_ROWS and len(groups) == 1:
         yield f"warpgroup {groups[0]}"
 
 
-def runs(found: Array) -> str:
-    """Ascending numbers as "0-3, 8, 12-15"; of many runs the first ones."""
+def ranges(found: Array) -> str:
+    """Ascending numbers as "0-3, 8, 12-15"; of many ranges the first ones."""
     pieces = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
     texts = [f"{piece[0]}-{piece[-1]}" if len(piece) > 1 else f"{piece[0]}" for piece in pieces]
-    return ", ".join(texts[:MOST_RUNS]) + (f" and {len(texts) - MOST_RUNS} more runs" if len(texts) > MOST_RUNS else "")
+    return ", ".join(texts[:MOST_RANGES]) + (f" and {len(texts) - MOST_RANGES} more ranges" if len(texts) > MOST_RANGES else "")
 
 
 def kinds(x: Array, want: Array, bad: Array, finite: Array, axes: Sequence[str]) -> Iterator[str]:

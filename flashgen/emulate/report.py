@@ -45,7 +45,7 @@ class Finding:
     seed: int
 
 
-def apart(finding: Finding, kernel: Path, name: str) -> bool:
+def of_two_lines(finding: Finding, kernel: Path, name: str) -> bool:
     """True if the two places of a finding are different lines, as callers see them; False where nobody can tell."""
     frames = frames_of(kernel, [finding.place, finding.other], name)
     chains = [[frame.line for frame in frames.get(place, [])] for place in (finding.place, finding.other)]

@@ -102,7 +102,7 @@ class _Run:
         return {"q": q, "do": do, "lse": lse, "delta": delta}
 
     def _reached(self, name: str, known: Mapping[str, Any]) -> Array:
-        """Keys or values of a head, float32, with zeros where no query may see them by their place."""
+        """Keys or values of a head, float32, with zeros where no query may see them by their position."""
         x: Array = self.arrays[name][known["hk"]].astype(np.float32)
         reach = self.program.holes.reach
         if reach is None or not len(x):

@@ -17,9 +17,9 @@ from flashgen.expr import evaluate
 from flashgen.expr.language.nodes import V_IDX, Name, names
 from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.meaning.sequences import heads_first
-from flashgen.expr.tiles.lists import listed_tiles, looked_at, runs_of
+from flashgen.expr.tiles.lists import listed_tiles, looked_at, ranges_of
 from flashgen.expr.tiles.ranges import EMPTY
-from flashgen.interpret.batch import alike, by_number, embedded_parts
+from flashgen.interpret.batch import alike, by_sequence, embedded_parts
 from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent, most_listed
@@ -42,12 +42,12 @@ class Heads(NamedTuple):
     hk: Array
 
 
-class Runs(NamedTuple):
-    """Runs of key tiles of query tiles."""
+class Ranges(NamedTuple):
+    """The ranges of key tiles of query tiles."""
 
-    begin: Array  # [runs, query tiles]
+    begin: Array  # [ranges, query tiles]
     end: Array
-    masked: Sequence[bool]  # of each run
+    masked: Sequence[bool]  # of each range
 
 
 def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Array]:
@@ -65,13 +65,13 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
-        for numbers, one in alike(program, q, k, values):
+        for indices, one in alike(program, q, k, values):
             rows, keys, own = one.rows, one.keys, {**one.read(program.spec, known), "q_len": one.q_len, "kv_len": one.kv_len}
-            parts = {name: by_number(x, numbers) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
-            parts |= embedded_parts(program.spec, parts, numbers, known | own)
-            run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=numbers)
-            for heads, runs in run.heads():
-                for name, x in run.attend(heads, runs).items():
+            parts = {name: by_sequence(x, indices) for name, x in (("q", q[:, :, rows]), ("k", k[:, :, keys]), ("v", v[:, :, keys]))}
+            parts |= embedded_parts(program.spec, parts, indices, known | own)
+            run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=indices)
+            for heads, ranges in run.heads():
+                for name, x in run.attend(heads, ranges).items():
                     found[name][np.minimum(heads.b, len(q) - 1), heads.h, rows] = x
     of_rows = {name: order.given(found[name]) for name in by_row}
     return of_rows | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
@@ -95,7 +95,7 @@ class _Run:
     v: Array
     values: dict[str, Any]
     scale: float
-    sequences: Array  # their numbers
+    sequences: Array  # their indices
 
     @property
     def q_len(self) -> int:
@@ -111,38 +111,38 @@ class _Run:
         attention, group = self.program.attention, self.q.shape[1] // self.k.shape[1]
         return max(1, attention.tile.block_m // group) if attention.dealing.grouped else attention.tile.block_m
 
-    def heads(self) -> Iterator[tuple[Heads, Runs]]:
-        """All query heads, as many together as have the same key tiles and fit a cache; with their runs of them."""
+    def heads(self) -> Iterator[tuple[Heads, Ranges]]:
+        """All query heads, as many together as have the same key tiles and fit a cache; with their ranges of them."""
         query_heads = self.q.shape[1]
         b, h = (x.ravel() for x in np.meshgrid(self.sequences, np.arange(query_heads), indexing="ij"))
         every = Heads(b, h, h * self.k.shape[1] // max(1, query_heads))
         together = self._together()
-        for members, runs in self._by_runs(every):
+        for members, ranges in self._by_ranges(every):
             for first in range(0, len(members), together):
-                yield Heads(*(x[members[first : first + together]] for x in every)), runs
+                yield Heads(*(x[members[first : first + together]] for x in every)), ranges
 
-    def _by_runs(self, every: Heads) -> Iterator[tuple[Array, Runs]]:
-        own = cache(self._runs)
+    def _by_ranges(self, every: Heads) -> Iterator[tuple[Array, Ranges]]:
+        own = cache(self._ranges)
         read = names(self.program.expressions.mask) | ({"b", "h", "hk"} if self.program.spec.blocks else set())
         seen = [x.tolist() if name in read else [0] * len(x) for name, x in every._asdict().items()]
-        groups: dict[tuple[Any, ...], tuple[list[int], Runs]] = {}
+        groups: dict[tuple[Any, ...], tuple[list[int], Ranges]] = {}
         for i, head in enumerate(zip(*seen, strict=True)):
-            runs = own(*head)
-            groups.setdefault((runs.begin.tobytes(), runs.end.tobytes(), tuple(runs.masked)), ([], runs))[0].append(i)
-        for members, runs in groups.values():
-            yield np.array(members), runs
+            ranges = own(*head)
+            groups.setdefault((ranges.begin.tobytes(), ranges.end.tobytes(), tuple(ranges.masked)), ([], ranges))[0].append(i)
+        for members, ranges in groups.values():
+            yield np.array(members), ranges
 
-    def _runs(self, *head: int) -> Runs:
+    def _ranges(self, *head: int) -> Ranges:
         """The key tiles that a head takes: those in the ranges of the mask, and of these the listed ones, where there are lists."""
         attention, blocks = self.program.attention, self.program.spec.blocks
-        ranges, known = replace(attention.ranges, block_m=self.block_m), self.values | dict(zip(Heads._fields, head, strict=True))
+        of_mask, known = replace(attention.ranges, block_m=self.block_m), self.values | dict(zip(Heads._fields, head, strict=True))
         if not attention.dealing.listed:
-            return Runs(*ranges.evaluate(self.q_len, self.kv_len, known), [loop.masked for loop in ranges.loops])
-        tile, classes = (self.block_m, ranges.block_n), ranges.classes(self.q_len, self.kv_len, known)
+            return Ranges(*of_mask.evaluate(self.q_len, self.kv_len, known), [loop.masked for loop in of_mask.loops])
+        tile, classes = (self.block_m, of_mask.block_n), of_mask.classes(self.q_len, self.kv_len, known)
         if not blocks:
-            return Runs(*runs_of(looked_at(self.program.expressions.mask, classes, tile, known)))
+            return Ranges(*ranges_of(looked_at(self.program.expressions.mask, classes, tile, known)))
         taken = listed_tiles(blocks, list_of(blocks, self.values[blocks.lists], known), tile, (self.q_len, self.kv_len))
-        return Runs(*runs_of(np.where(taken, classes, np.int8(EMPTY))))
+        return Ranges(*ranges_of(np.where(taken, classes, np.int8(EMPTY))))
 
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len
@@ -151,7 +151,7 @@ class _Run:
         columns = int(self.q.shape[-1] + self.v.shape[-1])
         return max(1, TOGETHER // max(1, rows * keys + (rows + keys) * columns))
 
-    def attend(self, heads: Heads, runs: Runs) -> dict[str, Array]:
+    def attend(self, heads: Heads, ranges: Ranges) -> dict[str, Array]:
         """The outputs by name: o [n, Sq, Dv], those of a row [n, Sq]."""
         xp, softmax, outputs = natural(), self.program.softmax, self.program.spec.outputs
         shape, reached = (len(heads.b), self.q_len), self._reached(heads)
@@ -159,14 +159,14 @@ class _Run:
         m, l = self._start(heads, shape)  # noqa: E741
         state = State(m, l, np.zeros((*shape, self.v.shape[-1]), np.float32), start_of_sums(outputs, l, xp, sink=softmax.sink))
         if not softmax.normalized:
-            for rows, keys, masked in self._tiles(runs):
+            for rows, keys, masked in self._tiles(ranges):
                 state.o[:, rows] += self._product(heads, rows, keys, reached)(self._scores(heads, rows, keys, masked))
             return {"o": self._leaving(heads, state.o), "lse": l, "max": top}
         sink = m.copy() if softmax.sink else None
         if self.program.attention.dealing.shares:
-            state = self._merged(heads, runs, state, top)
+            state = self._merged(heads, ranges, state, top)
         else:
-            self._attend(heads, runs, state, top, reached)
+            self._attend(heads, ranges, state, top, reached)
         o, lse = finish(softmax, state, xp)
         others = {output.name: finish_output(output, state, sink, xp) for output in finished(outputs)}
         return {"o": self._leaving(heads, o), "lse": lse, "max": top} | others
@@ -179,23 +179,23 @@ class _Run:
         known = self._known(heads, slice(0, o.shape[1]), slice(0, 0)) | {"o": o, V_IDX: np.arange(o.shape[2])}
         return np.broadcast_to(evaluate(output, known), o.shape)
 
-    def _merged(self, heads: Heads, runs: Runs, state: State, top: Array) -> State:
+    def _merged(self, heads: Heads, ranges: Ranges, state: State, top: Array) -> State:
         """The states of all shares of the keys, and what the state was before them."""
         reached, attention, sizes = self._reached(heads), self.program.attention, self._sizes
         assert attention.dealing.shares
         for share in range(most := extent(attention.dealing.shares, sizes)):
-            own_runs = Runs(*share_of(runs.begin, runs.end, share, most=most, least=attention.share_tiles), runs.masked)
+            own_ranges = Ranges(*share_of(ranges.begin, ranges.end, share, most=most, least=attention.share_tiles), ranges.masked)
             sums = {each: np.zeros(top.shape, np.float32) for each in state.sums}
             own = State(np.full(top.shape, -np.inf, np.float32), np.zeros(top.shape, np.float32), np.zeros_like(state.o), sums)
-            self._attend(heads, own_runs, own, top, reached)
+            self._attend(heads, own_ranges, own, top, reached)
             state = merge_states(state, own, natural())
         return state
 
-    def _attend(self, heads: Heads, runs: Runs, state: State, top: Array, reached: Array | None) -> None:
+    def _attend(self, heads: Heads, ranges: Ranges, state: State, top: Array, reached: Array | None) -> None:
         """Takes the keys of some tiles into a state, and into the greatest scores."""
         softmax = self.program.softmax
         for step in passes(replace(softmax, threshold=softmax.threshold * math.log(2)), natural()):
-            for rows, keys, masked in self._tiles(runs):
+            for rows, keys, masked in self._tiles(ranges):
                 scores = self._scores(heads, rows, keys, masked)
                 top[:, rows] = np.fmax(top[:, rows], np.fmax.reduce(scores, axis=-1))
                 after = step(_rows_of(state, rows), scores, self._product(heads, rows, keys, reached))
@@ -217,9 +217,9 @@ class _Run:
         logit = np.asarray(evaluate(sink, self.values | head), np.float32)
         return np.array(np.broadcast_to(logit, shape)), np.ones(shape, np.float32)
 
-    def _tiles(self, runs: Runs) -> Iterator[Tile]:
+    def _tiles(self, ranges: Ranges) -> Iterator[Tile]:
         """The tiles of a pass, in the order of the schedule."""
-        begin, end, masked = runs
+        begin, end, masked = ranges
         softmax = self.program.softmax
         if softmax.materialize:
             if self.q_len and self.kv_len:
@@ -273,7 +273,7 @@ class _Run:
         return product
 
     def _reached(self, heads: Heads) -> Array | None:
-        """For each key, true if a query may see it by its place: [n, Sk]; None: all."""
+        """For each key, true if a query may see it by its position: [n, Sk]; None: all."""
         reach = self.program.holes.reach
         if reach is None:
             return None

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Bounds = NDArray[np.int64]  # of runs of key tiles: [runs, query tiles]
+Bounds = NDArray[np.int64]  # of ranges of key tiles: [ranges, query tiles]
 
 
 def share_of(begin: Bounds, end: Bounds, share: int, most: int, least: int) -> tuple[Bounds, Bounds]:
@@ -19,11 +19,11 @@ def share_of(begin: Bounds, end: Bounds, share: int, most: int, least: int) -> t
     counts = np.maximum(0, end - begin)
     tiles = counts.sum(0)
     shares = np.clip(-(-tiles // least), 1, most)
-    first, last = (np.where(share < shares, _place(tiles, shares, at), tiles) for at in (share, share + 1))
+    first, last = (np.where(share < shares, _begin(tiles, shares, at), tiles) for at in (share, share + 1))
     before = np.cumsum(counts, 0) - counts
     return begin + np.clip(first - before, 0, counts), begin + np.clip(last - before, 0, counts)
 
 
-def _place(tiles: Any, shares: Any, share: int) -> Any:
+def _begin(tiles: Any, shares: Any, share: int) -> Any:
     """The tiles of all shares before one."""
     return share * (tiles // shares) + np.minimum(share, tiles % shares)

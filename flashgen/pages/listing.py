@@ -17,7 +17,7 @@ _DEFINED = (
 class Row:
     """A line of the text, its comment apart."""
 
-    number: int
+    line: int
     code: str
     comment: str
 
@@ -43,7 +43,7 @@ class Listing:
 
     def part(self, line: int) -> str:
         """The title of the part that a line is in."""
-        return next(part.title for part in self.parts if part.rows[-1].number >= line)
+        return next(part.title for part in self.parts if part.rows[-1].line >= line)
 
 
 def listing(text: str) -> Listing:
@@ -55,12 +55,12 @@ def listing(text: str) -> Listing:
     """
     parts: list[tuple[str, list[Row]]] = [(FIRST, [])]
     defined: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for nth, line in enumerate(text.splitlines(), 1):
         if ruler := _RULER.fullmatch(line):
             parts.append((ruler[1], []))
         code, slashes, comment = line.partition("//")
-        parts[-1][1].append(Row(number, code, slashes + comment))
+        parts[-1][1].append(Row(nth, code, slashes + comment))
         for pattern in _DEFINED:
             if found := pattern.search(code):
-                defined.setdefault(found[1], number)
+                defined.setdefault(found[1], nth)
     return Listing(tuple(Part(title, tuple(rows)) for title, rows in parts), defined)

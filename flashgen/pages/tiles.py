@@ -12,16 +12,16 @@ from flashgen.plan.kernel import SmemPlan
 NARROW = 5  # percent of the memory: a piece below it has no room for its name
 
 
-def runs(classes: NDArray[np.int8], kind: int) -> str:
-    """The path of an SVG that fills the cells of one class, a cell a unit: runs along a row, as one box.
+def boxes(classes: NDArray[np.int8], kind: int) -> str:
+    """The path of an SVG that fills the cells of one class, a cell a unit: those along a row as one box.
 
-    >>> runs(np.array([[2, 2, 0], [0, 2, 2]], np.int8), 2)
+    >>> boxes(np.array([[2, 2, 0], [0, 2, 2]], np.int8), 2)
     'M0 0h2v1h-2zM1 1h2v1h-2z'
     """
-    return "".join(_runs(classes == kind))
+    return "".join(_boxes(classes == kind))
 
 
-def _runs(cells: NDArray[np.bool_]) -> Iterator[str]:
+def _boxes(cells: NDArray[np.bool_]) -> Iterator[str]:
     edges = np.diff(np.pad(cells, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     for row, line in enumerate(edges):
         for begin, end in zip(np.flatnonzero(line == 1), np.flatnonzero(line == -1), strict=True):

@@ -81,18 +81,18 @@ def timeline(program: Program) -> Timeline | None:
 def _pace(program: Program, costs: dict[str, float]) -> _Pace:
     kernel = program.main
     workers, tile = kernel.workers, kernel.tile
-    apart = workers.load_warps > 0  # else the blocks of a multiprocessor take turns, each with a step of its own
-    count = workers.warpgroups if apart else workers.blocks
-    step, products = costs["step"] * (1 if apart else count), costs["tensor cores"] / (count if apart else 1)
+    loaders = workers.load_warps > 0  # else the blocks of a multiprocessor take turns, each with a step of its own
+    count = workers.warpgroups if loaders else workers.blocks
+    step, products = costs["step"] * (1 if loaders else count), costs["tensor cores"] / (count if loaders else 1)
     if isinstance(kernel, Backward):
         scores = products * (tile.qk_columns + tile.v_columns) / (3 * tile.qk_columns + 2 * tile.v_columns)
-        weights = costs["special functions"] / (count if apart else 1)
+        weights = costs["special functions"] / (count if loaders else 1)
         return _Pace(step=step, count=count, first=scores, weights=weights, second=products - scores, beside=False)
     scores = products * tile.qk_columns / (tile.qk_columns + tile.v_columns)
-    beside = kernel.pipeline.overlap or (apart and not program.planes)
+    beside = kernel.pipeline.overlap or (loaders and not program.planes)
     alone = costs.get("one warpgroup", costs.get("one warp", 0.0) * count)
     busy = alone - (products / 2 if beside else products)
-    least = costs.get("special functions", 0.0) / (count if apart else 1)
+    least = costs.get("special functions", 0.0) / (count if loaders else 1)
     room = step - scores - (0 if beside else products - scores)
     return _Pace(step=step, count=count, first=scores, weights=min(room, max(busy, least)), second=products - scores, beside=beside)
 
@@ -120,22 +120,22 @@ def _computing(program: Program, pace: _Pace, steps: int) -> Iterator[Lane]:
 
 def _loading(program: Program, pace: _Pace, steps: int) -> Iterator[Lane]:
     kernel = program.main
-    apart, round_ = kernel.workers.load_warps > 0, pace.step * steps
-    last = pace.last_start if apart else 0.0  # blocks have places of their own
+    loaders, round_ = kernel.workers.load_warps > 0, pace.step * steps
+    last = pace.last_start if loaders else 0.0  # blocks have places of their own
     second = (pace.step + pace.first if pace.beside else pace.first + pace.weights) % round_
     moved = tuple((name, 0.0, pace.first + pace.weights + pace.second) for name in ("Q", "do", "Q or do"))
     if not isinstance(kernel, Backward):
         moved = (("K", 0.0, pace.first), ("V", second, second + pace.second))
     known = {region.name: region for region in kernel.smem.regions}
-    who = "one thread loads" if apart else "all warps load"
+    who = "one thread loads" if loaders else "all warps load"
     for name, begin, end in moved:
         if name not in known:
             continue
-        read, places = last + end - begin, known[name].count
+        read, stages = last + end - begin, known[name].count
         bars = [Bar(PRODUCTS, begin, begin + read, text=f"{name} is read")]
         if read < round_:
             bars.append(Bar(COPIES, begin + read, begin + round_, text=f"{name}: {round_ - read:.0f} clocks for the next copy"))
-        role = f"{who}: {name}, place 1 of {places}" if places > 1 else f"{who}: {name}"
+        role = f"{who}: {name}, stage 1 of {stages}" if stages > 1 else f"{who}: {name}"
         yield Lane(role, tuple(_repeated(bars, round_, 0, 1)), ("load", "load_next", "load_keys", "load_queries"))
     if kernel.workers.load_warps and program.dealing.counter:
         yield Lane("one warp deals tiles", (Bar(WAITS, 0, round_, text="waits: the next tile is known before this one ends"),), ("deal",))

@@ -44,7 +44,7 @@ class AppendPlan:
         return pairs(self.rotary, self.interleaved)[0]
 
     @property
-    def apart(self) -> int:
+    def distance(self) -> int:
         """Columns from the first of a pair to the second."""
         return pairs(self.rotary, self.interleaved)[1]
 

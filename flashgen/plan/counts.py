@@ -129,8 +129,8 @@ def _of_scores(program: Program, arrays: Expr, output: Expr, flops: Expr) -> Cou
     """Scores and probabilities in memory: one kernel writes s, one reads it twice and writes p, one reads p."""
     e, heads, rows = program.dtype.bytes, B * H, m * sympy.ceiling(S_q / m)
     s = heads * rows * n * sympy.ceiling(S_kv / n)
-    runs = sympy.ceiling(S_kv / standard.run(program.attention.tile.block_n))  # of key tiles: q is read once for each
-    read = heads * e * (rows * runs * D + W * n * (D + D_v)) + s * (2 * FLOAT + e)
+    spans = sympy.ceiling(S_kv / standard.span(program.attention.tile.block_n))  # of key tiles: q is read once for each
+    read = heads * e * (rows * spans * D + W * n * (D + D_v)) + s * (2 * FLOAT + e)
     written = s * (FLOAT + e) + output
     dram = arrays + output + s * (3 * FLOAT + 2 * e)  # s is read for its maximum and sum, and again for p
     return Counts(

@@ -142,8 +142,8 @@ class DealingPlan:
 
     @property
     def keys(self) -> str:
-        """The template of what says which key tiles a query tile takes: a list, or runs."""
-        return "list" if self.listed else "runs"
+        """The template of what says which key tiles a query tile takes: a list, or ranges."""
+        return "list" if self.listed else "ranges"
 
     @property
     def key_tiles(self) -> str:

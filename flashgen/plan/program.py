@@ -18,7 +18,7 @@ from flashgen.spec.embedding import NO_ROTARY, Rotary
 from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
-MOST_LOOPS = 5  # over runs of key tiles, each with the text of a step: with more of them compilers take seconds
+MOST_LOOPS = 5  # over ranges of key tiles, each with the text of a step: with more of them compilers take seconds
 ELEMENTS = ("float16", "bfloat16", "uint8")  # dtypes of arrays whose elements have a type of their own in the text
 
 
@@ -40,7 +40,7 @@ def member_types(spec: Spec, kind: str) -> tuple[str, ...]:
     """The templates of the types that an argument of a kind wants: its own, and those that it is made of."""
     match kind:
         case "strides":
-            return ("strides", "key_strides") if spec.geometry.keys_apart else ("strides",)
+            return ("strides", "key_strides") if spec.geometry.separate_keys else ("strides",)
         case "array":
             own = dict.fromkeys(tensor.dtype for tensor in spec.tensors if tensor.dtype in ELEMENTS)
             return (*own, "array")
@@ -155,7 +155,7 @@ class Program:
     def walk(self) -> str:
         """The template of how one goes through the key tiles of a query tile: a loop for each run, or from each tile to the next."""
         many = any(len(kernel.ranges.loops) > MOST_LOOPS for kernel in self.attentions)
-        return "one_by_one" if self.dealing.listed or many else "by_runs"
+        return "one_by_one" if self.dealing.listed or many else "by_ranges"
 
     @property
     def looked_at(self) -> tuple[str, ...]:
@@ -239,8 +239,8 @@ class Program:
         return "own" if any(scratch.name == "turns" for scratch in self.scratch) else "any"
 
     @property
-    def numbers_rows(self) -> bool:
-        """True if something is written by the number of a query row."""
+    def indexes_rows(self) -> bool:
+        """True if something is written by the index of a query row."""
         return bool(self.row_outputs or self.combine)
 
     @property

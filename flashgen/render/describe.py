@@ -54,14 +54,14 @@ def _embedding(program: Program) -> Iterator[tuple[str, str]]:
 
 
 def _forward(program: Program) -> list[tuple[str, str]]:
-    keys = f"of a query tile: {_runs(program)}{'; a block takes a share of them, and combine merges' if program.combine else ''}"
+    keys = f"of a query tile: {_tiles_taken(program)}{'; a block takes a share of them, and combine merges' if program.combine else ''}"
     return [("keys", keys), ("order", _order(program)), ("softmax", schedule_text(program.softmax))]
 
 
 def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     order = "the first key tiles first, in sections of heads that share the L2" if main.dealing.longest_first else "head by head"
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
-    alone = f"dq in those of a kernel of its own, a block a query tile: {_runs(program)}" if program.attentions else added
+    alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
     return [
         ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}"),
         ("order", f"{_taken(main)}, {order}"),
@@ -104,7 +104,7 @@ def _workers(program: Program) -> str:
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
 
 
-def _runs(program: Program) -> str:
+def _tiles_taken(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"

@@ -22,8 +22,8 @@ def launch(
 
     first = next(iter(arrays.values()))
     target, family = device(on), FAMILIES[type(first)]
-    held = record(plan, {name: family.pointer(x) for name, x in arrays.items()}, strides, scalars)
-    memory = np.frombuffer(held.tobytes(), np.uint8)
+    filled = record(plan, {name: family.pointer(x) for name, x in arrays.items()}, strides, scalars)
+    memory = np.frombuffer(filled.tobytes(), np.uint8)
     arguments = np.array([memory.ctypes.data], np.uint64)
     with target.active():
         function, stream = _function(plan, on), family.stream(first)

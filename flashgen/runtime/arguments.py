@@ -12,7 +12,7 @@ from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
 from flashgen.expr.language.nodes import names
 from flashgen.expr.prove.affine import MAX_LENGTH
-from flashgen.expr.prove.rounding import form
+from flashgen.expr.prove.rounding import rounding
 from flashgen.plan.geometry import Sizes, row_words, shape_words, sizes_of
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
@@ -59,7 +59,7 @@ def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     q, k = (rows_first(layouts[name], spec.layout_of(name)).shape for name in "qk")
     for name, words in spec.geometry.lengths:
         shape = layouts[name].shape
-        if spec.geometry.keys_apart and (len(shape) != len(words) or (words == ("b + 1",) and not shape[0])):
+        if spec.geometry.separate_keys and (len(shape) != len(words) or (words == ("b + 1",) and not shape[0])):
             raise CallError(f"{name} has shape {shape_text(layouts[name].shape)}: expected {shape_text(words)}")
     sizes = sizes_of(spec, q, k, {name: layouts[name].shape or (0,) for name in spec.sizing})
     _check_roles(spec, layouts, q[0], sizes)
@@ -207,12 +207,12 @@ def check_requirements(program: Program, values: Mapping[str, int | float]) -> N
         if not _holds(requirement, values):
             read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
             raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
-    _check_form(program, values)
+    _check_rounding(program, values)
 
 
-def _check_form(program: Program, values: Mapping[str, int | float]) -> None:
-    chosen = program.holes.score.form
-    found = chosen and form(program.expressions, program.spec, chosen.tanh, **values)
+def _check_rounding(program: Program, values: Mapping[str, int | float]) -> None:
+    chosen = program.holes.score.rounding
+    found = chosen and rounding(program.expressions, program.spec, chosen.tanh, **values)
     if chosen and found and not chosen.serves(found):
         read = {p.name: values[p.name] for p in program.spec.params if p.name in names(program.expressions.score)}
         given = ", ".join(f"{name} = {value:.9g}" for name, value in read.items())

@@ -48,8 +48,8 @@ def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> An
 
 
 @cache
-def _places(outputs: tuple[str, ...]) -> tuple[int | None, tuple[int, ...]]:
-    """The place of lse among the outputs, and the places of those that have no gradient; o is the first."""
+def _indices(outputs: tuple[str, ...]) -> tuple[int | None, tuple[int, ...]]:
+    """The index of lse among the outputs, and the indices of those that have no gradient; o is the first."""
     constants = tuple(i for i, name in enumerate(outputs) if name not in ("o", "lse"))
     return outputs.index("lse") if "lse" in outputs else None, constants
 
@@ -64,7 +64,7 @@ def _node() -> Callable[..., Any]:
         def forward(ctx: Any, attn: Any, names: tuple[str, ...], q: Any, k: Any, v: Any, *values: Any) -> Any:
             results = attn(q, k, v, **dict(zip(names, values, strict=True))) if names else attn(q, k, v)
             results = results if isinstance(results, tuple) else (results,)
-            lse, constants = _places(attn.spec.outputs)
+            lse, constants = _indices(attn.spec.outputs)
             ctx.attn, ctx.names, ctx.others = attn, names, [None if torch.is_tensor(x) else x for x in values]
             ctx.set_materialize_grads(False)
             if constants:

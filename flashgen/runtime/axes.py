@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flashgen.expr.language.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.shares import FEW_ROWS
 from flashgen.runtime.arrays import Key
@@ -36,7 +36,7 @@ class Axes:
             if (at := spec.geometry.joined(tensor.shape)) is not None:
                 del read[at]
             words[tensor.name] = [
-                (word, *(RUNS_OVER[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
+                (word, *(EXTENT_OF[index] for index in over(axis))) for word, axis in zip(spec.given(tensor).shape, read, strict=True)
             ]
         words |= {array.name: [(axis,) for axis in array.shape] for array in spec.arrays if isinstance(array, Lengths | Lists)}
         told = {name: [[word for word in axis if _follows(axis, word)] for axis in of_name] for name, of_name in words.items()}

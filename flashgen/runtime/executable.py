@@ -151,9 +151,9 @@ class Launch:
         self._stream, self._counter, self._shared = -1, counter or 0, counter is None
         self._halves = dealing.halves(target) if any(argument.of == "halves" for argument in program.arguments) else 0
         self.written = [-1] * (1 + max(write.at for write in writes))  # addresses that the record holds
-        held = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
-        start = -held.ctypes.data % 64
-        aligned = held[start : start + record.nbytes]
+        room = np.zeros(record.nbytes + 64, np.uint8)  # the driver's own tensor maps are aligned to 64 bytes
+        start = -room.ctypes.data % 64
+        aligned = room[start : start + record.nbytes]
         aligned[:] = np.frombuffer(record.tobytes(), np.uint8)
         self.record = memoryview(aligned)  # type: ignore[arg-type]  # NumPy's stubs know no buffers before Python 3.12
         self._arguments = np.array([aligned.ctypes.data], np.uint64)

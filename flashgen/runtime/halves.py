@@ -15,7 +15,7 @@ __all__ = ["parted", "table"]
 
 _MULTIPROCESSORS = 256  # that a table holds
 _LINES = 64  # of 128 bytes, spread over both halves by a hash of their addresses
-_APART = 0.1  # of the time of an atomic, by which halves differ at least
+_DIFFERENCE = 0.1  # of the time of an atomic, by which halves differ at least
 _ALONE = 200 << 10  # bytes of shared memory of a block, so that it has a multiprocessor for itself
 _LATENCIES = r"""
 struct Params { unsigned* lines; int* clocks; };
@@ -66,8 +66,8 @@ def parted(clocks: NDArray[np.int32]) -> NDArray[np.int32]:
     unlike = clocks - clocks.mean(0) - clocks.mean(1, keepdims=True) + clocks.mean()
     side = np.linalg.svd(unlike, full_matrices=False)[0][:, 0]
     other = (side > 0) != (side[0] > 0)
-    apart = np.abs(unlike[other].mean(0) - unlike[~other].mean(0)).mean() if other.any() else 0.0  # clocks: half of the time, or noise
-    return other.astype(np.int32) if apart > _APART * clocks.mean() else np.zeros(len(clocks), np.int32)
+    difference = np.abs(unlike[other].mean(0) - unlike[~other].mean(0)).mean() if other.any() else 0.0  # clocks: half of the time, or noise
+    return other.astype(np.int32) if difference > _DIFFERENCE * clocks.mean() else np.zeros(len(clocks), np.int32)
 
 
 def _uuid(target: Device) -> str:

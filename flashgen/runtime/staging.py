@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
     def of(self, name: str, x: HostArray, spec: Spec, sizes: Sizes) -> HostArray:
         """The piece's part of q, k, v, o, of an output by rows, [B, Hq, Sq], or by heads, [Hq]."""
-        if spec.geometry.keys_apart:  # there is one piece
+        if spec.geometry.separate_keys:  # there is one piece
             return x
         group = 1 if name in ("k", "v") else sizes.group
         heads = slice(self.kv_heads.start * group, self.kv_heads.stop * group)
@@ -55,10 +55,10 @@ def pieces(spec: Spec, expressions: Expressions, sizes: Sizes) -> list[Piece]:
     d, size = spec.head_dim, spec.element.bytes
     nbytes = sizes.batch * (sizes.heads * sizes.q_len + sizes.kv_heads * sizes.kv_len) * (d.qk + d.v) * size
     wanted = max(1, nbytes // PIECE_BYTES)
-    heads = 1 if read & {"h", "hk", "hq"} or spec.geometry.keys_apart else min(sizes.kv_heads, wanted)
+    heads = 1 if read & {"h", "hk", "hq"} or spec.geometry.separate_keys else min(sizes.kv_heads, wanted)
     batches = (
         1
-        if "b" in read or spec.geometry.keys_apart or any(OUTPUTS[name].greatest_of for name in spec.outputs)
+        if "b" in read or spec.geometry.separate_keys or any(OUTPUTS[name].greatest_of for name in spec.outputs)
         else min(sizes.batch, -(-wanted // heads))
     )
     return [Piece(batch, kv_heads) for batch in _ranges(sizes.batch, batches) for kv_heads in _ranges(sizes.kv_heads, heads)]

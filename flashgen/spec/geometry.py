@@ -22,7 +22,7 @@ class Geometry:
         return bool(self.behind)
 
     @property
-    def keys_apart(self) -> bool:
+    def separate_keys(self) -> bool:
         """True if keys of a sequence are found in another way than its queries."""
         return self.packed or self.paged
 

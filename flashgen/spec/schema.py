@@ -214,7 +214,7 @@ class SpecKeys(Closed):
 
     @field_validator("tensors", "let")
     @classmethod
-    def _apart(cls, given: tuple[Tensor | Let, ...], info: ValidationInfo) -> tuple[Tensor | Let, ...]:
+    def _distinct(cls, given: tuple[Tensor | Let, ...], info: ValidationInfo) -> tuple[Tensor | Let, ...]:
         for one, kind in product(given, ("param", "tensor")):
             if any(one.name == other.name and one is not other for other in info.data.get(f"{kind}s", ())):
                 what = "tensor" if isinstance(one, Tensor) else "let"

@@ -18,7 +18,7 @@ from flashgen.theory.rewrite import (
     inside,
     j,
     l,
-    last_tile_apart,
+    last_tile_separated,
     m,
     name,
     o,
@@ -67,7 +67,7 @@ def _maximum() -> Trail:
     before = so_far(s[j], Largest).subs(t, t - 1)
     return (
         Trail(m[t], so_far(s[j], Largest))
-        .by(last_tile_apart, "the maximum of the first t tiles is that of t - 1 tiles and of tile t")
+        .by(last_tile_separated, "the maximum of the first t tiles is that of t - 1 tiles and of tile t")
         .by(partial(name, meaning=before, word=m[t - 1]), "and what the first t - 1 tiles have is m[t - 1]")
     )
 
@@ -77,7 +77,7 @@ def _fixed(word: Expr, term: Expr) -> Trail:
     meaning = so_far(term)
     return (
         Trail(word[t], meaning)
-        .by(last_tile_apart, "a sum over t tiles is one over t - 1 tiles and one over tile t")
+        .by(last_tile_separated, "a sum over t tiles is one over t - 1 tiles and one over tile t")
         .by(partial(name, meaning=meaning.subs(t, t - 1), word=word[t - 1]), "m is that of the whole row, so the first is as it was")
     )
 
@@ -87,7 +87,7 @@ def _online(word: Expr, term: Expr) -> Trail:
     meaning = so_far(term)
     return (
         Trail(word[t], meaning)
-        .by(last_tile_apart, "a sum over t tiles is one over t - 1 tiles and one over tile t")
+        .by(last_tile_separated, "a sum over t tiles is one over t - 1 tiles and one over tile t")
         .by(refer, "2^(s - m[t]) = 2^(m[t-1] - m[t]) 2^(s - m[t-1]), and the factor depends on no key")
         .by(partial(name, meaning=meaning.subs(t, t - 1), word=word[t - 1]), "what is left under the first sum is the state before tile t")
     )

@@ -83,7 +83,7 @@ def _subtract(term: Expr, reference: Expr) -> Expr:
     return term.replace(lambda part: part.is_Pow and part.base == 2, lambda part: 2 ** (part.exp - reference))
 
 
-def last_tile_apart(e: Expr) -> Expr:
+def last_tile_separated(e: Expr) -> Expr:
     """A sum or maximum over the first t tiles becomes one over the first t - 1, and one over tile t."""
     for part in e.atoms(sympy.Sum, Largest):
         if part.limits[0] == (j, 1, b * t):

@@ -29,7 +29,7 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
         self.spec = flashgen.compile(spec).spec
         self._told = json.dumps(self.spec.to_json())
         self._learned = frozenset(one.name for one in self.spec.with_grad)
-        self._held = tuple(values)
+        self._own = tuple(values)
         self._dtypes = {tensor.name: getattr(torch, tensor.dtype) for tensor in self.spec.arrays}
         known = {*self._dtypes, *(param.name for param in self.spec.params)}
         for name, value in values.items():
@@ -46,8 +46,8 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse), of tensors as the spec's layout has them. Raises CallError."""
-        held = {name: self._value(name) for name in self._held if name not in values}
-        return attention_of_spec(self.spec, self._told, q, k, v, {**held, **values})
+        own = {name: self._value(name) for name in self._own if name not in values}
+        return attention_of_spec(self.spec, self._told, q, k, v, {**own, **values})
 
     def _value(self, name: str) -> Any:
         value, dtype = getattr(self, name), self._dtypes.get(name)

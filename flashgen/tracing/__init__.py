@@ -9,7 +9,7 @@ from typing import Any
 
 from flashgen.dtypes import TENSOR_DTYPES
 from flashgen.errors import SpecError
-from flashgen.expr.language.reads import RUNS_OVER, indices, over
+from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.expr.language.scope import words
 from flashgen.spec import Spec
 from flashgen.tracing.capture import Captured
@@ -47,7 +47,7 @@ class Traced:
         texts = {"mask": self.mask, "score": self.score, "params": numbers}
         for name, axes in indices(Spec(**keys, **texts, tensors=declared)).items():
             extents = zip(axes, arrays[name].shape, strict=True)
-            declared[name]["shape"] = [RUNS_OVER[over(axis)[0]] if over(axis) else n for axis, n in extents]
+            declared[name]["shape"] = [EXTENT_OF[over(axis)[0]] if over(axis) else n for axis, n in extents]
         return Spec(**keys, **texts, tensors=declared)
 
 

@@ -3,23 +3,23 @@
 import ast
 from collections.abc import Callable
 
-Form = Callable[..., ast.expr]
+Tree = Callable[..., ast.expr]
 
 
-def _named(name: str, arity: int) -> Form:
-    def form(*args: ast.expr) -> ast.expr:
+def _named(name: str, arity: int) -> Tree:
+    def tree(*args: ast.expr) -> ast.expr:
         if len(args) != arity:
             raise TypeError(name)
         return ast.Call(ast.Name(name), list(args), [])
 
-    return form
+    return tree
 
 
-def _binary(op: type[ast.operator]) -> Form:
+def _binary(op: type[ast.operator]) -> Tree:
     return lambda a, b: ast.BinOp(a, op(), b)
 
 
-def _compare(op: type[ast.cmpop]) -> Form:
+def _compare(op: type[ast.cmpop]) -> Tree:
     return lambda a, b: ast.Compare(a, [op()], [b])
 
 
@@ -42,7 +42,7 @@ def _differ(a: ast.expr, b: ast.expr) -> ast.expr:
     )
 
 
-_OF_ONE: dict[str, Form] = {
+_OF_ONE: dict[str, Tree] = {
     **{name: _named(name, 1) for name in ("exp", "exp2", "log", "tanh", "sqrt", "sin", "cos", "floor", "erf", "sigmoid", "softplus")},
     **dict.fromkeys(("abs", "absolute", "fabs"), _named("abs", 1)),
     **dict.fromkeys(("round", "rint", "around"), _named("round", 1)),
@@ -57,7 +57,7 @@ _OF_ONE: dict[str, Form] = {
     **dict.fromkeys(("neg", "negative"), lambda x: ast.UnaryOp(ast.USub(), x)),
     **dict.fromkeys(("logical_not", "bitwise_not", "invert"), lambda x: ast.UnaryOp(ast.Invert(), x)),
 }
-_OF_TWO: dict[str, Form] = {
+_OF_TWO: dict[str, Tree] = {
     **dict.fromkeys(("add",), _binary(ast.Add)),
     **dict.fromkeys(("sub", "subtract"), _binary(ast.Sub)),
     **dict.fromkeys(("mul", "multiply"), _binary(ast.Mult)),
@@ -77,9 +77,9 @@ _OF_TWO: dict[str, Form] = {
     **dict.fromkeys(("eq", "equal"), _compare(ast.Eq)),
     **dict.fromkeys(("ne", "not_equal"), _compare(ast.NotEq)),
 }
-UFUNCS: dict[str, Form] = {**_OF_ONE, **_OF_TWO, "clip": _clip}
-FUNCTIONS: dict[str, Form] = {**UFUNCS, "where": _named("where", 3), "clamp": _clip, "to": lambda x, _device: x}  # a constant to a symbol's
-METHODS: dict[str, Form] = {
+UFUNCS: dict[str, Tree] = {**_OF_ONE, **_OF_TWO, "clip": _clip}
+FUNCTIONS: dict[str, Tree] = {**UFUNCS, "where": _named("where", 3), "clamp": _clip, "to": lambda x, _device: x}  # a constant to a symbol's
+METHODS: dict[str, Tree] = {
     **FUNCTIONS,
     **dict.fromkeys(("float", "double", "half", "bfloat16"), _as_float),
     **dict.fromkeys(("int", "long"), _named("int", 1)),

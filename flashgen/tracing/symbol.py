@@ -121,11 +121,11 @@ def symbol(text: str) -> Symbol:
     return Symbol(ast.parse(text, mode="eval").body)
 
 
-def call(form: Callable[..., ast.expr], args: Iterable[Any]) -> Symbol:
-    """The symbol that a form makes of values."""
+def call(function: Callable[..., ast.expr], args: Iterable[Any]) -> Symbol:
+    """The symbol that a function of trees makes of values."""
     trees = [tree(x) for x in args]
     try:
-        return Symbol(form(*trees))
+        return Symbol(function(*trees))
     except TypeError:
         raise fault(f"{len(trees)} arguments are not what it takes") from None
 

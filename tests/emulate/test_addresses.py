@@ -26,8 +26,8 @@ def text(dtype, arch):
         ("sm_80", "float16", ROW, ROW.removeprefix("(long long)"), "(batch * p.heads + head) * q_len()"),
         ("sm_80", "float16", "(first + row) * strides.row", "(first + row) * int(strides.row)", "(first + row) * int(strides.row)"),
         ("sm_80", "float16", ROWS, ROWS.replace("head * strides", "head * (int)strides"), "head * (int)strides.head"),
-        ("sm_90a", "float32", "(long long)number * (K_BYTES / 2)", "number * (K_BYTES / 2)", "number * (K_BYTES / 2)"),
-        ("sm_90a", "float32", "const long long number = key_tile", "const int number = key_tile", "number * (K_BYTES / 2)"),
+        ("sm_90a", "float32", "(long long)index * (K_BYTES / 2)", "index * (K_BYTES / 2)", "index * (K_BYTES / 2)"),
+        ("sm_90a", "float32", "const long long index = key_tile", "const int index = key_tile", "index * (K_BYTES / 2)"),
     ],
 )
 def test_products_of_ints(arch, dtype, right, wrong, product):
@@ -44,7 +44,7 @@ def test_products_of_ints(arch, dtype, right, wrong, product):
         ("sm_80", "float16", f"return {ROWS}", f"const int at = {ROWS.removeprefix('array + ')}; return array + at"),
         ("sm_80", "float16", "long long at = 0, axis = 0", "int at = 0, axis = 0"),
         ("sm_80", "float16", "long long row(int head", "int row(int head"),
-        ("sm_90a", "float32", "const long long number = key_tile", "const int number = key_tile"),
+        ("sm_90a", "float32", "const long long index = key_tile", "const int index = key_tile"),
         ("sm_90a", "float32", "long long key_tile(", "int key_tile("),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flashgen.bench.hostile import draw
 from flashgen.emulate import emulate
 from flashgen.expr import analyse, evaluate, lower
-from flashgen.expr.tiles.lists import looked_at, runs_of
+from flashgen.expr.tiles.lists import looked_at, ranges_of
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.interpret import interpret
 from flashgen.plan import plan
@@ -83,7 +83,7 @@ def test_tiles_are_as_they_are_called(mask, q_len, kv_len, m, n):
         tile = seen[i * m : (i + 1) * m, j * n : (j + 1) * n]
         whole = tile.all() and (j + 1) * n <= kv_len
         assert classes[i, j] == (FULL if whole else PARTIAL if tile.any() else EMPTY)
-    begin, end, masked = runs_of(classes)
+    begin, end, masked = ranges_of(classes)
     taken = np.zeros_like(classes)
     for run, kind in enumerate(masked):
         for i in range(len(classes)):

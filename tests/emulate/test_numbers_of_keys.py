@@ -57,13 +57,13 @@ def test_hostile_numbers(name, kinds):
 
 FAULTS = {  # what the emulator says of it, or nothing: the result is wrong
     "nobody waits for numbers": ("    await_numbers();\n    score_tile", "    score_tile", "race"),
-    "the warp does not wait for a place": (
+    "the warp does not wait for a stage": (
         "      ptx::mbarrier_wait(shared + NUMBERS_EMPTY + BARRIER_BYTES * stage, parity);\n",
         "",
         "race|deadlock",
     ),
     "places are told free by one warp": ("NUMBERS_EMPTY, NUMBER_STAGES, 4 * WARPGROUPS)", "NUMBERS_EMPTY, NUMBER_STAGES, 1)", "race|phase"),
-    "passed tiles keep their place": ("      await_numbers();\n      pass_numbers();\n", "", "race|no end|deadlock|phase"),
+    "passed tiles keep their stage": ("      await_numbers();\n      pass_numbers();\n", "", "race|no end|deadlock|phase"),
     "lanes do not meet": (
         "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(shared + NUMBERS_FULL",
         "      if (lane == 0) ptx::mbarrier_arrive(shared + NUMBERS_FULL",

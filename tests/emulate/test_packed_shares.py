@@ -151,7 +151,7 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
             "const bool exists = block * BLOCK_M + warpgroup * WARPGROUP_ROWS <",
             "const bool exists = block * BLOCK_M + 32 + warpgroup * WARPGROUP_ROWS <",
         ),
-        ("own.above += exists ? 0 : max(0, end[run] - begin[run]);", ""),
+        ("own.above += exists ? 0 : max(0, end[range] - begin[range]);", ""),
     ],
     ids=[
         "first shares",

@@ -169,7 +169,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
     return array + batch * strides.batch + head * strides.head;
   }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -218,8 +218,8 @@ struct KeyTile {                         // a key tile of a key/value head
 };
 
 struct QueryTiles {                      // of a head, those that meet a key tile
-  static constexpr int RUNS = 3;
-  int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int RANGES = 3;
+  int begin[RANGES], end[RANGES];        // of each range
   __device__ __forceinline__ QueryTiles(const Params& p, int batch, int head, int kv_head, int k_begin) {
     const int k_last = min(k_begin + BLOCK_N, p.kv_len) - 1;
     const int rows_begin = max(0, k_begin - p.kv_len + p.q_len);
@@ -237,8 +237,8 @@ struct QueryTiles {                      // of a head, those that meet a key til
   __device__ __forceinline__ int from(int tile) const {
     int found = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (max(begin[run], tile) < end[run]) found = max(begin[run], tile);
+    for (int range = RANGES - 1; range >= 0; --range)
+      if (max(begin[range], tile) < end[range]) found = max(begin[range], tile);
     return found;
   }
 };
@@ -282,7 +282,7 @@ struct Gradients {                       // one block: a key tile against the qu
   __device__ __forceinline__ QueryTiles tiles_of(int head) const { return QueryTiles(p, work.batch, head, work.kv_head, work.tile * BLOCK_N); }
   // What to load next: of its head the first tile from this one on, else the first of a head behind it.
   __device__ __forceinline__ void seek(int tile) {
-    next_tile = tiles_of(next_head).from(tile);       // no registers hold its runs
+    next_tile = tiles_of(next_head).from(tile);       // no registers hold its ranges
     while (next_tile < 0 && ++next_head < end_head) next_tile = tiles_of(next_head).from(0);
   }
   __device__ __forceinline__ void load_next(int to) {
@@ -448,7 +448,7 @@ struct Gradients {                       // one block: a key tile against the qu
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-__device__ __forceinline__ float number(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
+__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
 __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
   #pragma unroll
@@ -457,7 +457,7 @@ __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, lon
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = number(piece.words[j] & 0xFFFF), x[2 * word + 1] = number(piece.words[j] >> 16);
+      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
     }
   }
 }
@@ -502,10 +502,10 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     #pragma unroll
     for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (threadIdx.x % LANES) continue;
-    const long long number = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
-    const float lse = exists ? p.lse[number] : -INF;
+    const long long index = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
+    const float lse = exists ? p.lse[index] : -INF;
     p.row_lse[at] = lse == -INF ? INF : lse * LOG2_E;   // exp2 of a score less it is 0, and never NaN
-    const float delta = exists ? sum - (p.dlse ? p.dlse[number] : 0.0f) : 0.0f;
+    const float delta = exists ? sum - (p.dlse ? p.dlse[index] : 0.0f) : 0.0f;
     p.row_delta[at] = delta;
   }
   float* const sums = p.dq_sum + tile.first * QK_STORED;

@@ -227,7 +227,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
     return array + batch * strides.batch + head * strides.head;
   }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -276,8 +276,8 @@ __device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct QueryTiles {                      // of a head, those that meet a key tile
-  static constexpr int RUNS = 3;
-  int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int RANGES = 3;
+  int begin[RANGES], end[RANGES];        // of each range
   __device__ __forceinline__ QueryTiles(const Params& p, int batch, int head, int kv_head, int k_begin) {
     const int k_last = min(k_begin + BLOCK_N, p.kv_len) - 1;
     const int rows_begin = max(0, k_begin - p.kv_len + p.q_len);
@@ -295,8 +295,8 @@ struct QueryTiles {                      // of a head, those that meet a key til
   __device__ __forceinline__ int from(int tile) const {
     int found = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (max(begin[run], tile) < end[run]) found = max(begin[run], tile);
+    for (int range = RANGES - 1; range >= 0; --range)
+      if (max(begin[range], tile) < end[range]) found = max(begin[range], tile);
     return found;
   }
 };
@@ -322,10 +322,10 @@ struct Work {                            // a key tile of a key/value head
 
 // Of the query tiles of a head that meet a key tile: how many there are, and whether the mask is tested in one.
 __device__ __forceinline__ int count(const QueryTiles& tiles) {
-  int tiles_of_runs = 0;
+  int tiles_of_ranges = 0;
   #pragma unroll
-  for (int run = 0; run < QueryTiles::RUNS; ++run) tiles_of_runs += max(0, tiles.end[run] - tiles.begin[run]);
-  return tiles_of_runs;
+  for (int range = 0; range < QueryTiles::RANGES; ++range) tiles_of_ranges += max(0, tiles.end[range] - tiles.begin[range]);
+  return tiles_of_ranges;
 }
 __device__ __forceinline__ bool masked(const QueryTiles& tiles, int tile) {
   return false | (tiles.begin[0] <= tile & tile < tiles.end[0]) | (tiles.begin[2] <= tile & tile < tiles.end[2]);
@@ -643,7 +643,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   }
 }
 
-__device__ __forceinline__ float number(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
+__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
 __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
   #pragma unroll
@@ -652,7 +652,7 @@ __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, lon
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = number(piece.words[j] & 0xFFFF), x[2 * word + 1] = number(piece.words[j] >> 16);
+      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
     }
   }
 }
@@ -697,10 +697,10 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     #pragma unroll
     for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (threadIdx.x % LANES) continue;
-    const long long number = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
-    const float lse = exists ? p.lse[number] : -INF;
+    const long long index = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
+    const float lse = exists ? p.lse[index] : -INF;
     p.row_lse[at] = lse == -INF ? INF : lse * LOG2_E;   // exp2 of a score less it is 0, and never NaN
-    const float delta = exists ? sum - (p.dlse ? p.dlse[number] : 0.0f) : 0.0f;
+    const float delta = exists ? sum - (p.dlse ? p.dlse[index] : 0.0f) : 0.0f;
     p.row_delta[at] = delta;
   }
   float* const sums = p.dq_sum + tile.first * QK_STORED;

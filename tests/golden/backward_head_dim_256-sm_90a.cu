@@ -55,7 +55,7 @@ constexpr int BLOCK_N = 128;             // keys of a tile
 constexpr int QK_COLUMNS = 256, V_COLUMNS = 256;   // head dims in products of 16 columns, zero beyond 256 and 256
 constexpr int QK_STORED = 256, V_STORED = 256;   // columns of a tile in shared memory
 constexpr int QK_DIM = 256, V_DIM = 256;   // columns of the arrays
-constexpr int STAGES = 4;                // places for tiles of q and do in shared memory
+constexpr int STAGES = 4;                // stages of tiles of q and do in shared memory
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr float LOG2_E = 1.4426950408889634f;
 #define INF __int_as_float(0x7f800000)
@@ -63,7 +63,7 @@ constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int WARPGROUPS = 2, WARPGROUP_KEYS = 64;   // of a block that compute, and the keys of each
 constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 24, COMPUTE_REGISTERS = 240;   // a thread
-constexpr int PLACE_BYTES = 32768, BARRIER_BYTES = 8;   // of a tile of q or do, of an mbarrier
+constexpr int RING_BYTES = 32768, BARRIER_BYTES = 8;   // of a tile of q or do, of an mbarrier
 constexpr int DS_BYTES = BLOCK_M * BLOCK_N * 2, WEIGHT_BYTES = DS_BYTES / WARPGROUPS;   // of ds, and of a warpgroup's weights, which lie there before
 constexpr int STEPS = 4, ROWS_BYTES = BLOCK_M * 4;   // that are known ahead, and of each what belongs to its rows
 constexpr int STEP_BYTES = 4;            // of what a step has to know: its query tile, and whether the mask is tested
@@ -97,10 +97,10 @@ template <Role ROLE> struct Part {       // what a block has of the work
   static constexpr int SCORED = ROLE == VALUES ? QK_COLUMNS : V_COLUMNS;   // columns that its scores are summed over
   static constexpr int COLUMNS = ROLE == VALUES ? V_COLUMNS : QK_COLUMNS;   // of its gradient
   static constexpr int KEPT_STORED = ROLE == VALUES ? QK_STORED : V_STORED;   // of k or v, which stays
-  // k for its columns of dq: all of the tile that it keeps; the others, and where there are none some, in the first place of the ring.
-  static constexpr int K_FIRST = ROLE == VALUES ? 0 : QK_STORED > 128 ? 128 : QK_STORED - 64, K_PLACES = ROLE == VALUES ? 0 : 1;
-  static constexpr u32 K = ROLE == VALUES ? KEPT : RING, TILES = RING + K_PLACES * PLACE_BYTES;
-  static constexpr int PLACES = STAGES - K_PLACES;   // of q and do, one after the other
+  // k for its columns of dq: all of the tile that it keeps; the others, and where there are none some, in the first stage of the ring.
+  static constexpr int K_FIRST = ROLE == VALUES ? 0 : QK_STORED > 128 ? 128 : QK_STORED - 64, K_STAGES = ROLE == VALUES ? 0 : 1;
+  static constexpr u32 K = ROLE == VALUES ? KEPT : RING, TILES = RING + K_STAGES * RING_BYTES;
+  static constexpr int RING_STAGES = STAGES - K_STAGES;   // of q and do, one after the other
 };
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
@@ -266,7 +266,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
     return array + batch * strides.batch + head * strides.head;
   }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -315,8 +315,8 @@ __device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct QueryTiles {                      // of a head, those that meet a key tile
-  static constexpr int RUNS = 3;
-  int begin[RUNS], end[RUNS];            // of each run
+  static constexpr int RANGES = 3;
+  int begin[RANGES], end[RANGES];        // of each range
   __device__ __forceinline__ QueryTiles(const Params& p, int batch, int head, int kv_head, int k_begin) {
     const int k_last = min(k_begin + BLOCK_N, p.kv_len) - 1;
     const int rows_begin = max(0, k_begin - p.kv_len + p.q_len);
@@ -334,8 +334,8 @@ struct QueryTiles {                      // of a head, those that meet a key til
   __device__ __forceinline__ int from(int tile) const {
     int found = -1;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run)
-      if (max(begin[run], tile) < end[run]) found = max(begin[run], tile);
+    for (int range = RANGES - 1; range >= 0; --range)
+      if (max(begin[range], tile) < end[range]) found = max(begin[range], tile);
     return found;
   }
 };
@@ -360,10 +360,10 @@ struct Work {                            // a key tile of a key/value head
 
 // Of the query tiles of a head that meet a key tile: how many there are, and whether the mask is tested in one.
 __device__ __forceinline__ int count(const QueryTiles& tiles) {
-  int tiles_of_runs = 0;
+  int tiles_of_ranges = 0;
   #pragma unroll
-  for (int run = 0; run < QueryTiles::RUNS; ++run) tiles_of_runs += max(0, tiles.end[run] - tiles.begin[run]);
-  return tiles_of_runs;
+  for (int range = 0; range < QueryTiles::RANGES; ++range) tiles_of_ranges += max(0, tiles.end[range] - tiles.begin[range]);
+  return tiles_of_ranges;
 }
 __device__ __forceinline__ bool masked(const QueryTiles& tiles, int tile) {
   return false | (tiles.begin[0] <= tile & tile < tiles.end[0]) | (tiles.begin[2] <= tile & tile < tiles.end[2]);
@@ -395,31 +395,31 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
 
   // k or v of the key tile, and with v the columns of k that are left.
   __device__ __forceinline__ void keys() const {
-    constexpr int BYTES = BLOCK_N * 2 * (Of::KEPT_STORED + Of::K_PLACES * (QK_STORED - Of::K_FIRST));
+    constexpr int BYTES = BLOCK_N * 2 * (Of::KEPT_STORED + Of::K_STAGES * (QK_STORED - Of::K_FIRST));
     ptx::mbarrier_expect(shared + KEPT_FULL, BYTES);
     const auto columns = [&](u32 to, const TensorMap& of, int c) {
       ptx::tma_load(to, of, shared + KEPT_FULL, c, work.block * BLOCK_N, work.kv_head, work.batch);
     };
     for (int c = 0; c < Of::KEPT_STORED; c += SWIZZLE_COLUMNS) columns(shared + KEPT + column_at<BLOCK_N>(c), ROLE == VALUES ? p.k : p.v, c);
-    for (int c = Of::K_FIRST; Of::K_PLACES && c < QK_STORED; c += SWIZZLE_COLUMNS) columns(shared + Of::K + column_at<BLOCK_N>(c - Of::K_FIRST), p.k, c);
+    for (int c = Of::K_FIRST; Of::K_STAGES && c < QK_STORED; c += SWIZZLE_COLUMNS) columns(shared + Of::K + column_at<BLOCK_N>(c - Of::K_FIRST), p.k, c);
   }
 
-  // The next place of the ring: once it is free, q or do of a query tile goes there; with it so many bytes more are announced.
-  __device__ __forceinline__ void await_place() const { ptx::mbarrier_wait(shared + RING_EMPTY + BARRIER_BYTES * stage, parity), __syncwarp(); }
+  // The next stage of the ring: once it is free, q or do of a query tile goes there; with it so many bytes more are announced.
+  __device__ __forceinline__ void await_stage() const { ptx::mbarrier_wait(shared + RING_EMPTY + BARRIER_BYTES * stage, parity), __syncwarp(); }
   template <bool OF_Q> __device__ __forceinline__ void fill(int head, int tile, int more) const {
     constexpr int STORED = OF_Q ? QK_STORED : V_STORED;
-    const u32 full = shared + RING_FULL + BARRIER_BYTES * stage, to = shared + Of::TILES + stage * PLACE_BYTES;
+    const u32 full = shared + RING_FULL + BARRIER_BYTES * stage, to = shared + Of::TILES + stage * RING_BYTES;
     ptx::mbarrier_expect(full, BLOCK_M * STORED * 2 + more);
     for (int c = 0; c < STORED; c += SWIZZLE_COLUMNS)
       ptx::tma_load(to + column_at<BLOCK_M>(c), OF_Q ? p.q : p.dout_map, full, c, tile * BLOCK_M, head, work.batch);
   }
   __device__ __forceinline__ void pass() {
-    if (++stage == Of::PLACES) stage = 0, parity ^= 1;
+    if (++stage == Of::RING_STAGES) stage = 0, parity ^= 1;
   }
 
   // What the scores of a step are made of, and what is known of its rows; `row`: the first one among those of all heads, each in whole tiles.
   __device__ __forceinline__ void scored(int head, int tile, bool masked, long long row) {
-    await_place();
+    await_stage();
     if (acts) {
       const int at = step % STEPS;
       ptx::store_shared(shared + STEP + STEP_BYTES * at, tile << 1 | masked);
@@ -430,7 +430,7 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   }
   // The other one, for its gradient.
   __device__ __forceinline__ void multiplied(int head, int tile) {
-    await_place();
+    await_stage();
     if (acts) fill<ROLE == KEYS>(head, tile, 0);
     pass();
   }
@@ -466,13 +466,13 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   const u32 k_columns = low_word(n_major(
     shared + Of::K + column_at<BLOCK_N>(min(64 * (2 * ROLE + warpgroup), QK_STORED - 64) - Of::K_FIRST), BLOCK_N * ROW_BYTES));
   int step = 0, last = -1, before = -1;  // steps whose scores are done; the query tile of the last one, and that of the one before it
-  int stage = 0, parity = 0;             // the next place of the ring
+  int stage = 0, parity = 0;             // the next stage of the ring
 
   __device__ __forceinline__ void await() const { ptx::mbarrier_wait(shared + RING_FULL + BARRIER_BYTES * stage, parity); }
   __device__ __forceinline__ void pass() {
-    if (++stage == Of::PLACES) stage = 0, parity ^= 1;
+    if (++stage == Of::RING_STAGES) stage = 0, parity ^= 1;
   }
-  __device__ __forceinline__ void leave(int place) const { if (lane == 0) ptx::mbarrier_arrive(shared + RING_EMPTY + BARRIER_BYTES * place); }
+  __device__ __forceinline__ void leave(int stage) const { if (lane == 0) ptx::mbarrier_arrive(shared + RING_EMPTY + BARRIER_BYTES * stage); }
   // Of the step that comes: ds of two before is there; the other block needs no more of what lies in its place of this buffer.
   __device__ __forceinline__ void await_ds() const { ptx::mbarrier_wait(shared + DS_FULL + BARRIER_BYTES * (step & 1), step / 2 & 1 ^ 1); }
   __device__ __forceinline__ void await_other(int buffer) const {
@@ -493,7 +493,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < Of::SCORED / 16; ++k)
-      ptx::product_qk(s, kept_rows + units(column_at<BLOCK_N>(16 * k)), ring_rows + units(stage * PLACE_BYTES + column_at<BLOCK_M>(16 * k)), k > 0);
+      ptx::product_qk(s, kept_rows + units(column_at<BLOCK_N>(16 * k)), ring_rows + units(stage * RING_BYTES + column_at<BLOCK_M>(16 * k)), k > 0);
     ptx::wgmma_commit();
   }
   // dv += p^T do, or dk += ds^T q, likewise.
@@ -502,7 +502,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < BLOCK_M / 16; ++k) {
-      const u32 b = ring_columns + units(stage * PLACE_BYTES + 16 * k * ROW_BYTES);
+      const u32 b = ring_columns + units(stage * RING_BYTES + 16 * k * ROW_BYTES);
       if constexpr (ROLE == VALUES) ptx::product_dv(sum, weights + 4 * k, b, 1);
       else ptx::product_dk(sum, weights + 4 * k, b, 1);
     }
@@ -527,7 +527,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   // Of dp and the weights that have come: ds, the operand of dk. It takes their place in shared memory, and goes to the other block.
   __device__ __forceinline__ void send_ds(const float (&dp)[BLOCK_M / 2], u32 (&ds)[BLOCK_M / 4]) const {
     const int buffer = step & 1;
-    const u32 here = shared + WEIGHTS_FULL + BARRIER_BYTES * (WARPGROUPS * buffer + warpgroup), half = DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES;
+    const u32 here = shared + WEIGHTS_FULL + BARRIER_BYTES * (WARPGROUPS * buffer + warpgroup), sent = DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES;
     if (leader) ptx::mbarrier_expect(here, WEIGHT_BYTES);
     ptx::mbarrier_wait(here, step / 2 & 1);
     u32 weights[BLOCK_M / 4];
@@ -549,7 +549,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     if (leader) {
       ptx::mbarrier_arrive(shared + DS_FULL + BARRIER_BYTES * buffer);
       await_other(buffer);
-      ptx::send_bulk(other + half, shared + half, WEIGHT_BYTES, other + DS_FULL + BARRIER_BYTES * buffer);
+      ptx::send_bulk(other + sent, shared + sent, WEIGHT_BYTES, other + DS_FULL + BARRIER_BYTES * buffer);
     }
     __syncwarp();
   }
@@ -717,7 +717,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
   ptx::cluster_wait();                   // nothing is on its way into the memory of either block
 }
 
-__device__ __forceinline__ float number(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
+__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
 __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
   #pragma unroll
@@ -726,7 +726,7 @@ __device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, lon
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = number(piece.words[j] & 0xFFFF), x[2 * word + 1] = number(piece.words[j] >> 16);
+      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
     }
   }
 }
@@ -771,10 +771,10 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     #pragma unroll
     for (int lanes = 1; lanes < LANES; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (threadIdx.x % LANES) continue;
-    const long long number = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
-    const float lse = exists ? p.lse[number] : -INF;
+    const long long index = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
+    const float lse = exists ? p.lse[index] : -INF;
     p.row_lse[at] = lse == -INF ? INF : lse * LOG2_E;   // exp2 of a score less it is 0, and never NaN
-    const float delta = exists ? sum - (p.dlse ? p.dlse[number] : 0.0f) : 0.0f;
+    const float delta = exists ? sum - (p.dlse ? p.dlse[index] : 0.0f) : 0.0f;
     p.row_delta[at] = delta;
   }
   float* const sums = p.dq_sum + tile.first * QK_STORED;

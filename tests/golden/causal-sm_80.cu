@@ -151,7 +151,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
     return array + batch * strides.batch + head * strides.head;
   }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -268,9 +268,9 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct Work {                            // a query tile and its key tiles
-  static constexpr int RUNS = 2;
+  static constexpr int RANGES = 2;
   int block, batch, head, kv_head;
-  int begin[RUNS], end[RUNS];            // of each run
+  int begin[RANGES], end[RANGES];        // of each range
   static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
@@ -301,13 +301,13 @@ struct Work {                            // a query tile and its key tiles
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
-    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    for (int range = 0; range < RANGES; ++range) tile = begin[range] < end[range] ? end[range] - 1 : tile;
     return tile;
   }
   __device__ __forceinline__ int first() const {  // the first key tile, or 0
     int tile = 0;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    for (int range = RANGES - 1; range >= 0; --range) tile = begin[range] < end[range] ? begin[range] : tile;
     return tile;
   }
 };
@@ -416,8 +416,8 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ int before(int tile) const {
     int found = -1;
     #pragma unroll
-    for (int run = 0; run < Work::RUNS; ++run)
-      if (work.begin[run] < min(tile, work.end[run])) found = min(tile, work.end[run]) - 1;
+    for (int range = 0; range < Work::RANGES; ++range)
+      if (work.begin[range] < min(tile, work.end[range])) found = min(tile, work.end[range]) - 1;
     return found;
   }
 

@@ -151,7 +151,7 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 
 constexpr int TOP = 14;                  // the largest of what shares a scale comes into [2^14, 2^15)
 constexpr float SMALLEST = 0.125f;       // from there on planes keep all their bits
-#define NOT_HELD __int_as_float(0x7fffffff)
+#define LOST __int_as_float(0x7fffffff)
 constexpr float FAINT = 0x1p-11f;        // of a score, in log2 units: what planes lose of q.k in a column is 2^-9 of it
 
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((127 + e) << 23); }   // 0 for -127
@@ -215,7 +215,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   template <class T> __device__ __forceinline__ T* rows(T* array, const Strides& strides, int head) const {
     return array + batch * strides.batch + head * strides.head;
   }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -356,7 +356,7 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
       ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
   }
   const bool lost = whole >= 0x7f800000 || __uint_as_float(least) * factor < SMALLEST;
-  if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? NOT_HELD : power_of_two(-exponent(whole));
+  if (threadIdx.x < SCALE_BYTES / 4) scales[threadIdx.x] = lost ? LOST : power_of_two(-exponent(whole));
 }
 
 // A block a tile, of keys and of values in turn.
@@ -364,27 +364,27 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) split_keys_values(co
   extern __shared__ __align__(1024) unsigned char memory[];
   const u32 words = (u32)__cvta_generic_to_shared(memory);
   const int tiles = Sequence{p, 0}.key_tiles(), heads = p.heads / p.group;   // of every sequence
-  const int number = (gridDim.x - 1 - blockIdx.x) / 2;   // downwards, so that the L2 still holds what the attention begins with
-  const int tile = number % tiles, head = number / tiles % heads;
-  const Sequence sequence{p, number / tiles / heads};
+  const int index = (gridDim.x - 1 - blockIdx.x) / 2;   // downwards, so that the L2 still holds what the attention begins with
+  const int tile = index % tiles, head = index / tiles % heads;
+  const Sequence sequence{p, index / tiles / heads};
   const bool seen = true;
   const auto exists = [](int) { return true; };
   if (blockIdx.x % 2 == 0)
     split_tile<QK_DIM, QK_STORED>(sequence.rows(p.k, p.k_strides, head), p.k_strides, tile * BLOCK_N, sequence.kv_len(),
-                                  p.k_planes + (long long)number * (K_BYTES / 2), p.k_scales + (long long)number * (SCALE_BYTES / 4),
+                                  p.k_planes + (long long)index * (K_BYTES / 2), p.k_scales + (long long)index * (SCALE_BYTES / 4),
                                   words, seen, exists);
   else
     split_tile<V_DIM, V_STORED>(sequence.rows(p.v, p.v_strides, head), p.v_strides, tile * BLOCK_N, sequence.kv_len(),
-                                p.v_planes + (long long)number * (V_BYTES / 2), p.v_scales + (long long)number * (SCALE_BYTES / 4),
+                                p.v_planes + (long long)index * (V_BYTES / 2), p.v_scales + (long long)index * (SCALE_BYTES / 4),
                                 words, seen, exists);
 }
 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct Work {                            // a query tile and its key tiles
-  static constexpr int RUNS = 2;
+  static constexpr int RANGES = 2;
   int block, batch, head, kv_head;
-  int begin[RUNS], end[RUNS];            // of each run
+  int begin[RANGES], end[RANGES];        // of each range
   static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
@@ -415,13 +415,13 @@ struct Work {                            // a query tile and its key tiles
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
-    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    for (int range = 0; range < RANGES; ++range) tile = begin[range] < end[range] ? end[range] - 1 : tile;
     return tile;
   }
   __device__ __forceinline__ int first() const {  // the first key tile, or 0
     int tile = 0;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    for (int range = RANGES - 1; range >= 0; --range) tile = begin[range] < end[range] ? begin[range] : tile;
     return tile;
   }
 };
@@ -429,11 +429,11 @@ struct Work {                            // a query tile and its key tiles
 // Query tiles of some heads, each as often as blocks share it.
 __device__ __forceinline__ int count_query_tiles(const Params& p, int heads) { return Sequence{p, 0}.query_tiles() * heads * Work::V_SLICES; }
 
-// The number of a query tile among all, where its flags lie.
+// The index of a query tile among all, where its flags lie.
 __device__ __forceinline__ long long query_tile(const Params& p, const Work& work) {
   return (long long)(work.batch * p.heads + work.head) * Sequence{p, work.batch}.query_tiles() + work.block;
 }
-// The number of a tile of keys or of values, where its planes and its scale lie.
+// The index of a tile of keys or of values, where its planes and its scale lie.
 __device__ __forceinline__ long long key_tile(const Params& p, const Work& work, int tile) {
   return (long long)(work.batch * (p.heads / p.group) + work.kv_head) * Sequence{p, work.batch}.key_tiles() + tile;
 }
@@ -467,7 +467,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
 
   // Multiplies each row by a power of two, whose inverse is its scale. Whether planes hold all of it.
   __device__ __forceinline__ bool normalize(float (&scale)[2]) {
-    bool held = true;
+    bool exact = true;
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float largest = 0.0f;              // or NaN
@@ -481,12 +481,12 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
       const int e = exponent(magnitude(largest));
       const float factor = power_of_two(e);
       scale[r] = power_of_two(-e);
-      held &= magnitude(largest) < 0x7f800000 && !loses_bits(largest * factor);
+      exact &= magnitude(largest) < 0x7f800000 && !loses_bits(largest * factor);
       #pragma unroll
       for (int i = 0; i < 8 * CHUNKS; ++i) x[r][i] *= factor;
     }
-    if (__any_sync(~0u, some_column_loses<4>())) held &= !some_column_loses<32>();   // rarely asked
-    return __all_sync(~0u, held);
+    if (__any_sync(~0u, some_column_loses<4>())) exact &= !some_column_loses<32>();   // rarely asked
+    return __all_sync(~0u, exact);
   }
 
   // A row, or a column, whose largest number this is.
@@ -593,17 +593,17 @@ struct Copies {                          // that one thread starts, for a query 
 
   __device__ __forceinline__ void keys(int tile, int stage) const {
     const u32 full = shared + K_FULL + BARRIER_BYTES * stage;
-    const long long number = key_tile(p, work, tile);
+    const long long index = key_tile(p, work, tile);
     ptx::mbarrier_expect(full, K_BYTES + SCALE_BYTES);
-    ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + number * (K_BYTES / 2), K_BYTES, full);
-    ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + number * (SCALE_BYTES / 4), SCALE_BYTES, full);
+    ptx::bulk_load(shared + K + stage * K_BYTES, p.k_planes + index * (K_BYTES / 2), K_BYTES, full);
+    ptx::bulk_load(shared + K_SCALES + stage * SCALE_BYTES, p.k_scales + index * (SCALE_BYTES / 4), SCALE_BYTES, full);
   }
   __device__ __forceinline__ void values(int tile, int stage) const {
     const u32 full = shared + V_FULL + BARRIER_BYTES * stage;
-    const long long number = key_tile(p, work, tile);
+    const long long index = key_tile(p, work, tile);
     ptx::mbarrier_expect(full, V_BYTES + SCALE_BYTES);
-    ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + number * (V_BYTES / 2), V_BYTES, full);
-    ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + number * (SCALE_BYTES / 4), SCALE_BYTES, full);
+    ptx::bulk_load(shared + V + stage * V_BYTES, p.v_planes + index * (V_BYTES / 2), V_BYTES, full);
+    ptx::bulk_load(shared + V_SCALES + stage * SCALE_BYTES, p.v_scales + index * (SCALE_BYTES / 4), SCALE_BYTES, full);
   }
 };
 
@@ -658,7 +658,7 @@ struct Queries {                         // a query tile, as a thread sees it
   const int q_idx;                       // the thread's first row; the other is 8 below
   float scale[2];                        // of its rows
   float k_enough;                        // for the rows of its warp
-  bool held = true;                      // by planes, all that its warp's rows have seen so far
+  bool exact = true;                     // by planes, all that its warp's rows have seen so far
   __device__ __forceinline__ Queries(const Work& work, const Params& p, int row)
     : work(work), variant(p, work.batch, work.head, work.kv_head), q_idx(work.block * BLOCK_M + row) {}
 };
@@ -691,7 +691,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   __device__ __forceinline__ void fetch_queries(Queries& queries) const {
     QueryRows own(p, queries.work, row);
-    queries.held = own.normalize(queries.scale);
+    queries.exact = own.normalize(queries.scale);
     queries.k_enough = enough(queries.scale, queries.variant);
     meet();                              // all four warps are done with the rows before
     own.store(shared + Q);
@@ -752,13 +752,13 @@ struct Attend {                          // one warpgroup: 64 query rows against
     Factors factors;
     softmax<MASKED>(s, rows, factors.rescale, factors.weight, {queries.scale[0] * k_scale, queries.scale[1] * k_scale},
                     queries.variant, queries.q_idx, tile * BLOCK_N);
-    queries.held &= k_scale <= queries.k_enough;
+    queries.exact &= k_scale <= queries.k_enough;
     return factors;
   }
   __device__ __forceinline__ void scale_values(Factors& factors, float v_scale, Queries& queries) const {
     factors.weight[0] *= v_scale;
     factors.weight[1] *= v_scale;
-    queries.held &= v_scale == v_scale;
+    queries.exact &= v_scale == v_scale;
   }
 
   __device__ __forceinline__ float scale(u32 scales, int at) const { return __uint_as_float(ptx::load_shared(shared + scales + stage(at) * SCALE_BYTES)); }
@@ -816,7 +816,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       }
       work = next_tile(dealt);
       store_rows(o, rows, p, queries.variant, queries.work, queries.q_idx);
-      if (lane == 0) p.lost[query_tile(p, queries.work) * (BLOCK_M / 16) + row / 16] = !queries.held;
+      if (lane == 0) p.lost[query_tile(p, queries.work) * (BLOCK_M / 16) + row / 16] = !queries.exact;
     }
   }
 };

@@ -181,7 +181,7 @@ struct Sequence {                        // one of the batch: its lengths in row
   __device__ __forceinline__ int kv_len() const { return p.kv_len; }
   __device__ __forceinline__ int query_tiles() const { return (q_len() + BLOCK_M - 1) / BLOCK_M; }
   __device__ __forceinline__ int key_tiles() const { return (kv_len() + BLOCK_N - 1) / BLOCK_N; }
-  // The number of a query row among those of all heads and sequences.
+  // The index of a query row among those of all heads and sequences.
   __device__ __forceinline__ long long row(int head, int q_idx) const { return (long long)(batch * p.heads + head) * q_len() + q_idx; }
 };
 
@@ -299,9 +299,9 @@ __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& 
 // ----------------------------------------------------------------------------------------------------------------- work
 
 struct Work {                            // a query tile and its key tiles
-  static constexpr int RUNS = 2;
+  static constexpr int RANGES = 2;
   int block, batch, head, kv_head;
-  int begin[RUNS], end[RUNS];            // of each run
+  int begin[RANGES], end[RANGES];        // of each range
   static constexpr int V_SLICES = 1, v_slice = 0;   // a block has all columns of v and o
 
   Work() = default;
@@ -332,13 +332,13 @@ struct Work {                            // a query tile and its key tiles
   __device__ __forceinline__ int last() const {   // the last key tile, or -1: no row sees a key
     int tile = -1;
     #pragma unroll
-    for (int run = 0; run < RUNS; ++run) tile = begin[run] < end[run] ? end[run] - 1 : tile;
+    for (int range = 0; range < RANGES; ++range) tile = begin[range] < end[range] ? end[range] - 1 : tile;
     return tile;
   }
   __device__ __forceinline__ int first() const {  // the first key tile, or 0
     int tile = 0;
     #pragma unroll
-    for (int run = RUNS - 1; run >= 0; --run) tile = begin[run] < end[run] ? begin[run] : tile;
+    for (int range = RANGES - 1; range >= 0; --range) tile = begin[range] < end[range] ? begin[range] : tile;
     return tile;
   }
 };
@@ -417,11 +417,11 @@ struct Copies {                          // that one thread starts, for a query 
   const u32 shared;
   const Work& work;
   __device__ __forceinline__ void queries(u32 dealt) const {
-    const u32 place = dealt % QUERY_STAGES, full = shared + Q_FULL + BARRIER_BYTES * place;
-    ptx::mbarrier_wait(shared + Q_EMPTY + BARRIER_BYTES * place, (dealt / QUERY_STAGES & 1) ^ 1);
+    const u32 stage = dealt % QUERY_STAGES, full = shared + Q_FULL + BARRIER_BYTES * stage;
+    ptx::mbarrier_wait(shared + Q_EMPTY + BARRIER_BYTES * stage, (dealt / QUERY_STAGES & 1) ^ 1);
     ptx::mbarrier_expect(full, Q_BYTES);
     for (int c = 0; c < QK_STORED; c += SWIZZLE_COLUMNS) {
-      const u32 at = shared + Q + place * Q_BYTES + column_at<BLOCK_M>(c);
+      const u32 at = shared + Q + stage * Q_BYTES + column_at<BLOCK_M>(c);
       ptx::tma_load_as(ptx::passing(), at, p.q, full, c, work.block * BLOCK_M, work.head, work.batch);
     }
   }
@@ -475,7 +475,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   __device__ __forceinline__ void await(u32 barriers, int at) const { ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * stage(at), at / STAGES & 1); }
   __device__ __forceinline__ void release(u32 barriers, int nth) const { if (leader) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
   __device__ __forceinline__ void meet() const { ptx::bar_sync(MEETING + warpgroup, 128); }
-  __device__ __forceinline__ u32 query_place() const { return dealt % QUERY_STAGES; }
+  __device__ __forceinline__ u32 query_stage() const { return dealt % QUERY_STAGES; }
   __device__ __forceinline__ int first_row(const Work& work) const {
     return work.block * BLOCK_M + warpgroup * WARPGROUP_ROWS + warp * 16 + lane / 4;
   }
@@ -495,7 +495,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // s = q k^T and o += p v go to the tensor cores; both are read after a wait.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at) const {
-    const u32 q = query_place() * Q_BYTES, keys = stage(at) * K_BYTES;
+    const u32 q = query_stage() * Q_BYTES, keys = stage(at) * K_BYTES;
     await(K_FULL, at);
     take_turn();
     ptx::wgmma_fence();
@@ -539,7 +539,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   }
 
   // The last product with q is done; q's place is free.
-  __device__ __forceinline__ void queries_read() const { release(Q_EMPTY, query_place()); }
+  __device__ __forceinline__ void queries_read() const { release(Q_EMPTY, query_stage()); }
 
   // o / l through shared memory to o, the other outputs of a row straight from the registers.
   __device__ __forceinline__ void write(float (&o)[V_COLUMNS / 2], const Rows& rows, const Variant& variant, const Work& work) {
@@ -587,7 +587,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
       Rows rows;
-      ptx::mbarrier_wait(shared + Q_FULL + BARRIER_BYTES * query_place(), dealt / QUERY_STAGES & 1);
+      ptx::mbarrier_wait(shared + Q_FULL + BARRIER_BYTES * query_stage(), dealt / QUERY_STAGES & 1);
       if (last >= 0) {
         start_scores(s, step);
         pass_turn();

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from flashgen.pages.tiles import grid, pieces, runs
+from flashgen.pages.tiles import boxes, grid, pieces
 from flashgen.plan import plan
 from flashgen.spec import Spec
 
@@ -17,7 +17,7 @@ from flashgen.spec import Spec
 @given(arrays(np.int8, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, 2)), st.integers(0, 2))
 def test_boxes_cover_the_cells_of_a_class(classes, kind):
     covered = np.zeros_like(classes)
-    for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", runs(classes, kind)):
+    for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", boxes(classes, kind)):
         covered[int(y), int(x) : int(x) + int(width)] += 1
     assert (covered == (classes == kind)).all()
 

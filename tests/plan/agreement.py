@@ -4,7 +4,7 @@ import numpy as np
 
 from flashgen.emulate.numbers import differences
 from flashgen.expr import evaluate, lower
-from flashgen.expr.meaning.bounds import apart, bounds, largest
+from flashgen.expr.meaning.bounds import bounds, distance, largest
 from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.meaning.reference import output_heads_first
@@ -103,15 +103,15 @@ def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
     known = bounds(spec, q, k, v, **values)
     keys = values["block_table"].shape[1] * spec.page if spec.page else k.shape[spec.order.axis("s")]
     if spec.softmax.normalized:
-        most = 2 * apart(plain(spec, q, k, v, **values), known["o"]) + SLACK[spec.dtype] * max(1, largest(known["o"]))
+        most = 2 * distance(plain(spec, q, k, v, **values), known["o"]) + SLACK[spec.dtype] * max(1, largest(known["o"]))
     else:
         most = 4 * max(spec.element.rounding, 1e-6) * (1 + keys) * max(1, largest(known["max"]))
 
     def judged(found):
         o, *between = (output_heads_first(x, spec) for x in (found["o"], *known["o"]))
-        assert apart(found["o"], known["o"]) <= most, differences("o", o, tuple(between), most)
+        assert distance(found["o"], known["o"]) <= most, differences("o", o, tuple(between), most)
         for name in found.keys() - {"o"} if spec.softmax.normalized else ():
-            assert apart(found[name], known[name]) <= lse_tolerance, name
+            assert distance(found[name], known[name]) <= lse_tolerance, name
 
     return judged
 

@@ -78,8 +78,9 @@ class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
     def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str, ahead: bool = True, heads_by_row: bool = False):
-        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: the form of tanh and sigmoid. `ahead`:
-        what lies beside each other along the keys is read ahead of the scores. `heads_by_row`: rows of a tile are of several heads."""
+        """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: how tanh and sigmoid are computed.
+        `ahead`: what lies beside each other along the keys is read ahead of the scores.
+        `heads_by_row`: rows of a tile are of several heads."""
         self.way, self.ahead = way, ahead
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
@@ -154,10 +155,10 @@ class Binder:
         if row.name in ("//", "%") and self._nonnegative(x):
             return Call("quotient" if row.name == "//" else "remainder", args, "int")
         if self.accurate or level(x) <= UNIFORM or (row.short and self.way == "library"):
-            form = row.library
+            make = row.library
         else:
-            form = row.short[0].form if row.short and self.way == "short" else row.fast
-        made: Operand = form(Making(row.name, type), *map(Operand, args))
+            make = row.short[0].make if row.short and self.way == "short" else row.fast
+        made: Operand = make(Making(row.name, type), *map(Operand, args))
         return made.node
 
     def _clamped(self, index: Node, extent: str | int) -> Node:

@@ -22,7 +22,7 @@ from flashgen.expr.language.nodes import Call, Const, Name, Node, names
 from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.integers import Integers, intervals, of_kernel
-from flashgen.expr.prove.rounding import Form, form
+from flashgen.expr.prove.rounding import Rounding, rounding
 from flashgen.expr.prove.signs import Signs, positive
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ScoreHole:
     column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
     row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
     instructions: Instructions  # of an element, besides what makes exponents of it
-    form: Form | None  # of tanh and sigmoid
+    rounding: Rounding | None  # of tanh and sigmoid
     beside: bool  # whether an element computes anything besides s but multiples of its column
     weight: WeightHole | None  # what comes after it and the softmax
 
@@ -87,7 +87,7 @@ class Holes:
     mask: MaskHole
     along: KeyReads
     requires: tuple[Requirement, ...]  # of the params, at each call
-    reach: Reach | None  # the keys that some query may see by their place alone; None: all
+    reach: Reach | None  # the keys that some query may see by their position alone; None: all
     outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
@@ -184,7 +184,7 @@ def holes(
     >>> found.score.body.lines, found.mask.body.lines, found.score.factor
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
-    chosen = form(expressions, spec, tanh)
+    chosen = rounding(expressions, spec, tanh)
     scale, large = _positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
@@ -249,7 +249,7 @@ def _of_factor(parts: Score, large: tuple[Requirement, ...]) -> tuple[Requiremen
     return *map(_positive, sorted(parts.proof)), *(large if SCALE.name in names(parts.factor) else ())
 
 
-def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | None, weight: WeightHole | None) -> ScoreHole:
+def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Rounding | None, weight: WeightHole | None) -> ScoreHole:
     of_factor = hoist.text(factor, "factor", "log2 units of one unit of the score")
     body = None if parts.rest == S else hoist.body(parts.rest)
     slope = None if parts.column_slope is None else hoist.text(parts.column_slope, "slope", "of the raw q.k, from column to column")
@@ -260,7 +260,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, form: Form | Non
         column_slope=slope,
         row_bias=None if parts.row_bias is None else hoist.text(parts.row_bias, "bias", "what all its scores have besides"),
         instructions=hoist.instructions + (Instructions() if slope is None else BEGIN),
-        form=form,
+        rounding=rounding,
         beside=parts.beside,
         weight=weight,
     )

@@ -1,4 +1,4 @@
-"""The operations that a kernel has besides the language, a row each; the forms of functions are made of them."""
+"""The operations that a kernel has besides the language, a row each; functions are made of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +80,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Making:
-    """Makes the node of one operation: a machine, as forms take it."""
+    """Makes the node of one operation: a machine, as makers take it."""
 
     op: str
     type: Type

@@ -1,4 +1,4 @@
-"""The keys that some query of a call may see by place alone; others lie beyond an end, before a window, or are switched off by a tensor.
+"""The keys that some query of a call may see by position alone; others lie beyond an end, before a window, or are switched off by a tensor.
 
 A key that every query's mask hides has no weight, but 0 * NaN is NaN: so what such keys hold is kept out of products altogether. It is the
 question of the key ranges, asked of all queries at once, and conditions on the key that have no range are asked key by key.

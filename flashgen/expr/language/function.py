@@ -29,20 +29,20 @@ class Machine(Protocol):
         """Makes a multiply-add, rounded once."""
 
 
-Form = Callable[..., Any]  # of a Machine and the operands
+Maker = Callable[..., Any]  # of a function's instructions, from a Machine and the operands
 Off = Callable[[float], float]  # an error of tanh, for arguments up to a size
 
 
 def plain(machine: Machine, *args: Any) -> Any:
-    """The form of a function that its cell `cuda` names."""
+    """Makes a function as its cell `cuda` names it."""
     return machine.itself(*args)
 
 
 @dataclass(frozen=True)
 class Short:
-    """One instruction in place of some, as tanh.approx: its form, and how far it is off where tanh is off by so much."""
+    """One instruction in place of some, as tanh.approx: what makes it, and how far it is off where tanh is off by so much."""
 
-    form: Form
+    make: Maker
     error: Callable[[Off, Bound], float]
 
 
@@ -59,8 +59,8 @@ class Function:
     definition: Callable[..., Any]  # for the reference, of float64 and int64: shares nothing with kernels
     cuda: Mapping[str, str]  # by the type of its last argument: an operator, or a function of CUDA or templates/device
     decided: str  # the operation in its place where something is decided by the result: rounded to the nearest, and never fused
-    library: Form  # in terms of CUDA's functions of float32
-    fast: Form  # in terms of the special function unit
+    library: Maker  # in terms of CUDA's functions of float32
+    fast: Maker  # in terms of the special function unit
     short: tuple[Short, ...]  # as one instruction, if there is one
     derivative: tuple[str, ...]  # by each parameter that is a float, in the language; at kinks as flashgen.expr.meaning.gradient says
     interval: Callable[..., Interval]  # of Bounds

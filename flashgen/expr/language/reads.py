@@ -10,7 +10,7 @@ from flashgen.expr.language.read import read
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
-RUNS_OVER = {"b": "b", "h": "hq", "hk": "hk", "q_idx": "q_len", "kv_idx": "kv_len"}  # the axis that an index of a call runs over
+EXTENT_OF = {"b": "b", "h": "hq", "hk": "hk", "q_idx": "q_len", "kv_idx": "kv_len"}  # the axis that an index of a call runs over
 
 
 @lru_cache(1024)
@@ -40,5 +40,5 @@ def names_index(spec: "Spec", index: str) -> bool:
 
 
 def over(axis: tuple[Node, ...]) -> tuple[str, ...]:
-    """Those of RUNS_OVER that index an axis exactly: it has their extent, or 1, for all alike. Others are clamped to the axis."""
-    return tuple(sorted({index.name for index in axis if isinstance(index, Name) and index.name in RUNS_OVER}))
+    """Those of EXTENT_OF that index an axis exactly: it has their extent, or 1, for all alike. Others are clamped to the axis."""
+    return tuple(sorted({index.name for index in axis if isinstance(index, Name) and index.name in EXTENT_OF}))

@@ -62,7 +62,7 @@ def distances(found: Array, between: Between) -> Array:
     return np.where(np.isnan(off), np.inf, off)
 
 
-def apart(found: Array, between: Between) -> float:
+def distance(found: Array, between: Between) -> float:
     """The greatest distance of an array from its bounds; infinite where one of them alone is NaN or infinite."""
     return float(distances(found, between).max(initial=0))
 

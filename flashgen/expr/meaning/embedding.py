@@ -40,10 +40,10 @@ def turned(x: Array, cos: Array, sin: Array, pairs: tuple[int, int]) -> Array:
     >>> turned(np.array([1.0, 2.0, 0.0, 0.0, 9.0]), np.zeros(2), np.ones(2), (1, 2)).tolist()
     [0.0, 0.0, 1.0, 2.0, 9.0]
     """
-    step, apart = pairs
+    step, distance = pairs
     count = cos.shape[-1]
     left = slice(0, count * step, step)
-    right = slice(apart, apart + count * step, step)
+    right = slice(distance, distance + count * step, step)
     found = x.copy()
     with np.errstate(all="ignore"):
         found[..., left] = x[..., left] * cos - x[..., right] * sin

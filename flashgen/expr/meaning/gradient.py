@@ -90,7 +90,7 @@ def _by_each(node: Node) -> Mapping[Variable, Node]:
 
 
 def _check(node: Node, text: Located) -> None:
-    """Raises SpecError for a function without a derivative of which one is asked for, at its place in the text."""
+    """Raises SpecError for a function without a derivative of which one is asked for, at its position in the text."""
     for n in walk(node):
         if isinstance(n, Call) and any(variables(x) or S in walk(x) for x in _floats(n)) and _lacks_a_slope(n):
             hint = f"write it without {n.op}, or fill the cell `derivative` of its row"

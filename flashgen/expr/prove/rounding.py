@@ -1,7 +1,7 @@
 """tanh and sigmoid as one instruction, as an exponential and a reciprocal, or by CUDA's functions: by what an error does to the score.
 
 Allowed is what the dtype rounds a weight by, so that the two together are at most twice what standard attention of that dtype has. The
-first form within it is taken; CUDA's functions, where neither of the others is, as of a softcap that no score comes near.
+first way within it is taken; CUDA's functions, where neither of the others is, as of a softcap that no score comes near.
 An error of the score is a relative error of its weight; where there is no softmax, the score is the weight.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 SCORES = 8.0  # s of standard normal q and k stays within this
 EXPONENTIAL = 2.0**-24  # what tanh by an exponential and a reciprocal is off by, of 1 and not of itself
 TF32 = 2.0**-11  # what 11 bits round a weight by
-FURTHER = 16.0  # times what is allowed: as far off as a call may be whose params are not the defaults that a form was chosen for
+FURTHER = 16.0  # times what is allowed: as far off as a call may be whose params are not the defaults that a way was chosen for
 
 
 @dataclass(frozen=True)
-class Form:
-    """The form in which tanh and sigmoid of a score are computed; errors are of a weight, relative."""
+class Rounding:
+    """The way in which tanh and sigmoid of a score are computed; errors are of a weight, relative."""
 
     tanh: float  # its relative error as one instruction
     error: float  # if they are one instruction each
@@ -41,21 +41,21 @@ class Form:
             return "short"
         return "fast" if self.long <= self.allowed or self.long == INF else "library"
 
-    def serves(self, other: "Form") -> bool:
-        """True if this form is right enough for params of which `other` was found."""
+    def serves(self, other: "Rounding") -> bool:
+        """True if this way is right enough for params of which `other` was found."""
         off = {"short": other.error, "fast": other.long, "library": 0.0}[self.way]
         return off <= FURTHER * self.allowed or self.long == INF
 
 
-def form(expressions: Expressions, spec: "Spec", tanh: float, **params: float) -> Form | None:
-    """The form for a spec's score, where tanh in one instruction has this relative error; None if it has neither function, or is exact.
+def rounding(expressions: Expressions, spec: "Spec", tanh: float, **params: float) -> Rounding | None:
+    """The way for a spec's score, where tanh in one instruction has this relative error; None if it has neither function, or is exact.
 
     `params`: their values, if they are not the defaults.
 
     >>> from flashgen.expr.prove.lower import lower
     >>> from flashgen.spec import Spec
     >>> capped = {"head_dim": 64, "score": "softcap * tanh(s / softcap)", "params": {"softcap": 50.0}}
-    >>> [form(lower(spec), spec, 2.0**-11).way for spec in (Spec(dtype=dtype, **capped) for dtype in ("bfloat16", "float16"))]
+    >>> [rounding(lower(spec), spec, 2.0**-11).way for spec in (Spec(dtype=dtype, **capped) for dtype in ("bfloat16", "float16"))]
     ['short', 'fast']
     """
     if spec.exact or not any(isinstance(node, Call) and (function := row(node.op)) and function.short for node in walk(expressions.score)):
@@ -64,7 +64,7 @@ def form(expressions: Expressions, spec: "Spec", tanh: float, **params: float) -
     short, long = (bound(expressions.score, params, off) for off in (relative(tanh), lambda _: EXPONENTIAL))
     least = 1.0 if spec.softmax.normalized else max(0.0, short.low, -short.high)
     error, other = (found.error / least if least else INF for found in (short, long))
-    return Form(tanh=tanh, error=error, long=other, allowed=spec.element.rounding if spec.dtype != "float32" else TF32)
+    return Rounding(tanh=tanh, error=error, long=other, allowed=spec.element.rounding if spec.dtype != "float32" else TF32)
 
 
 def relative(error: float) -> Off:

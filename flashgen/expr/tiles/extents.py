@@ -81,7 +81,7 @@ class Pairing:
         for top in range(0, len(low), together):
             rows = slice(top, top + together)
             may, must = self._compare(low[rows, None], high[rows, None], least, most)
-            found[:, rows] = (*_first_and_last(may), *_first_run(must))
+            found[:, rows] = (*_first_and_last(may), *_first_range(must))
         length, block = sizes[self.side.unknown]
         return {name: np.minimum(x * block, length) for name, x in zip(self.members, found, strict=True)}
 
@@ -112,7 +112,7 @@ def _first_and_last(flags: NDArray[np.bool_]) -> Bounds:
     return np.where(some, flags.argmax(1), 0), np.where(some, count - flags[:, ::-1].argmax(1), 0)
 
 
-def _first_run(flags: NDArray[np.bool_]) -> Bounds:
+def _first_range(flags: NDArray[np.bool_]) -> Bounds:
     """Begin and end of the first flags of a row that follow each other."""
     begin, _ = _first_and_last(flags)
     gaps = ~flags & (np.arange(flags.shape[1]) > begin[:, None])

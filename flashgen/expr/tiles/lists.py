@@ -30,8 +30,8 @@ def listed_tiles(blocks: "Blocks", x: Array, tile: tuple[int, int], lengths: tup
         there = np.arange(min(count, 32 * x.shape[-1]))
         found[: len(x), there] = (x[:, there // 32] >> (there % 32) & 1).astype(np.bool_)
     else:
-        block, place = np.nonzero(np.logical_and.accumulate(x != -1, axis=-1) & (x >= 0) & (x < count))
-        found[block, x[block, place]] = True
+        block, index = np.nonzero(np.logical_and.accumulate(x != -1, axis=-1) & (x >= 0) & (x < count))
+        found[block, x[block, index]] = True
     return found[rows][:, keys]
 
 
@@ -53,11 +53,11 @@ def looked_at(mask: Node, classes: NDArray[np.int8], tile: tuple[int, int], valu
     return found
 
 
-def runs_of(classes: NDArray[np.int8]) -> tuple[Array, Array, tuple[bool, ...]]:
-    """Runs of key tiles: begin and end of each, [runs, query tiles], ascending, and whether the mask is tested in it. classes: [query
+def ranges_of(classes: NDArray[np.int8]) -> tuple[Array, Array, tuple[bool, ...]]:
+    """Ranges of key tiles: begin and end of each, [ranges, query tiles], ascending, and whether the mask is tested in it. classes: [query
     tiles, key tiles].
 
-    >>> runs_of(np.int8([[PARTIAL, EMPTY, FULL, FULL]]))
+    >>> ranges_of(np.int8([[PARTIAL, EMPTY, FULL, FULL]]))
     (array([[0],
            [2]]), array([[1],
            [4]]), (True, False))
@@ -65,15 +65,15 @@ def runs_of(classes: NDArray[np.int8]) -> tuple[Array, Array, tuple[bool, ...]]:
     bounds: list[tuple[list[int], list[int]]] = []  # of masked ones and others in turns
     for line, kinds in enumerate(classes):
         edges = np.flatnonzero(np.diff(kinds, prepend=-1, append=-1))
-        place = 0
+        index = 0
         for begin, end in pairwise(edges.tolist()):
             if (kind := kinds[begin]) == EMPTY:
                 continue
-            place += (place % 2 == 0) != (kind == PARTIAL)
-            while len(bounds) <= place:
+            index += (index % 2 == 0) != (kind == PARTIAL)
+            while len(bounds) <= index:
                 bounds.append(([0] * len(classes), [0] * len(classes)))
-            bounds[place][0][line], bounds[place][1][line] = begin, end
-            place += 1
+            bounds[index][0][line], bounds[index][1][line] = begin, end
+            index += 1
     shape = (len(bounds), len(classes))
     begins, ends = (np.array([each[i] for each in bounds], np.int64).reshape(shape) for i in (0, 1))
     return begins, ends, tuple(i % 2 == 0 for i in range(len(bounds)))

@@ -234,7 +234,7 @@ def _live(steps: Sequence[tuple[str, Int]], loops: Sequence[Loop]) -> frozenset[
 def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
     """The loops of all strips, from left to right: masked head, unmasked body, masked tail. Each begins where the one before it stopped."""
     loops, cursor = [], ZERO
-    for i, ((begin, end, full_begin, full_end), regular) in enumerate(_places(facts, strips, in_order)):
+    for i, ((begin, end, full_begin, full_end), regular) in enumerate(_positions(facts, strips, in_order)):
         suffix = f"_{i}" if len(strips) > 1 else ""
         first = facts.let(f"first{suffix}", facts.largest(cursor, begin // facts.side.block))
         # Rounding begin down and end up would make a tile of an empty span.
@@ -251,12 +251,12 @@ def _lay_out(facts: Facts, strips: list[Strip], in_order: bool) -> list[Loop]:
     return loops
 
 
-def _tiles(facts: Facts, places: Int) -> Int:
-    return ZERO if places == ZERO else (places + facts.side.block - 1) // facts.side.block
+def _tiles(facts: Facts, positions: Int) -> Int:
+    return ZERO if positions == ZERO else (positions + facts.side.block - 1) // facts.side.block
 
 
-def _places(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
-    """For every strip, ordered by begin: begin and end of its places and of the certain ones, and true if begin < end or both are 0."""
+def _positions(facts: Facts, strips: list[Strip], in_order: bool) -> list[tuple[list[Int], bool]]:
+    """For every strip, ordered by begin: begin and end of its positions and of the certain ones, and true if begin < end or both are 0."""
     labels = (f"{facts.side.along}_begin", f"{facts.side.along}_end", "full_begin", "full_end")
     rows: list[list[Int]] = []
     for i, strip in enumerate(strips):

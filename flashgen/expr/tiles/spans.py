@@ -9,7 +9,7 @@ from flashgen.expr.prove.affine import Int, alone, param, select
 from flashgen.expr.prove.intervals import ZERO, Facts
 
 MAX_STRIPS = 3  # of a mask: each is up to three loops of the kernel
-MAX_HELD = 4  # while combining
+MOST_STRIPS = 4  # while combining
 MAX_TEXT = 300  # characters of a bound
 
 
@@ -75,7 +75,7 @@ class Combiner:
         """The intersection of two spans."""
         return Span(self.facts.largest(x.begin, y.begin), self.facts.smallest(x.end, y.end))
 
-    def condense(self, strips: list[Strip], limit: int = MAX_HELD) -> list[Strip]:
+    def condense(self, strips: list[Strip], limit: int = MOST_STRIPS) -> list[Strip]:
         """Fewer strips with the same keys: those that share an edge are joined, and beyond `limit` neighbours with the gap between them."""
         done: list[Strip] = []
         for strip in strips:

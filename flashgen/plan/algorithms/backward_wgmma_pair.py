@@ -22,7 +22,7 @@ from flashgen.spec import Spec
 
 BLOCKS = 2  # of a cluster
 QUERIES = range(32, 97, 16)  # of tiles
-PLACES, STEPS, BUFFERS = 4, 4, 2  # for tiles of q and do; steps that the loading warp is ahead; of ds
+STAGES, STEPS, BUFFERS = 4, 4, 2  # for tiles of q and do; steps that the loading warp is ahead; of ds
 FRAGMENTS = 224  # registers a thread that a gradient, s, dq and two operands can have before the compiler spills
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
 DQ_COLUMNS = 128  # that a block multiplies
@@ -112,17 +112,17 @@ def _draft(problem: Problem, queries: int) -> Draft:
     widest = max(tile.qk_stored, tile.v_stored) * element.bytes
     pieces = (
         ("K or V", "KEPT", KEYS * widest, 1, 1024),
-        ("Q or do", "RING", queries * widest, PLACES, 1024),
+        ("Q or do", "RING", queries * widest, STAGES, 1024),
         ("ds", "DS", queries * KEYS * element.bytes, BUFFERS, 1024),
         ("lse or delta", "ROWS", 4 * queries, STEPS, 16),
         ("step", "STEP", 4, STEPS, 8),
     )
-    counts = (("kept full", "KEPT_FULL", 1), ("ring full", "RING_FULL", PLACES), ("ring empty", "RING_EMPTY", PLACES))
+    counts = (("kept full", "KEPT_FULL", 1), ("ring full", "RING_FULL", STAGES), ("ring empty", "RING_EMPTY", STAGES))
     crossing = (("ds full", "DS_FULL", BUFFERS), ("ds empty", "DS_EMPTY", BUFFERS), ("weights full", "WEIGHTS_FULL", 2 * BUFFERS))
     return Draft(
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
-        pipeline=PipelinePlan(stages=PLACES),
+        pipeline=PipelinePlan(stages=STAGES),
         smem=lay_out(pieces, (*counts, *crossing, *further_barriers(problem.spec)), problem.arch.shared_bytes),
         dealing=DealingPlan(longest_first=not problem.seen.uniform),
     )

@@ -15,8 +15,8 @@ from flashgen.plan.strategy import Draft, Problem, Request
 
 # Keys at most of a block of scores, which loads q once for them. With twice as many an H200 is 7 % faster at 1k (head dim 64, 16 heads) and
 # 15 % slower at 512, for want of blocks.
-RUN = 256
-HELD = {"scores": ("Q", "K"), "output": ("P", "V", "O")}  # by kernel, in shared memory: never at once, so each from its first byte on
+SPAN = 256
+REGIONS = {"scores": ("Q", "K"), "output": ("P", "V", "O")}  # by kernel, in shared memory: never at once, so each from its first byte on
 
 
 class Standard(Passes):
@@ -49,7 +49,7 @@ class Standard(Passes):
         pairs = (("q_len", tile.block_m), tile.block_m, ("kv_len", tile.block_n), tile.block_n)
         scratch = tuple(Scratch(f"scratch {x}", dtype, ("batch", "heads", *pairs)) for x, dtype in (("s", "float32"), ("p", spec.dtype)))
         kernels = (
-            _holding(draft, "scores", Grid(threads, (*query_tiles(spec, tile), ("kv_len", run(tile.block_n)))), ranges),
+            _holding(draft, "scores", Grid(threads, (*query_tiles(spec, tile), ("kv_len", span(tile.block_n)))), ranges),
             Kernel("probabilities", Grid(threads, (("q_len", 2 * draft.workers.warps), "heads", "batch"))),
             _holding(draft, "output", Grid(threads, query_tiles(spec, tile)), ranges),
         )
@@ -68,14 +68,14 @@ def _smem(problem: Problem, draft: Draft) -> SmemPlan | str:
 def _holding(draft: Draft, entry: str, grid: Grid, ranges: KeyRanges) -> Attention:
     """A kernel with the part of a draft's shared memory that it needs."""
     kernel = draft.attention(entry, grid, ranges)
-    held = tuple(region for region in kernel.smem.regions if region.symbol in HELD[entry])
-    return replace(kernel, smem=replace(kernel.smem, regions=held, bytes=max(region.end for region in held)))
+    own = tuple(region for region in kernel.smem.regions if region.symbol in REGIONS[entry])
+    return replace(kernel, smem=replace(kernel.smem, regions=own, bytes=max(region.end for region in own)))
 
 
-def run(block_n: int) -> int:
+def span(block_n: int) -> int:
     """Keys of a block of scores: whole tiles, one at least.
 
-    >>> run(96)
+    >>> span(96)
     192
     """
-    return max(1, RUN // block_n) * block_n
+    return max(1, SPAN // block_n) * block_n

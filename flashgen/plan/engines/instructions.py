@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from flashgen.expr import Holes, Instructions
-from flashgen.expr.prove.rounding import SCORES, Form
+from flashgen.expr.prove.rounding import SCORES, Rounding
 from flashgen.plan.kernel import PipelinePlan, TilePlan
 from flashgen.plan.strategy import Draft, Problem
 from flashgen.theory.schedule import SoftmaxPlan
@@ -39,18 +39,18 @@ def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
         yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
     if holes.score.row_bias:
         yield "bias", "what rows and key tiles add to scores goes to the maximum and the reference of a row"
-    if holes.score.form:
-        yield "functions", _of_form(holes.score.form)
+    if holes.score.rounding:
+        yield "functions", _of_rounding(holes.score.rounding)
 
 
-def _of_form(form: Form) -> str:
-    least = f"{form.error:.1e} of a weight" if form.error < 1 else "all of a weight"
-    off = f"off by 2^{math.log2(form.tanh):g} of tanh: up to {least} where scores stay within {SCORES:g}, as of standard normal q and k"
-    allowed = f"allowed is {form.allowed:.1e}, what the dtype rounds weights by"
-    match form.way:
+def _of_rounding(found: Rounding) -> str:
+    least = f"{found.error:.1e} of a weight" if found.error < 1 else "all of a weight"
+    off = f"off by 2^{math.log2(found.tanh):g} of tanh: up to {least} where scores stay within {SCORES:g}, as of standard normal q and k"
+    allowed = f"allowed is {found.allowed:.1e}, what the dtype rounds weights by"
+    match found.way:
         case "short":
             return f"tanh and sigmoid by tanh.approx, one special function, {off}; {allowed}. By an exponential and a reciprocal it is two"
         case "fast":
             return f"tanh and sigmoid by an exponential and a reciprocal, two special functions: tanh.approx, one, is {off}; {allowed}"
-    long = f"an exponential and a reciprocal are off by {form.long:.1e}"
+    long = f"an exponential and a reciprocal are off by {found.long:.1e}"
     return f"tanh and sigmoid by CUDA's functions: tanh.approx is {off}; {long}; {allowed}"

@@ -31,7 +31,7 @@ def key_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
 
 def strides(spec: Spec, of: str) -> str:
     """The type of the strides of an array."""
-    return "KeyStrides" if spec.geometry.keys_apart and of[-1] in "kv" else "Strides"
+    return "KeyStrides" if spec.geometry.separate_keys and of[-1] in "kv" else "Strides"
 
 
 def lse_arguments(spec: Spec) -> Iterator[Argument]:

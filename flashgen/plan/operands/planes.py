@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flashgen.spec import Spec
 
-UNHELD = "planes do not hold: rows or columns of a tile of q, k or v more than 2^17 apart"
+LOST = "planes do not hold: rows or columns of a tile of q, k or v more than 2^17 apart"
 
 
 @dataclass(frozen=True)

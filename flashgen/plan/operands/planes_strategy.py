@@ -9,7 +9,7 @@ from flashgen.plan.kernel import Grid
 from flashgen.plan.kernels.arguments import further_arguments, query_tiles, row_arguments
 from flashgen.plan.kernels.plain import plain, plain_smem
 from flashgen.plan.kernels.split_keys_values import split_keys_values
-from flashgen.plan.operands.planes import PLANES, UNHELD
+from flashgen.plan.operands.planes import LOST, PLANES
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.strategy import Draft, Problem, Strategy, Tried
 from flashgen.spec import Spec
@@ -46,7 +46,7 @@ class PlanesStrategy(Strategy):
         """The reasons for planes, and for plain float32 besides."""
         yield "precision", PLANES[problem.spec.precision].text
         told = "the kernel forward_plain, whose time in a profile tells how many they are"
-        yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {UNHELD}"
+        yield "precision", f"computed in plain float32, slowly, by {told}: query tiles that see what is not finite, or what {LOST}"
 
     def plain_objection(self, problem: Problem, draft: Draft) -> str | None:
         """The reason why the plain kernel cannot have a draft's tile."""

@@ -66,9 +66,9 @@ class PlanesWgmma(PlanesStrategy):
         if pipe.in_place and (reason := _not_in_place(problem, tile, pipe)):
             return reason
         needed = tile.v_columns // 2 + _beside_output(problem, tile, pipe)
-        held = next(numbers for registers, numbers in ACCUMULATORS.items() if draft.workers.compute_registers >= registers)
-        if needed > held and tile.block_n > 16:  # narrower there is none: it may spill
-            return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {held} can be held"
+        room = next(numbers for registers, numbers in ACCUMULATORS.items() if draft.workers.compute_registers >= registers)
+        if needed > room and tile.block_n > 16:  # narrower there is none: it may spill
+            return f"o with s, or with p and a tile's product, takes {needed} registers a thread, {room} can be room"
         return None
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
@@ -76,16 +76,16 @@ class PlanesWgmma(PlanesStrategy):
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // 64, tile.qk_columns + tile.v_columns
         split, seen, score = PLANES[problem.spec.precision], problem.seen, problem.holes.element
-        known, halves = costs.of_arch(arch, self.costs), len(split.products)
+        known, each = costs.of_arch(arch, self.costs), len(split.products)
         element = known["softmax"] + known["plane"] * split.count + score.floats
         instructions = n / 2 * element + tile.v_columns + known["loop"]  # of a warp
-        products = 2 * m * n * columns / arch.mma_flops * halves
+        products = 2 * m * n * columns / arch.mma_flops * each
         alone = products / groups * (0.5 if pipe.overlap else 1)
         step = {
             "tensor cores": products,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
             "instructions": instructions * draft.workers.warpgroups,
-            "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * PLANE_BYTES / SHARED_BYTES * halves,
+            "shared memory": ((groups + 1) * n * columns + m * tile.qk_columns) * PLANE_BYTES / SHARED_BYTES * each,
             "one warpgroup": alone + instructions * known["lone_warp"] + known["step"],  # its products and its softmax
         }
         if pipe.in_place:
@@ -138,11 +138,11 @@ def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: b
 def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> SmemPlan | str:
     count, stages = PLANES[problem.spec.precision].count, pipe.stages
     slots = 2 if pipe.in_place else 1  # where who splits also deals, more of it ahead
-    held, scale = (2, 4) if pipe.in_place else (count, 4 * SCALE_FLOATS)  # float32 takes as much as two planes
+    room, scale = (2, 4) if pipe.in_place else (count, 4 * SCALE_FLOATS)  # float32 takes as much as two planes
     pieces = [
         ("Q", "Q", count * tile.block_m * tile.qk_stored * PLANE_BYTES, 1, 1024),
-        ("K", "K", held * tile.block_n * tile.qk_stored * PLANE_BYTES, stages, 1024),
-        ("V", "V", held * tile.block_n * tile.v_stored * PLANE_BYTES, stages, 1024),
+        ("K", "K", room * tile.block_n * tile.qk_stored * PLANE_BYTES, stages, 1024),
+        ("V", "V", room * tile.block_n * tile.v_stored * PLANE_BYTES, stages, 1024),
         ("k scales", "K_SCALES", scale, stages, 16),
         ("v scales", "V_SCALES", scale, stages, 16),
         ("tile", "TILE", TILE_BYTES, slots, 8),

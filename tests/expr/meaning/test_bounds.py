@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.expr import reference
-from flashgen.expr.meaning.bounds import apart, bounds
+from flashgen.expr.meaning.bounds import bounds, distance
 from flashgen.spec import Spec
 
 BIAS = {"bias": {"shape": ["q_len", "kv_len"], "dtype": "float32"}}
@@ -44,8 +44,8 @@ def test_results_of_float32_are_within(seed, large):
     bias = np.random.default_rng(seed).choice(np.float32(large), (5, 12))
     found = bounds(Spec(head_dim=8, dtype="float32", score="s + bias[q_idx, kv_idx]", tensors=BIAS), q, k, v, bias=bias)
     o, lse = in_float32(q, k, v, bias)
-    assert apart(o[None, :, None], found["o"]) < 1e-5
-    assert apart(lse[None, None], found["lse"]) < 1e-5
+    assert distance(o[None, :, None], found["o"]) < 1e-5
+    assert distance(lse[None, None], found["lse"]) < 1e-5
 
 
 def test_padding_by_a_large_bias_leaves_the_rest_known():
@@ -55,7 +55,7 @@ def test_padding_by_a_large_bias_leaves_the_rest_known():
     bias[:, 7:] = -1e9
     found = bounds(Spec(head_dim=8, dtype="float32", score="s + bias[q_idx, kv_idx]", tensors=BIAS), q, k, v, bias=bias)
     np.testing.assert_allclose(*found["o"], 1e-12)
-    assert apart(v.mean(1, keepdims=True) + np.zeros_like(v[:, :5]), found["o"]) > 0.1
+    assert distance(v.mean(1, keepdims=True) + np.zeros_like(v[:, :5]), found["o"]) > 0.1
 
 
 @pytest.mark.parametrize(("wrong", "what"), [(np.nan, "o"), (0.0, "o"), (99.0, "o"), (np.nan, "lse"), (-np.inf, "lse"), (np.inf, "lse")])
@@ -67,9 +67,9 @@ def test_nothing_else_passes(wrong, what):
     bias[:, 8:] = 1e9
     spec = Spec(head_dim=8, dtype="float32", score="s + bias[q_idx, kv_idx]", tensors=BIAS)
     found, results = bounds(spec, q, k, v, bias=bias), dict(zip(("o", "lse"), reference(spec, q, k, v, bias=bias), strict=True))
-    assert apart(results[what], found[what]) == 0
+    assert distance(results[what], found[what]) == 0
     results[what].flat[0] = wrong
-    assert apart(results[what], found[what]) > 0.5
+    assert distance(results[what], found[what]) > 0.5
 
 
 def test_a_row_that_sees_nothing_has_one_result():
@@ -89,8 +89,8 @@ def test_a_large_sink_is_known_as_float32_knows_it():
     q, k, v = drawn(6)
     for keys in (0, 12):
         found = bounds(spec, q, k[:, :keys], v[:, :keys], sinks=np.float32([1e9]))
-        assert apart(np.full((1, 1, 5), np.float32(1e9)), found["lse"]) == 0
-        assert apart(np.full((1, 1, 5), -np.inf), found["lse"]) == np.inf
+        assert distance(np.full((1, 1, 5), np.float32(1e9)), found["lse"]) == 0
+        assert distance(np.full((1, 1, 5), -np.inf), found["lse"]) == np.inf
 
 
 @pytest.mark.parametrize(
