@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
@@ -93,10 +94,13 @@ def compile_one(given: dict[str, Any], arch: str, name: str) -> None:
 
 
 def compile_all(arches: Sequence[Arch]) -> None:
-    """Compiles all candidates, in processes, so that every core compiles: NVRTC takes seconds for each."""
+    """Compiles all candidates, in processes, so that every core compiles while this one still plans: NVRTC takes seconds for each."""
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
-        jobs = [(spec.to_json(), arch.name, name) for arch in arches for spec in specs() for name in chosen(spec, arch)]
-        for done, _ in enumerate(pool.map(compile_one, *zip(*jobs, strict=True)), 1):
+        jobs = [
+            pool.submit(compile_one, spec.to_json(), arch.name, name) for arch in arches for spec in specs() for name in chosen(spec, arch)
+        ]
+        for done, job in enumerate(jobs, 1):
+            job.result()
             if done % 20 == 0 or done == len(jobs):
                 print(f"{done} of {len(jobs)} candidates compiled", flush=True)
 
@@ -222,9 +226,10 @@ def main() -> None:
         here, clock = device.current(), DeviceClock()
         arches = [here.arch, *([by_name("sm_90")] if here.arch.name == "sm_90a" else [])]  # whose kernels run there too, by mma.sync
         compile_all(arches)
-        rows = [row for arch in arches for spec in specs() for length in LENGTHS for row in timed(spec, arch, length, clock)]
-        results = {**environment(), "suite": "fit", "rows": rows}
-        save_json(results, RESULTS / f"fit_{card_name(results)}.json")
+        results = {**environment(), "suite": "fit", "rows": []}
+        for arch, spec, length in product(arches, specs(), LENGTHS):
+            results["rows"] += timed(spec, arch, length, clock)
+            save_json(results, RESULTS / f"fit_{card_name(results)}.json")  # so that a run that is cut short leaves its times
     found: dict[str, dict[str, float | list[float]]] = {}
     for name in dict.fromkeys(row["arch"] for row in results["rows"]):
         arch, strategy = by_name(name), strategy_of(specs()[0], by_name(name))
