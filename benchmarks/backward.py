@@ -17,13 +17,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from compiling import Asked, compiled
+
 from flashgen.bench import DeviceClock
 from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
 from flashgen.errors import FlashgenError
 from flashgen.plan import plan_backward
 from flashgen.render import render
-from flashgen.runtime import nvrtc
+from flashgen.runtime import device, nvrtc
 from flashgen.spec import Spec
 
 RESULTS = Path(__file__).parent / "results"
@@ -121,7 +123,7 @@ def _off(found: Any, other: Any) -> float:
     return max(float((x - y).norm() / y.norm()) for x, y in pairs)
 
 
-def compiled(arch: str) -> Iterator[str]:
+def reports(arch: str) -> Iterator[str]:
     """The plan of each head dim and mask, and what the compiler says of it."""
     for head_dim, causal in product(HEAD_DIMS, (False, True)):
         program = plan_backward(spec_of(head_dim, causal), arch)
@@ -141,13 +143,14 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+")
     a = parser.parse_args()
     if a.compile:
-        for line in compiled(a.arch):
+        for line in reports(a.arch):
             print(line, flush=True)
         return
     chosen = contenders(a.quick)
     head_dims = a.head_dims or (QUICK_HEAD_DIMS if a.quick else HEAD_DIMS)
     lengths = a.lengths or (QUICK_LENGTHS if a.quick else LENGTHS)
     found, rows = environment(), []
+    compiled(Asked(spec_of(d, causal), device.current().arch.name, n) for d, causal, n in product(head_dims, (False, True), lengths))
     for head_dim, causal, length in product(head_dims, (False, True), lengths):
         more, line = measured((head_dim, length, causal), chosen, 5 if a.quick else 11)
         rows += more

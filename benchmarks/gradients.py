@@ -5,6 +5,7 @@
 
 | group | compared |
 |---|---|
+| groups | 32 query heads on 8 or 2 key/value heads, beside 32 on 32, which computes as much, and beside cuDNN |
 | scores | tanh softcap and ALiBi, beside plain causal |
 | deterministic | the same bits in every run, beside any order |
 | documents | documents of 1,111 tokens in sequences of 8,192, beside 15 sequences of 1,111, 2 % more tokens |
@@ -15,26 +16,20 @@
 
 import argparse
 import importlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from compiling import Asked, compiled
 
 import flashgen
-from flashgen.arch import by_name
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
 from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
-from flashgen.plan import plan_backward
-from flashgen.plan.program import Program
-from flashgen.render import render
-from flashgen.runtime import arrays, cache, device
-from flashgen.runtime.tuned import length_class, planned
+from flashgen.runtime import arrays, device
 from flashgen.spec import Spec
 
 RESULTS = Path(__file__).parent / "results"
@@ -87,13 +82,13 @@ def _draw(*shape: int) -> Any:
     return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
 
 
-def of_pytorch(head_dim: int, length: int) -> Callable[[], Any]:
-    """The causal backward of PyTorch's flash backend."""
+def of_pytorch(backend: str, head_dim: int, length: int, heads: tuple[int, int], batch: int = 0) -> Callable[[], Any]:
+    """The causal backward of one of PyTorch's backends; without a batch of 16k tokens."""
     torch, attention = importlib.import_module("torch"), importlib.import_module("torch.nn.attention")
-    shape = (TOKENS // length, HIDDEN // head_dim, length, head_dim)
-    leaves = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
-        o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True)
+    shapes = ((batch or TOKENS // length, count, length, head_dim) for count in (heads[0], heads[1], heads[1]))
+    leaves = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
+    with attention.sdpa_kernel(getattr(attention.SDPBackend, backend)):
+        o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=heads[0] != heads[1])
     do = torch.randn_like(o)
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
@@ -106,17 +101,9 @@ def grid(name: str, head_dim: int, length: int, says: dict[str, Any], arch: str 
 Runs = Mapping[str, Case | Callable[[], Any]]
 
 
-def compiled(cases: Iterable[Case]) -> None:
-    """Compiles the kernels of all cases side by side; the cache keeps them."""
-
-    def programs(case: Case) -> tuple[Program, Program]:
-        arch = by_name(case.arch) if case.arch else device.current().arch
-        length = length_class(case.length)
-        return planned(case.spec, arch, length), plan_backward(case.spec, arch, length=length)
-
-    found = {program.digest: program for case in cases for program in programs(case)}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda program: cache.binary(program, render(program)), found.values()))
+def asked(case: Case) -> Asked:
+    """What a case has to have compiled."""
+    return Asked(case.spec, case.arch or device.current().arch.name, case.length)
 
 
 def scores() -> Iterator[tuple[str, Runs]]:
@@ -167,10 +154,17 @@ def mma_sync() -> Iterator[tuple[str, Runs]]:
     for d in (64, 128):
         for length in (4096, 16384):
             ours = grid("ours", d, length, {"mask": "causal"}, arch="sm_90")
-            yield f"mma_sync {d} causal {length}", {"pytorch flash": of_pytorch(d, length), "mma_sync": ours}
+            flash = of_pytorch("FLASH_ATTENTION", d, length, (HIDDEN // d,) * 2)
+            yield f"mma_sync {d} causal {length}", {"pytorch flash": flash, "mma_sync": ours}
 
 
-GROUPS = {one.__name__: one for one in (scores, deterministic, documents, packed, shapes, mma_sync)}
+def groups() -> Iterator[tuple[str, Runs]]:
+    for batch, length in ((1, 2048), (1, 4096), (1, 8192), (8, 2048)):
+        runs = {f"{h} of {kv}": Case("gqa", 128, batch, length, (h, kv)) for h, kv in ((32, 32), (32, 8), (32, 2))}
+        yield f"groups 128 causal {batch} x {length}", runs | {"cudnn, 32 of 8": of_pytorch("CUDNN_ATTENTION", 128, length, (32, 8), batch)}
+
+
+GROUPS = {one.__name__: one for one in (groups, scores, deterministic, documents, packed, shapes, mma_sync)}
 
 
 def main() -> None:
@@ -179,9 +173,9 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--save", action="store_true", help="a file under benchmarks/results")
     a = parser.parse_args()
-    rows, asked = [], [(group, name, runs) for group in a.groups for name, runs in GROUPS[group]()]
-    compiled(case for *_, runs in asked for case in runs.values() if isinstance(case, Case))
-    for group, name, given in asked:
+    rows, chosen = [], [(group, name, runs) for group in a.groups for name, runs in GROUPS[group]()]
+    compiled(asked(case) for *_, runs in chosen for case in runs.values() if isinstance(case, Case))
+    for group, name, given in chosen:
         runs = {one: case.prepared() if isinstance(case, Case) else case for one, case in given.items()}
         taken = {one: timing.ms for one, timing in measure(runs, DeviceClock(), a.repetitions).items()}
         first = next(iter(taken.values()))

@@ -1,0 +1,34 @@
+"""Compiles the kernels of specs side by side, in processes, before anything is timed; the cache keeps them."""
+
+import multiprocessing
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+from flashgen.plan import plan, plan_backward
+from flashgen.render import render
+from flashgen.runtime import cache
+from flashgen.runtime.tuned import length_class
+from flashgen.spec import Spec
+
+
+class Asked(NamedTuple):
+    """A spec, the name of an architecture, and the length of the sequences."""
+
+    spec: Spec
+    arch: str
+    length: int
+
+
+def compiled(asked: Iterable[Asked]) -> None:
+    """Compiles the forward of each, and its backward where it has one."""
+    once = {(str(one.spec.to_json()), one.arch, length_class(one.length)): one for one in asked}
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile, [(one, part) for one in once.values() for part in (False, True) if one.spec.backward or not part]))
+
+
+def _compile(asked: tuple[Asked, bool]) -> None:
+    (spec, arch, length), backward = asked
+    length = length_class(length)
+    program = plan_backward(spec, arch, length=length) if backward else plan(spec, arch, length=length)
+    cache.binary(program, render(program))
