@@ -16,7 +16,7 @@ from flashgen.pages.listing import Listing, Part, listing
 from flashgen.pages.tiles import boxes, grid, pieces
 from flashgen.pages.timeline import KINDS, timeline
 from flashgen.plan import Program
-from flashgen.plan.kernel import Backward
+from flashgen.plan.backward_kernel import Backward
 from flashgen.render import render
 from flashgen.render.describe import describe
 from flashgen.render.page import page

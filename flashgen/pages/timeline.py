@@ -6,7 +6,8 @@ Times are those of the cost model, as `flashgen explain` lists them, not a measu
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flashgen.plan.kernel import WARPGROUP_ROWS, Backward
+from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.kernel import WARPGROUP_ROWS
 from flashgen.plan.program import Program
 
 PRODUCTS, WEIGHTS, COPIES, WAITS = "products", "weights", "copies", "waits"

@@ -6,65 +6,71 @@ from functools import lru_cache
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, holes, lower
-from flashgen.plan.kernel import Backward
+from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.kernel import Kernel
 from flashgen.plan.kernels.key_ranges import row_ranges
-from flashgen.plan.program import Decision, Program, Rejected
+from flashgen.plan.program import Decision, Parts, Program, Rejected
 from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
-from flashgen.plan.strategy import GRAIN, STRIPE, BackwardStrategy, Problem, Request, serving
+from flashgen.plan.strategy import GRAIN, STRIPE, BackwardStrategy, Draft, Problem, Request, Tried, serving
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan
 
 
 @lru_cache(256)
 def plan_backward(
-    spec: Spec, arch: str | Arch = "sm_90a", copy_bytes: int = 0, length: int = LENGTHS[-1], candidate: str | None = None
+    spec: Spec,
+    arch: str | Arch = "sm_90a",
+    copy_bytes: int = 0,
+    length: int = LENGTHS[-1],
+    candidate: str | None = None,
+    head_shares: int = 1,
 ) -> Program:
     """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries, and before them those that find
     the rows of a key tile where tensors tell them.
 
     `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows. `candidate`: one of
-    `backward_candidates`, in place of the first of them.
+    `backward_candidates`, in place of the first of them. `head_shares`: blocks that share the query heads of a key tile
+    (`flashgen.plan.head_shares`), where the kernel can.
     What the spec pins of tiles and schedules is the forward's. Raises PlanError, SpecError.
 
     >>> program = plan_backward(Spec(head_dim=128, dtype="bfloat16", backward=True), "sm_80")
     >>> [kernel.entry for kernel in program.kernels]
     ['delta', 'backward', 'finish_queries']
     """
-    strategy, problem = _problem(spec, arch, copy_bytes, length)
-    request, expressions, length = problem.request, problem.expressions, problem.seen.length
+    strategy, problem = _problem(spec, arch, copy_bytes, length, head_shares)
     found = tried(problem, strategy)
-    legal = sorted(found.legal, key=lambda entry: candidate is not None and entry[0].text != candidate)  # the others stay in order
-    (best, cost), *others = legal
-    assert candidate in (None, best.text), candidate
-    slower = [(draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}") for draft, clocks in others]
-    parts = strategy.parts(problem, best)
-    if parts.arguments:
-        (main,) = (kernel for kernel in parts.kernels if isinstance(kernel, Backward))
-        parts = parts.preceded(row_ranges(main.ranges))
-    count = f"{len(found.legal)} legal candidates ({len(found.refused)} rejected)"
+    best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
+    assert best, candidate
+    parts = _preceded(strategy.parts(problem, best))
     return Program(
         spec=spec,
-        arch=request.arch,
+        arch=problem.arch,
         skeleton=strategy.skeleton,
-        expressions=expressions,
+        expressions=problem.expressions,
         holes=problem.holes,
         softmax=problem.softmax,
         kernels=parts.kernels,
         arguments=parts.arguments,
         scratch=parts.scratch,
-        decision=Decision(
-            cost=tuple(cost.items()),
-            reasons=(
-                (
-                    "tile",
-                    f"the fewest clocks at length {length} of {count}" if candidate is None else f"flashgen tune measured it, of {count}",
-                ),
-                *_passed(strategy, request),
-                *strategy.reasons(problem, best, found),
-            ),
-            rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
-        ),
+        decision=_decision(strategy, problem, found, best, (*_passed(strategy, problem.request), *_shared(parts.kernels))),
+    )
+
+
+def _decision(strategy: BackwardStrategy, problem: Problem, found: Tried, best: Draft, further: tuple[tuple[str, str], ...]) -> Decision:
+    """Why the best candidate is it, and the others are not; `further`: reasons besides."""
+    cost = next(clocks for draft, clocks in found.legal if draft is best)
+    slower = [
+        (draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}")
+        for draft, clocks in found.legal
+        if draft is not best
+    ]
+    count = f"{len(found.legal)} legal candidates ({len(found.refused)} rejected)"
+    chosen = f"the fewest clocks at length {problem.seen.length}" if best is found.legal[0][0] else "flashgen tune measured it,"
+    return Decision(
+        cost=tuple(cost.items()),
+        reasons=(("tile", f"{chosen} of {count}"), *further, *strategy.reasons(problem, best, found)),
+        rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
     )
 
 
@@ -74,15 +80,15 @@ def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = L
     >>> backward_candidates(Spec(head_dim=128, dtype="bfloat16", backward=True))[0]
     '80x128, 2 stages, 8 warps'
     """
-    strategy, problem = _problem(spec, arch, 0, length)
+    strategy, problem = _problem(spec, arch, 0, length, 1)
     return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
 
 
-def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tuple[BackwardStrategy, Problem]:
+def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_shares: int) -> tuple[BackwardStrategy, Problem]:
     """The strategy that serves a spec's backward, and what it plans for."""
     if not spec.backward:
         raise PlanError("this spec has no backward: write backward: true")
-    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True)
+    request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True, head_shares=head_shares)
     strategy = serving(BACKWARD_STRATEGIES, request)
     _check(spec)
     expressions = lower(spec)
@@ -95,6 +101,21 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int) -> tupl
         seen=seen(spec, expressions, ranges, DOCUMENT if ranges.pairings else length),
     )
     return strategy, problem
+
+
+def _preceded(parts: Parts) -> Parts:
+    """The kernels of a backward behind those that find the rows of a key tile where tensors tell them."""
+    if not parts.arguments:  # nothing is launched
+        return parts
+    (main,) = (kernel for kernel in parts.kernels if isinstance(kernel, Backward))
+    return parts.preceded(row_ranges(main.ranges))
+
+
+def _shared(kernels: tuple[Kernel, ...]) -> Iterator[tuple[str, str]]:
+    """The reason why blocks share the query heads of a key tile, where they do."""
+    for kernel in kernels:
+        if isinstance(kernel, Backward) and kernel.head_shares > 1:
+            yield "heads", f"key tiles are few, so {kernel.head_shares} blocks share the query heads of each; finish_keys sums up dk and dv"
 
 
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:

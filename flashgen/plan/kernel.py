@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from flashgen.expr import KeyRanges, RowRanges
+from flashgen.expr import KeyRanges
 from flashgen.expr.tiles.ranges import TileRanges
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
@@ -276,23 +276,3 @@ class Attention(Tiled):
     def computed(self) -> KeyRanges:
         """The key tiles of rows that compute together: of a query tile, or of a warpgroup's rows where each narrows them."""
         return replace(self.ranges, block_m=WARPGROUP_ROWS) if self.dealing.narrow and not self.dealing.shares else self.ranges
-
-
-# What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.
-Elements = Literal["weights", "slopes", "gradients"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backward(Tiled):
-    """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
-
-    ranges: RowRanges  # of the query tiles that a key tile meets
-    column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns
-    key_stages: int = 1  # of wgmma: key tiles in shared memory
-    dealing: DealingPlan = field(default_factory=DealingPlan)
-    elements: Elements = "weights"  # of wgmma
-
-    @property
-    def queries_share(self) -> int:
-        """The queries of a tile whose dq a warpgroup multiplies: all, of 64 columns, or half of them where there are no more columns."""
-        return self.tile.block_m if self.tile.qk_stored > ROW_BYTES // 2 else self.tile.block_m // 2

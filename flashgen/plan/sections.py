@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.kernel import Backward
 from flashgen.plan.program import Program
 
 _SECTION_BYTES = 32 << 20  # of keys and values of a section of heads, which stay in the L2 together

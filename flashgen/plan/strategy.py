@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, row_ranges
-from flashgen.plan.kernel import Attention, Backward, DealingPlan, Grid, Listed, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
+from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.kernel import Attention, DealingPlan, Grid, Listed, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.program import Parts
 from flashgen.plan.shares import WHOLE, Demand, groupable
 from flashgen.spec import Spec
@@ -31,6 +32,7 @@ class Request:
     copy_bytes: int  # that every row is aligned to; 0: arrays as the architecture likes them best
     demand: Demand = WHOLE  # of a call's lengths
     backward: bool = False  # for gradients
+    head_shares: int = 1  # of gradients: blocks that share the query heads of a key tile, where the kernel can
 
     @property
     def mapped(self) -> bool:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.tiles.ranges import TileRanges
+from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.geometry import shape_words
-from flashgen.plan.kernel import WARPGROUP_ROWS, Backward
+from flashgen.plan.kernel import WARPGROUP_ROWS
 from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import schedule_text
@@ -62,10 +63,11 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     order = "the first key tiles first, in sections of heads that share the L2" if main.dealing.longest_first else "head by head"
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
     alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
+    shared = f", of each of {main.head_shares} shares of the query heads" if main.head_shares > 1 else ""
     return [
         ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}"),
         ("order", f"{_taken(main)}, {order}"),
-        ("sums", f"{'dk and dv in registers of a block each' if main.grid.cluster > 1 else 'dk, dv in registers'}; {alone}"),
+        ("sums", f"{'dk and dv in registers of a block each' if main.grid.cluster > 1 else 'dk, dv in registers'}{shared}; {alone}"),
     ]
 
 

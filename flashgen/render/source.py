@@ -10,7 +10,7 @@ from typing import Any
 
 from flashgen.expr.tiles.cuda import RangeText
 from flashgen.plan.alone import Alone
-from flashgen.plan.kernel import Backward
+from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment

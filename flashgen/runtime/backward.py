@@ -11,6 +11,7 @@ from flashgen.dtypes import by_name
 from flashgen.errors import CallError
 from flashgen.plan import plan_backward
 from flashgen.plan.geometry import Sizes
+from flashgen.plan.head_shares import head_shares
 from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import cache
@@ -60,27 +61,36 @@ class GpuBackward:
         self._keeping = threading.Lock()
 
     def serving(self, arch: Arch, layouts: Mapping[str, Layout]) -> Program:
-        """The plan for arrays of these layouts. Raises PlanError, SpecError."""
+        """The plan for arrays of these layouts, where a block takes all query heads of a key tile. Raises PlanError, SpecError."""
         by_rows = {
             name: rows_first(layout, self.spec.layout)
             for name, layout in layouts.items()
             if name in ROLES + OF_ROLES
             if 0 not in layout.shape
         }
-        rows = rows_first(layouts["q"], self.spec.layout).shape[1]  # of them a key tile's start counts by
-        if self.spec.geometry.packed:
-            rows //= max(1, layouts["cu_seqlens_q"].shape[0] - 1)
-        length = length_class(rows)
+        length = self._length(layouts)
         preferred = self.plan(arch, length)
         if not faults(preferred, by_rows):
             return preferred
         return plan_backward(self.spec, arch, min(layout.row_alignment for layout in by_rows.values()), length)
 
-    def plan(self, arch: Arch, length: int) -> Program:
+    def _length(self, layouts: Mapping[str, Layout]) -> int:
+        """The class of the query rows of a sequence: by their number the start of a key tile counts."""
+        rows = rows_first(layouts["q"], self.spec.layout).shape[1]
+        return length_class(rows // max(1, layouts["cu_seqlens_q"].shape[0] - 1) if self.spec.geometry.packed else rows)
+
+    def _sharing(self, arch: Arch, layouts: Mapping[str, Layout], sizes: Sizes, params: Mapping[str, int | float]) -> Program:
+        """The plan for a call: with as many blocks for the query heads of a key tile as it ends first with."""
+        found = self.serving(arch, layouts)
+        check_requirements(found, params)
+        shares = head_shares(found, sizes, params)
+        return found if shares == 1 else self.plan(arch, self._length(layouts), shares)
+
+    def plan(self, arch: Arch, length: int, head_shares: int = 1) -> Program:
         """The plan for arrays as the architecture likes them best, fast for a class of lengths on the current card. Raises PlanError."""
         if self._candidate:
-            return plan_backward(self.spec, arch, length=length, candidate=self._candidate)
-        return planned_backward(self.spec, arch, length)
+            return plan_backward(self.spec, arch, 0, length, self._candidate, head_shares)
+        return planned_backward(self.spec, arch, length, head_shares=head_shares)
 
     def kernel(self, arch: Arch, length: int) -> Executable:
         """The kernels of that plan."""
@@ -133,8 +143,7 @@ class GpuBackward:
         apart = Apart({**layouts, **written}, results if out else ())
         if not sizes.batch * sizes.q_len:
             return Prepared(ordinal=ordinal, names=(), results=results, apart=apart, scratch=NO_SCRATCH, stand_ins={}, launch=None)
-        kernel = self._compiled(self.serving(self._arch or device(ordinal).arch, {**layouts, **written}))
-        check_requirements(kernel.program, params)
+        kernel = self._compiled(self._sharing(self._arch or device(ordinal).arch, {**layouts, **written}, sizes, params))
         launched, stand_ins = self.launched(kernel.program, {**layouts, **written}, sizes, ordinal)
         return Prepared(
             ordinal=ordinal,

@@ -41,11 +41,12 @@ def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None 
     return plan(spec, arch.name, 0, length, found)
 
 
-def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None) -> Program:
-    """The same of the backward."""
+def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None, head_shares: int = 1) -> Program:
+    """The same of the backward; `head_shares` as of `flashgen.plan.plan_backward`."""
     card = card or (None if device.missing() else device.current().name)
     found = choice(spec, arch, length, card, BACKWARD) if card else None
-    return plan_backward(spec, arch, length=length, candidate=found) if found else plan_backward(spec, arch, length=length)
+    further: dict[str, Any] = ({"candidate": found} if found else {}) | ({"head_shares": head_shares} if head_shares > 1 else {})
+    return plan_backward(spec, arch, length=length, **further)
 
 
 def choice(spec: Spec, arch: Arch, length: int, card: str, part: str = FORWARD) -> str | None:

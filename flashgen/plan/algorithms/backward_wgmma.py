@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from flashgen.plan.backward_kernel import Elements
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
-from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Elements, Grid, PipelinePlan, TilePlan, WorkersPlan
+from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, key_tiles, lse_arguments, strides
 from flashgen.plan.kernels.delta import delta
+from flashgen.plan.kernels.finish_keys import finish_keys
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
@@ -87,12 +89,16 @@ class BackwardWgmma(BackwardStrategy):
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""
-        tile = draft.tile
-        grid = Grid(draft.workers.threads, key_tiles(problem.spec, tile), resident=1)
-        kernel = replace(draft.backward(grid, problem), elements=elements(problem))
+        tile, shares = draft.tile, problem.request.head_shares
+        grid = Grid(draft.workers.threads, (*shared_heads(shares), *key_tiles(problem.spec, tile)), resident=1)
+        kernel = replace(draft.backward(grid, problem), elements=elements(problem), head_shares=shares)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
-        arguments = (*arrays(problem.spec, tile), *counter(), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
+        arguments = (*arrays(problem.spec, tile, shares), *counter(), *before.arguments, *others(problem.spec))
+        return (
+            Parts((*before.kernels, kernel), arguments, before.scratch)
+            .followed(finish_queries(problem.spec, tile))
+            .followed(finish_keys(problem.spec, tile, shares))
+        )
 
 
 def elements(problem: Problem) -> Elements:
@@ -147,17 +153,23 @@ def further_barriers(spec: Spec) -> list[tuple[str, str, int]]:
     return [*([("tail", "TAIL", 1)] if spec.geometry.packed else []), *turns]
 
 
-def arrays(spec: Spec, tile: TilePlan) -> Iterator[Argument]:
+def shared_heads(shares: int) -> tuple[int, ...]:
+    """The pieces of a key tile's work, where there are several."""
+    return (shares,) if shares > 1 else ()
+
+
+def arrays(spec: Spec, tile: TilePlan, head_shares: int) -> Iterator[Argument]:
     """Tensor maps of the products' arrays, and what the small kernels read and write by strides."""
     element, columns = spec.element.cuda, ROW_BYTES // spec.element.bytes
-    packed, written = spec.geometry.packed, (("dk", "dk", WARPGROUP_KEYS), ("dv", "dv", WARPGROUP_KEYS))
+    written = (("dk", "dk", WARPGROUP_KEYS), ("dv", "dv", WARPGROUP_KEYS))
+    by_row = spec.geometry.packed or head_shares > 1  # a box would reach into the next sequence; a kernel after writes them
     maps = (("q", "q", tile.block_m), ("k", "k", KEYS), ("v", "v", KEYS), ("dout_map", "do", tile.block_m))
-    for name, of, rows in (*maps, *(() if packed else written)):
+    for name, of, rows in (*maps, *(() if by_row else written)):
         yield Argument(name, "TensorMap", "tensor_map", of, (columns, rows))
     yield Argument("o", f"const {element}*", "pointer", "o")
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
     yield from lse_arguments(spec)
-    by_rows = ("dq", "dk", "dv") if packed else ("dq",)  # a box would reach into the next sequence
+    by_rows = ("dq", "dk", "dv") if by_row else ("dq",)
     for name in by_rows:
         yield Argument(name, f"{element}*", "pointer", name)
     for name, of in (("o", "o"), ("dout", "do"), *((name, name) for name in by_rows)):

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from flashgen.expr.language.nodes import Name
 from flashgen.expr.meaning.gradient import derivatives
-from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, further_barriers, others
+from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, further_barriers, others, shared_heads
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import key_tiles
 from flashgen.plan.kernels.delta import delta
+from flashgen.plan.kernels.finish_keys import finish_keys
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Parts
 from flashgen.plan.smem import lay_out
@@ -81,12 +82,16 @@ class BackwardWgmmaPair(BackwardStrategy):
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """A cluster a key tile, between the two small kernels."""
-        tile = draft.tile
-        grid = Grid(draft.workers.threads, (BLOCKS, *key_tiles(problem.spec, tile)), cluster=BLOCKS)
-        kernel = replace(draft.backward(grid, problem), elements=elements(problem))
+        tile, shares = draft.tile, problem.request.head_shares
+        grid = Grid(draft.workers.threads, (BLOCKS, *shared_heads(shares), *key_tiles(problem.spec, tile)), cluster=BLOCKS)
+        kernel = replace(draft.backward(grid, problem), elements=elements(problem), head_shares=shares)
         before = delta(problem.spec, tile, adders=BLOCKS if problem.spec.deterministic else 0)
-        arguments = (*arrays(problem.spec, tile), *before.arguments, *others(problem.spec))
-        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(finish_queries(problem.spec, tile))
+        arguments = (*arrays(problem.spec, tile, shares), *before.arguments, *others(problem.spec))
+        return (
+            Parts((*before.kernels, kernel), arguments, before.scratch)
+            .followed(finish_queries(problem.spec, tile))
+            .followed(finish_keys(problem.spec, tile, shares))
+        )
 
 
 def _of_scores(spec: Spec) -> list[str]:

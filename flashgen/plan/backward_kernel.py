@@ -1,0 +1,32 @@
+"""The kernel of a backward's products, as data."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flashgen.expr import RowRanges
+from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Tiled
+
+# What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.
+Elements = Literal["weights", "slopes", "gradients"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward(Tiled):
+    """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
+
+    ranges: RowRanges  # of the query tiles that a key tile meets
+    column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns
+    key_stages: int = 1  # of wgmma: key tiles in shared memory
+    dealing: DealingPlan = field(default_factory=DealingPlan)
+    elements: Elements = "weights"  # of wgmma
+    head_shares: int = 1  # of wgmma: blocks that have each a part of the query heads that share a key tile
+
+    @property
+    def heads(self) -> str:
+        """The template of which query heads a block takes of those that share its keys."""
+        return "shared" if self.head_shares > 1 else "all"
+
+    @property
+    def queries_share(self) -> int:
+        """The queries of a tile whose dq a warpgroup multiplies: all, of 64 columns, or half of them where there are no more columns."""
+        return self.tile.block_m if self.tile.qk_stored > ROW_BYTES // 2 else self.tile.block_m // 2
