@@ -152,7 +152,7 @@ def main() -> None:
     found, rows = environment(), []
     compiled(Asked(spec_of(d, causal), device.current().arch.name, n) for d, causal, n in product(head_dims, (False, True), lengths))
     for head_dim, causal, length in product(head_dims, (False, True), lengths):
-        more, line = measured((head_dim, length, causal), chosen, 5 if a.quick else 11)
+        more, line = measured((head_dim, length, causal), chosen, 5 if a.quick else 7)
         rows += more
         print(line, flush=True)
     if not (a.quick or a.head_dims or a.lengths):
