@@ -10,12 +10,13 @@
 | deterministic | the same bits in every run, beside any order |
 | documents | documents of 1,111 tokens in sequences of 8,192, beside 15 sequences of 1,111, 2 % more tokens |
 | packed | sequences one behind the other, beside dense ones; and lengths that differ |
-| shapes | window(127, 0), head dims 192 and 128: TFLOP/s of what the mask shows |
+| shapes | window(127, 0), head dims 192 and 128: beside FlashAttention-4 where it is installed |
 | mma_sync | the kernel of older architectures on this card, beside PyTorch's flash backend |
 """
 
 import argparse
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,25 @@ def of_pytorch(backend: str, head_dim: int, length: int, heads: tuple[int, int],
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
+def of_flash_attn(case: Case, **words: Any) -> "Runs":
+    """The backward of FlashAttention-4 in a case, where it is installed and takes it."""
+    if not (importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute")):
+        return {}
+    torch, attention = importlib.import_module("torch"), importlib.import_module("flash_attn.cute").flash_attn_func
+    dims, (hq, hk) = case.spec.head_dim, case.heads
+    shapes = ((case.batch, case.length, heads, columns) for heads, columns in ((hq, dims.qk), (hk, dims.qk), (hk, dims.v)))
+    leaves = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
+    try:
+        found = attention(*leaves, **words)
+        o = found[0] if isinstance(found, tuple) else found
+        do = torch.randn_like(o)
+        torch.autograd.grad(o, leaves, do, retain_graph=True)
+    except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as error:
+        print(f"flash-attn 4 does not take {case.name}: {str(error).splitlines()[:1]}")
+        return {}
+    return {f"flash-attn 4 {case.name}": lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)}
+
+
 def grid(name: str, head_dim: int, length: int, says: dict[str, Any], arch: str | None = None) -> Case:
     heads = HIDDEN // head_dim
     return Case(name, head_dim, TOKENS // length, length, (heads, heads), says, arch=arch)
@@ -146,8 +166,9 @@ def packed() -> Iterator[tuple[str, Runs]]:
 def shapes() -> Iterator[tuple[str, Runs]]:
     window = Case("window", 64, 2, 8192, (64, 8), {"mask": "causal & window(127, 0)"})
     wide = {mask: Case(mask, {"qk": 192, "v": 128}, 2, 8192, (128, 128), {"mask": mask}) for mask in ("full", "causal")}
-    yield "window(127, 0), B2, 64/8 heads, 8192, 64", {"window": window}
-    yield "192/128, B2, 128 heads, 8192", wide
+    yield "window(127, 0), B2, 64/8 heads, 8192, 64", {"window": window, **of_flash_attn(window, causal=True, window_size=(127, 0))}
+    peers = of_flash_attn(wide["full"]) | of_flash_attn(wide["causal"], causal=True)
+    yield "192/128, B2, 128 heads, 8192", wide | peers
 
 
 def mma_sync() -> Iterator[tuple[str, Runs]]:
