@@ -19,8 +19,8 @@ from flashgen.expr.meaning.reference_backward import backward
 from flashgen.merge import planned as plan_merge
 from flashgen.plan import Program, plan, plan_backward
 from flashgen.plan.alone import record
+from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.kernel import Backward
 from flashgen.plan.shares import Demand
 from flashgen.render import Source, render
 from flashgen.render.source import render_alone
@@ -82,10 +82,11 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a pair": ("sm_90a", {"mask": "causal", "backward": True, "head_dim": 256}),
     "sm_90a deterministic": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True}),
     "sm_90a deterministic pair": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True, "head_dim": 256}),
+    "sm_90a head shares": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
-FEW, APPEND, MERGE = "sm_90a few rows", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
-HOW: dict[str, dict[str, Any]] = {FEW: {"demand": Demand(shared=True, rows=16)}, "sm_90a float32 in place": {"length": 1024}}
+FEW, HEAD_SHARES, APPEND, MERGE = "sm_90a few rows", "sm_90a head shares", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
+HOW: dict[str, dict[str, Any]] = {FEW: {"demand": Demand(shared=True, rows=16)}, "sm_90a float32 in place": {"length": 1024}, HEAD_SHARES: {"head_shares": 2}}
 SHAPES = [(1, 300, 420, 2, 1), (2, 300, 30, 2, 2), (1, 600, 0, 1, 1)]  # batch, queries, keys, heads of q, of k: one key tile and none too
 FEW_SHAPES = [(1, 3, 420, 8, 2), (2, 2, 30, 4, 2), (1, 1, 0, 4, 1)]
 NEWS = [(5, 0, 1), (5, 2), (5,)]  # new tokens of the sequences of a call
@@ -138,7 +139,7 @@ def families() -> Iterator[Family]:
     """Every family of kernels."""
     for name, (arch, options) in KERNELS.items():
         spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **options})
-        program = plan_backward(spec, arch) if spec.backward else plan(spec, arch, **HOW.get(name, {}))
+        program = (plan_backward if spec.backward else plan)(spec, arch, **HOW.get(name, {}))
         assert not name.endswith("made lists") or program.attention.dealing.listed == "mask", name
         source = render(program)
         yield Family(name=name, source=source, calls=partial(calls_of, program, FEW_SHAPES if name == FEW else SHAPES))

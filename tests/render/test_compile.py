@@ -79,6 +79,7 @@ def test_masks_of_keys_alone_compile(mask, softmax):
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
+@pytest.mark.parametrize("head_shares", [1, 2])
 @pytest.mark.parametrize(
     "spec",
     [
@@ -88,9 +89,9 @@ def test_masks_of_keys_alone_compile(mask, softmax):
     ],
     ids=["causal", "softcap", "one key"],
 )
-def test_the_backward_of_hopper_keeps_everything_in_registers(spec):
+def test_the_backward_of_hopper_keeps_everything_in_registers(spec, head_shares):
     """Of its small kernels one may spill a word."""
-    log = nvrtc.compile(render(plan_backward(spec, "sm_90a"))).log
+    log = nvrtc.compile(render(plan_backward(spec, "sm_90a", head_shares=head_shares))).log
     spilled = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
     assert int(spilled["backward"]) == 0, log
 
