@@ -85,8 +85,13 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a head shares": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }
-FEW, HEAD_SHARES, APPEND, MERGE = "sm_90a few rows", "sm_90a head shares", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
-HOW: dict[str, dict[str, Any]] = {FEW: {"demand": Demand(shared=True, rows=16)}, "sm_90a float32 in place": {"length": 1024}, HEAD_SHARES: {"head_shares": 2}}
+FEW, APPEND, MERGE = "sm_90a few rows", "append", "merge"  # a query tile with the rows of a group; new keys in a cache; states of attention
+HEAD_SHARES = "sm_90a head shares"
+HOW: dict[str, dict[str, Any]] = {
+    FEW: {"demand": Demand(shared=True, rows=16)},
+    "sm_90a float32 in place": {"length": 1024},
+    HEAD_SHARES: {"head_shares": 2},
+}
 SHAPES = [(1, 300, 420, 2, 1), (2, 300, 30, 2, 2), (1, 600, 0, 1, 1)]  # batch, queries, keys, heads of q, of k: one key tile and none too
 FEW_SHAPES = [(1, 3, 420, 8, 2), (2, 2, 30, 4, 2), (1, 1, 0, 4, 1)]
 NEWS = [(5, 0, 1), (5, 2), (5,)]  # new tokens of the sequences of a call
