@@ -35,6 +35,15 @@ class DType:
             return found
         return np.dtype(self.name)
 
+    @property
+    def multiplied(self) -> "DType":
+        """What products multiply in its place: an element of 16 bits is taken as it is, float32 becomes planes of float16.
+
+        >>> by_name("float32").multiplied.name
+        'float16'
+        """
+        return next(row for row in _ROWS if row.operand == "native" and row.mma == self.mma)
+
 
 _ROWS = (
     DType("float16", 2, "u16", "f16", 2.0**-11, operand="native", k_step=16),

@@ -21,8 +21,6 @@ __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.r
 
 __device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 
-__device__ __forceinline__ float f32(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
-
 // Either of two numbers of 16 bits in one word.
 __device__ __forceinline__ float low_bf16(u32 x) { return __uint_as_float(x << 16); }
 

@@ -7,7 +7,7 @@ from flashgen.render.snippets import vocabulary
 from tests.render.products import product
 
 DEVICE = {name: item for items in vocabulary().values() for name, item in items.items()}
-TEXTS = DEVICE | {"product_qk": product("product_qk", 64, "bf16"), "product_pv": product("product_pv", 64, "f16")}
+TEXTS = DEVICE | {"product_qk": product("product_qk", 64, "bfloat16"), "product_pv": product("product_pv", 64, "float16")}
 MOVABLE = ("here", "held", "read_until_here", "load_global_x4")  # of what the compiler may move, for speed held where they stand
 VOLATILE = [name for name, text in TEXTS.items() if "asm volatile" in text and name not in MOVABLE]
 CLOBBER = [name for name, text in TEXTS.items() if '"memory"' in text and not name.startswith(("stmatrix", "store_shared"))]

@@ -51,7 +51,9 @@ constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
 
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
-constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+using Element = u16;                     // that products multiply: bfloat16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
+constexpr int K_BYTES = BLOCK_N * QK_STORED * ELEMENT_BYTES, V_BYTES = BLOCK_N * V_STORED * ELEMENT_BYTES;
 
 // Shared memory, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 32768
@@ -73,8 +75,8 @@ namespace ptx {                          // one instruction a function
 
 // ---------------------------------------------------------------------------------------------------------------- tiles
 
-constexpr int CHUNK = 8, CHUNK_BYTES = 16;   // columns of a row that are moved at once
-template <int COLUMNS> constexpr int ROW_BYTES = COLUMNS * 2;
+constexpr int CHUNK_BYTES = 16, CHUNK = CHUNK_BYTES / ELEMENT_BYTES;   // of a row, and its columns, that are moved at once
+template <int COLUMNS> constexpr int ROW_BYTES = COLUMNS * ELEMENT_BYTES;
 
 // A row's chunks change places within groups of up to eight, so that one chunk of 8 rows covers all banks.
 template <int COLUMNS> constexpr int GROUP = COLUMNS % 64 == 0 ? 8 : COLUMNS % 32 == 0 ? 4 : 2;
@@ -82,24 +84,24 @@ template <int COLUMNS> __device__ __forceinline__ u32 place(u32 row, u32 chunk) 
   return row * ROW_BYTES<COLUMNS> + (chunk ^ row / (8 / GROUP<COLUMNS>) % GROUP<COLUMNS>) * CHUNK_BYTES;
 }
 
-// From where chunk 0 or 1 of a row lies: 16 columns number k, and `rows` further down, a multiple of 8.
+// From where chunk 0 or 1 of a row lies: the columns of product number k, and `rows` further down, a multiple of 8.
 template <int COLUMNS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) {
   constexpr int WIDTH = GROUP<COLUMNS>;
   return (at ^ 2 * k % WIDTH * CHUNK_BYTES) + 2 * k / WIDTH * WIDTH * CHUNK_BYTES + rows * ROW_BYTES<COLUMNS>;
 }
 
 // A chunk of a row, whose columns are so far from each other, to shared memory, or zeros.
-__device__ __forceinline__ void copy(u32 to, const u16* from, long long column, bool exists) {
+__device__ __forceinline__ void copy(u32 to, const Element* from, long long column, bool exists) {
   #pragma unroll
-  for (int i = 0; i < CHUNK_BYTES; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / 2 * column, exists);
+  for (int i = 0; i < CHUNK_BYTES; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / ELEMENT_BYTES * column, exists);
 }
 
 // Copies the tile of ROWS rows that begins with row `first` of an array of DIM columns, zeros around it and for rows that do not exist.
 template <int ROWS, int COLUMNS, int DIM, class Exists>
-__device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, Exists exists) {
+__device__ __forceinline__ void load_tile(u32 to, const Element* from, const Strides& strides, int first, Exists exists) {
   constexpr int WIDTH = GROUP<COLUMNS>, PASS = THREADS / WIDTH;   // neighbouring threads take neighbouring chunks
   const int row = threadIdx.x / WIDTH, chunk = threadIdx.x % WIDTH;
-  const long long column = COPY_BYTES == 2 ? strides.column : 1;
+  const long long column = COPY_BYTES == ELEMENT_BYTES ? strides.column : 1;
   from += (first + row) * strides.row + chunk * CHUNK * column;
   #pragma unroll
   for (int i = 0; i < ROWS; i += PASS, from += PASS * strides.row)
@@ -322,8 +324,8 @@ struct Attend {                          // one block: a query tile against all 
   const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
   const int q_idx = work.block * BLOCK_M + warp_row + lane / 4;
   const Variant variant = Variant(p, work.batch, work.head, work.kv_head);
-  const u16* const keys = sequence.rows(p.k, p.k_strides, work.kv_head);
-  const u16* const values = sequence.rows(p.v, p.v_strides, work.kv_head) + work.v_slice * V_DIM * p.v_strides.column;
+  const Element* const keys = sequence.rows(p.k, p.k_strides, work.kv_head);
+  const Element* const values = sequence.rows(p.v, p.v_strides, work.kv_head) + work.v_slice * V_DIM * p.v_strides.column;
   float o[ROW_TILES][V_COLUMNS / 2] = {};
   Rows rows[ROW_TILES];
   int next;                              // the key tile to load next, -1: none
@@ -355,7 +357,7 @@ struct Attend {                          // one block: a query tile against all 
       #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
-    for (int k = 0; k < QK_COLUMNS / 16; ++k) {
+    for (int k = 0; k < QK_COLUMNS / K_STEP; ++k) {
       u32 a[ROW_TILES][4];
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(a[m], advance<QK_COLUMNS>(query, 16 * m, k));
@@ -383,12 +385,12 @@ struct Attend {                          // one block: a query tile against all 
     }
   }
 
-  // o += p v over 16 keys: number k of the tile whose values lie at `value`.
+  // o += p v over the keys of product number k of the tile whose values lie at `value`.
   __device__ __forceinline__ void add_values(const u32 (&probabilities)[ROW_TILES][4], u32 value, int k) {
     #pragma unroll
     for (int n = 0; n < V_COLUMNS / 16; ++n) {
       u32 b[4];
-      ptx::ldmatrix_x4_trans(b, advance<V_COLUMNS>(value, 16 * k, n));
+      ptx::ldmatrix_x4_trans(b, advance<V_COLUMNS>(value, K_STEP * k, n));
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m) {
         ptx::mma_bf16(o[m] + 8 * n, probabilities[m], b[0], b[1]);
@@ -402,7 +404,7 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void output(const float (&s)[ROW_TILES][BLOCK_N / 2]) {
     const u32 value = values_of_lane();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) {
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k) {
       u32 probabilities[ROW_TILES][4];
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m)

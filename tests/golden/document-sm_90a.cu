@@ -78,7 +78,10 @@ constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS
 constexpr int LOAD_REGISTERS = 40, COMPUTE_REGISTERS = 232;   // a thread
 constexpr int TILE_BYTES = 128, BARRIER_BYTES = 8;   // of a query tile's Work, of an mbarrier
 
-constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2;
+using Element = u16;                     // that products multiply: bfloat16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
+constexpr int Q_BYTES = BLOCK_M * QK_STORED * ELEMENT_BYTES;
+constexpr int K_BYTES = BLOCK_N * QK_STORED * ELEMENT_BYTES, V_BYTES = BLOCK_N * V_STORED * ELEMENT_BYTES;
 constexpr int QUERY_STAGES = 1;          // query tiles in shared memory
 
 // Shared memory, bytes from its start.
@@ -100,11 +103,11 @@ constexpr u32 TILE_EMPTY = 197080;       // 1 x 8
 constexpr int TURN = 1;                  // + warpgroup: whose products go to the tensor cores next
 constexpr int MEETING = 4;               // + warpgroup: its four warps are there
 
-constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+constexpr int ROW_BYTES = 128, SWIZZLE_COLUMNS = ROW_BYTES / ELEMENT_BYTES;   // of a block: a tile lies as blocks of so many columns, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows.
+// Where a column, the first of a product's, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
-  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * ELEMENT_BYTES;
 }
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
@@ -586,8 +589,8 @@ struct Attend {                          // one warpgroup: 64 query rows against
     take_turn();
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < QK_COLUMNS / 16; ++k)   // one step to each address: a second would wait for the first
-      ptx::product_qk(s, advance(q_rows, q + column_at<BLOCK_M>(16 * k)), advance(k_tile, keys + column_at<BLOCK_N>(16 * k)),
+    for (int k = 0; k < QK_COLUMNS / K_STEP; ++k)   // one step to each address: a second would wait for the first
+      ptx::product_qk(s, advance(q_rows, q + column_at<BLOCK_M>(K_STEP * k)), advance(k_tile, keys + column_at<BLOCK_N>(K_STEP * k)),
                       k > 0);
     ptx::wgmma_commit();
   }
@@ -596,7 +599,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
     await(V_FULL, at);
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, values + 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k) ptx::product_pv(o, probabilities + 4 * k, advance(v_tile, values + K_STEP * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 

@@ -30,4 +30,4 @@ def test_the_device_vocabulary(path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_of_every_width(kind):
-    assert not [findings(product(kind, columns, "bf16")) for columns in COLUMNS if findings(product(kind, columns, "bf16"))]
+    assert not [findings(product(kind, columns, "bfloat16")) for columns in COLUMNS if findings(product(kind, columns, "bfloat16"))]

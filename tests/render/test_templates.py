@@ -114,6 +114,14 @@ def test_a_skeleton_alone_knows_its_architecture(name):
     assert not re.search(r"\bsm_\d", (template_root() / name).read_text())
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_an_element_is_follows_from_its_dtype(name):
+    """Its type, its bytes and what one product sums up are said by `flashgen/dtypes.py`; u16 is left to what reads words of bits."""
+    text = (template_root() / name).read_text()
+    assert not re.search(r"(?:STORED|COLUMNS|DIM|BLOCK_[MN]) \* 2\b|\bm64n\S*k16\b", text)
+    assert "u16" not in text or name == "frame.cu.j2" or name.startswith("arrays/") or "using u16" in text
+
+
 @pytest.mark.parametrize("path", sorted((template_root() / "device").glob("*.cuh")), ids=lambda path: path.name)
 def test_a_device_function_is_one_instruction(path):
     text = path.read_text()

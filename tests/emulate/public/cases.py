@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {name: DEFAULTS | case for name, case in toml
 @cache
 def kernel(family: str, entry: str) -> HostKernel:
     text = (HERE / "vocabulary.cuh").read_text() + (HERE / f"{family}.cu").read_text()
-    products = "\n".join(product(kind, 64, "bf16") for kind in KINDS)
+    products = "\n".join(product(kind, 64, "bfloat16") for kind in KINDS)
     return HostKernel(f"{TYPES}namespace ptx {{\n{used(text)['ptx']}\n{products}\n}}\n{text}", entry, f"{family}.cu")
 
 
