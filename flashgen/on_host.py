@@ -8,7 +8,6 @@ import numpy as np
 from flashgen.arch import Arch
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
-from flashgen.interpret import Given, interpret, interpret_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.render import render
@@ -73,6 +72,8 @@ class OnHost:
                 chosen, render(chosen), q, k, v, values, blocks=8
             )  # as many as the emulator spreads over cores
         else:
+            from flashgen.interpret import interpret
+
             made = interpret(chosen, q, k, v, values)
         for name, x in outputs.items():
             x[...] = made[name]
@@ -98,6 +99,8 @@ class OnHost:
         made = gradients(spec, layouts)
         if not sizes.batch * sizes.q_len:
             return tuple(np.zeros(shape, by_name(dtype).numpy) for shape, dtype in made.values())
+        from flashgen.interpret import Given, interpret_backward  # where there is a GPU, none of it is loaded
+
         taken = Given(**{name: x for name, x in inputs.items() if name not in tensors})
         values = {**params, **{name: inputs[name] for name in tensors}}
         chosen = self._gpu_backward.serving(self.arch, {**layouts, **fresh(made, None)})

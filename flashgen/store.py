@@ -7,12 +7,9 @@ import re
 import shutil
 import stat
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-from platformdirs import user_cache_path
 
 from flashgen.errors import BackendError
 
@@ -33,6 +30,8 @@ class Entry(NamedTuple):
 
 def root() -> Path:
     """The folder: $FLASHGEN_CACHE_DIR, or the user's cache directory; one that cannot be where there is no home."""
+    from platformdirs import user_cache_path  # only where something is kept
+
     given = os.environ.get("FLASHGEN_CACHE_DIR")
     path = Path(given).absolute() if given else user_cache_path("flashgen")
     return path if path.is_absolute() else Path(os.devnull)
@@ -76,7 +75,7 @@ def trust(path: Path) -> None:
 
 def aside(path: Path) -> Path:
     """A name beside a path that no other thread, process or machine takes, to build something under before it is renamed."""
-    return path.with_name(f".building-{uuid.uuid4().hex}")
+    return path.with_name(f".building-{os.urandom(16).hex()}")
 
 
 def put(path: Path, text: str) -> None:

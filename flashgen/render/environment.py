@@ -3,10 +3,12 @@
 import textwrap
 from functools import cache
 from pathlib import Path
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from flashgen.expr.holes.cuda import literal
+
+if TYPE_CHECKING:
+    import jinja2
 
 COMMENT_COLUMN = 41  # characters before it
 RULER_WIDTH = 121
@@ -49,8 +51,10 @@ def ruler(title: str) -> str:
 
 
 @cache
-def environment() -> jinja2.Environment:
+def environment() -> "jinja2.Environment":
     """Delimiters that collide with neither PTX nor C++; an unknown name is an error."""
+    import jinja2  # heavy, and whoever only plans or interprets needs none
+
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_root()),
         undefined=jinja2.StrictUndefined,

@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache, cached_property
 from typing import Any
 
 from flashgen.expr.tiles.cuda import RangeText
@@ -94,7 +93,10 @@ def _tidy(text: str) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+@cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes as long to import as a third of this package
+
     try:
         return version("flashgen")
     except PackageNotFoundError:

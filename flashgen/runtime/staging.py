@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +94,8 @@ def attend(
             stream.synchronize()
         for name, x in received.items():
             piece.of(name, outputs[name], spec, sizes)[...] = x
+
+    from concurrent.futures import ThreadPoolExecutor  # which loads logging
 
     with ThreadPoolExecutor(min(WORKERS, len(todo))) as workers:
         list(workers.map(run, range(len(todo))))

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from flashgen.spec.files import load, loads
 from flashgen.spec.model import Spec
 from flashgen.spec.parts import Block, HeadDim, Param
 from flashgen.spec.softmax import Schedule, Softmax
 from flashgen.spec.tensors import Tensor
-from flashgen.spec.yaml import load, loads
 
 __all__ = ["Block", "HeadDim", "Param", "Schedule", "Softmax", "Spec", "Tensor", "json_schema", "load", "loads"]
 

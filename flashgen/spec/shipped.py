@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from flashgen.errors import SpecError
+from flashgen.spec.files import load
 from flashgen.spec.model import Spec
-from flashgen.spec.yaml import load
 
 _PAPER = "# Paper: "
 

@@ -1,9 +1,6 @@
-"""Reads a spec from YAML 1.2, each value with its position. A spec is untrusted: size, nesting and expansion are bounded."""
+"""Reads YAML 1.2, each value with its position. A spec is untrusted: nesting and expansion are bounded."""
 
-import difflib
 from collections.abc import Iterator
-from os import PathLike, fspath
-from pathlib import Path as FilePath
 from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
@@ -23,11 +20,9 @@ from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 
 from flashgen.errors import Position, SpecError
-from flashgen.spec.model import KEY, Path, Spec
+from flashgen.spec.model import KEY, Path
 from flashgen.spec.text import Text
-from flashgen.spec.words import free_name, name_fault
 
-MAX_BYTES = 65536
 MAX_DEPTH = 8
 MAX_MESSAGE = 160
 MAX_VALUES = 10_000  # aliases expanded
@@ -41,54 +36,7 @@ HINTS = {  # to what ruamel.yaml says
 EXAMPLE = "a spec has at least two lines: dtype: bfloat16, and head_dim: 128"
 
 
-def load(path: str | PathLike[str]) -> Spec:
-    """Read a spec from a file.
-
-    >>> load("specs/causal.yaml").mask
-    'causal'
-
-    Without a name of its own it is called as the file. Raises SpecError: the file cannot be read, or the first mistake in it.
-    """
-    file = fspath(path)
-    data = _read(FilePath(path))
-    try:
-        return _spec(data.decode(), file, {"name": free_name(FilePath(path).stem, name_fault)})
-    except UnicodeDecodeError as error:
-        position = Text(file, data[: error.start].decode() + "\ufffd").at(len(data[: error.start].decode()))
-        raise SpecError(f"byte 0x{data[error.start]:02x} is not UTF-8", position, "save the file as UTF-8") from None
-
-
-def loads(text: str, file: str = "<spec>") -> Spec:
-    """Read a spec from text; `file` is what errors call it.
-
-    >>> loads("{dtype: float16, head_dim: 64}").head_dim
-    HeadDim(qk=64, v=64)
-    """
-    return _spec(text, file, {})
-
-
-def _spec(text: str, file: str, unless_given: dict[str, Any]) -> Spec:
-    if len(text.encode(errors="replace")) > MAX_BYTES:
-        raise SpecError(f"{file}: larger than {MAX_BYTES} bytes", hint="a spec is a few lines; arrays are given at the call, as tensors")
-    reader = _Reader(Text(file, text.removeprefix("\ufeff")))
-    return Spec.located(unless_given | reader.document(), reader.positions)
-
-
-def _read(path: FilePath) -> bytes:
-    try:
-        if path.is_dir():
-            raise SpecError(f"{path} is a directory", hint="name a file in it")
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.glob("*.yaml")), n=1)
-        mapping = "give the path of a YAML file, or a mapping with its keys" if not path.suffix else ""
-        raise SpecError(f"no file {path}", hint=f"did you mean {path.parent / near[0]}?" if near else mapping) from None
-    except (OSError, ValueError) as error:
-        raise SpecError(f"cannot read {str(path)!r}: {error}") from None
-
-
-class _Reader:
+class Reader:
     """Composes one document from ruamel's events, which unlike its nodes come one by one and do not recurse."""
 
     def __init__(self, text: Text):
@@ -130,6 +78,7 @@ class _Reader:
         raise SpecError(message[:MAX_MESSAGE], self.text.at(event.start_mark.index), hint)
 
     def document(self) -> dict[str, Any]:
+        """The keys and values of the document. Raises SpecError."""
         next(self.events)
         start = next(self.events)
         if isinstance(start, StreamEndEvent):

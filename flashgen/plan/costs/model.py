@@ -5,11 +5,10 @@ stored at the rates of its own row of `flashgen.arch`. `benchmarks/fit.py` measu
 """
 
 import contextlib
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from flashgen.arch import Arch
@@ -82,8 +81,6 @@ def _of_name(arch: str, strategy: str) -> Costs:
 @cache
 def _tables() -> dict[str, dict[str, Any]]:
     """The files by name, those that serve no architecture too."""
-    found = (path for path in files("flashgen.plan.costs").iterdir() if path.name.endswith(".toml"))
-    return {
-        path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(found, key=lambda path: path.name)
-    }
+    import tomllib  # only where something is planned
+
+    return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(__file__).parent.glob("*.toml"))}
