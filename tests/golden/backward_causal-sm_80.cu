@@ -59,6 +59,8 @@ constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int STAGES = 1;                // query tiles in shared memory, each with its do
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr float LOG2_E = 1.4426950408889634f;
+using Element = u16;                     // that products multiply: bfloat16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
 #define INF __int_as_float(0x7f800000)
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
@@ -66,7 +68,7 @@ constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp'
 
 constexpr int COLUMN_WARPS = 2;          // that share the same keys of dk and dv, each with its part of the columns
 constexpr int KEY_TILES = BLOCK_N * COLUMN_WARPS / (16 * WARPS);   // of 16 keys, a warp's
-constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, DO_BYTES = BLOCK_M * V_STORED * 2;
+constexpr int Q_BYTES = BLOCK_M * QK_STORED * ELEMENT_BYTES, DO_BYTES = BLOCK_M * V_STORED * ELEMENT_BYTES;
 
 // Shared memory, bytes from its start.
 constexpr u32 Q = 0;                     // 1 x 16384
@@ -83,7 +85,7 @@ namespace ptx {                          // one instruction a function
 // cp_async.cuh: copy_async_16, copy_commit, copy_wait
 // global.cuh: store_floats, add_global
 // ldmatrix.cuh: ldmatrix_x4, ldmatrix_x4_trans
-// math.cuh: exp2, bf16x2
+// math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // mma_sync.cuh: mma_bf16
 // shared.cuh: store_shared
 
@@ -91,8 +93,8 @@ namespace ptx {                          // one instruction a function
 
 // ---------------------------------------------------------------------------------------------------------------- tiles
 
-constexpr int CHUNK = 8, CHUNK_BYTES = 16;   // columns of a row that are moved at once
-template <int COLUMNS> constexpr int ROW_BYTES = COLUMNS * 2;
+constexpr int CHUNK_BYTES = 16, CHUNK = CHUNK_BYTES / ELEMENT_BYTES;   // of a row, and its columns, that are moved at once
+template <int COLUMNS> constexpr int ROW_BYTES = COLUMNS * ELEMENT_BYTES;
 
 // A row's chunks change places within groups of up to eight, so that one chunk of 8 rows covers all banks.
 template <int COLUMNS> constexpr int GROUP = COLUMNS % 64 == 0 ? 8 : COLUMNS % 32 == 0 ? 4 : 2;
@@ -100,24 +102,24 @@ template <int COLUMNS> __device__ __forceinline__ u32 place(u32 row, u32 chunk) 
   return row * ROW_BYTES<COLUMNS> + (chunk ^ row / (8 / GROUP<COLUMNS>) % GROUP<COLUMNS>) * CHUNK_BYTES;
 }
 
-// From where chunk 0 or 1 of a row lies: 16 columns number k, and `rows` further down, a multiple of 8.
+// From where chunk 0 or 1 of a row lies: the columns of product number k, and `rows` further down, a multiple of 8.
 template <int COLUMNS> __device__ __forceinline__ u32 advance(u32 at, int rows, int k) {
   constexpr int WIDTH = GROUP<COLUMNS>;
   return (at ^ 2 * k % WIDTH * CHUNK_BYTES) + 2 * k / WIDTH * WIDTH * CHUNK_BYTES + rows * ROW_BYTES<COLUMNS>;
 }
 
 // A chunk of a row, whose columns are so far from each other, to shared memory, or zeros.
-__device__ __forceinline__ void copy(u32 to, const u16* from, long long column, bool exists) {
+__device__ __forceinline__ void copy(u32 to, const Element* from, long long column, bool exists) {
   #pragma unroll
-  for (int i = 0; i < CHUNK_BYTES; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / 2 * column, exists);
+  for (int i = 0; i < CHUNK_BYTES; i += COPY_BYTES) ptx::copy_async_16(to + i, from + i / ELEMENT_BYTES * column, exists);
 }
 
 // Copies the tile of ROWS rows that begins with row `first` of an array of DIM columns, zeros around it and for rows that do not exist.
 template <int ROWS, int COLUMNS, int DIM, class Exists>
-__device__ __forceinline__ void load_tile(u32 to, const u16* from, const Strides& strides, int first, Exists exists) {
+__device__ __forceinline__ void load_tile(u32 to, const Element* from, const Strides& strides, int first, Exists exists) {
   constexpr int WIDTH = GROUP<COLUMNS>, PASS = THREADS / WIDTH;   // neighbouring threads take neighbouring chunks
   const int row = threadIdx.x / WIDTH, chunk = threadIdx.x % WIDTH;
-  const long long column = COPY_BYTES == 2 ? strides.column : 1;
+  const long long column = COPY_BYTES == ELEMENT_BYTES ? strides.column : 1;
   from += (first + row) * strides.row + chunk * CHUNK * column;
   #pragma unroll
   for (int i = 0; i < ROWS; i += PASS, from += PASS * strides.row)
@@ -246,7 +248,7 @@ struct QueryTiles {                      // of a head, those that meet a key til
 // ------------------------------------------------------------------------------------------------------------ gradients
 
 // Two columns beside each other, rounded.
-__device__ __forceinline__ void store_pair(u16* to, float x, float y, long long column) {
+__device__ __forceinline__ void store_pair(Element* to, float x, float y, long long column) {
   const u32 both = ptx::bf16x2(x, y);
   *reinterpret_cast<u32*>(to) = both;
 }
@@ -301,7 +303,7 @@ struct Gradients {                       // one block: a key tile against the qu
       #pragma unroll
       for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
-    for (int k = 0; k < COLUMNS / 16; ++k) {
+    for (int k = 0; k < COLUMNS / K_STEP; ++k) {
       u32 x[ROW_TILES][4];
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(x[m], advance<COLUMNS>(row, 16 * m, k));
@@ -357,14 +359,14 @@ struct Gradients {                       // one block: a key tile against the qu
   template <int COLUMNS> __device__ __forceinline__ void add_to_keys(float (&sum)[KEY_TILES][COLUMNS / COLUMN_WARPS / 2], u32 weights, u32 rows) const {
     const u32 weight = weights + place<BLOCK_N>(lane % 8 + lane / 16 * 8, lane / 8 % 2), row = rows + place<COLUMNS>(lane % 16, lane / 16);
     #pragma unroll
-    for (int k = 0; k < BLOCK_M / 16; ++k) {
+    for (int k = 0; k < BLOCK_M / K_STEP; ++k) {
       u32 x[KEY_TILES][4];
       #pragma unroll
-      for (int m = 0; m < KEY_TILES; ++m) ptx::ldmatrix_x4_trans(x[m], advance<BLOCK_N>(weight, 16 * k, warp_key / 16 + m));
+      for (int m = 0; m < KEY_TILES; ++m) ptx::ldmatrix_x4_trans(x[m], advance<BLOCK_N>(weight, K_STEP * k, warp_key / 16 + m));
       #pragma unroll
       for (int n = 0; n < COLUMNS / COLUMN_WARPS / 16; ++n) {
         u32 y[4];
-        ptx::ldmatrix_x4_trans(y, advance<COLUMNS>(row, 16 * k, part * (COLUMNS / COLUMN_WARPS / 16) + n));
+        ptx::ldmatrix_x4_trans(y, advance<COLUMNS>(row, K_STEP * k, part * (COLUMNS / COLUMN_WARPS / 16) + n));
         #pragma unroll
         for (int m = 0; m < KEY_TILES; ++m) {
           ptx::mma_bf16(sum[m] + 8 * n, x[m], y[0], y[1]);
@@ -382,9 +384,9 @@ struct Gradients {                       // one block: a key tile against the qu
     for (int n = 0; n < QK_COLUMNS / 16; ++n) {
       float sum[ROW_TILES][8] = {};
       #pragma unroll
-      for (int k = 0; k < BLOCK_N / 16; ++k) {
+      for (int k = 0; k < BLOCK_N / K_STEP; ++k) {
         u32 y[4];
-        ptx::ldmatrix_x4_trans(y, advance<QK_COLUMNS>(key, 16 * k, n));
+        ptx::ldmatrix_x4_trans(y, advance<QK_COLUMNS>(key, K_STEP * k, n));
         #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m) {
           const u32 x[4] = {ds[m][4 * k], ds[m][4 * k + 1], ds[m][4 * k + 2], ds[m][4 * k + 3]};
@@ -433,7 +435,7 @@ struct Gradients {                       // one block: a key tile against the qu
 
   // The warp's keys and columns of dk or dv, times a factor, rounded.
   template <int COLUMNS, int DIM> __device__ __forceinline__ void store(const float (&sum)[KEY_TILES][COLUMNS / COLUMN_WARPS / 2], float factor,
-                                                                       u16* to, const Strides& strides) const {
+                                                                       Element* to, const Strides& strides) const {
     #pragma unroll
     for (int m = 0; m < KEY_TILES; ++m)
       #pragma unroll
@@ -448,22 +450,21 @@ struct Gradients {                       // one block: a key tile against the qu
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
-__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
-__device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
+__device__ __forceinline__ void load_columns(float (&x)[8], const Element* from, long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     const Piece piece = reinterpret_cast<const Piece*>(from)[i];
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
+      x[2 * word] = ptx::low_bf16(piece.words[j]), x[2 * word + 1] = ptx::high_bf16(piece.words[j]);
     }
   }
 }
-__device__ __forceinline__ void store_columns(u16* to, const float (&x)[8], long long) {
+__device__ __forceinline__ void store_columns(Element* to, const float (&x)[8], long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     Piece piece;
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
@@ -486,8 +487,8 @@ struct QueryTile {                       // the query tile of a block, and where
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
-  const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
-  const u16* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
+  const Element* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
+  const Element* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
   for (int row = threadIdx.x / LANES; row < BLOCK_M; row += blockDim.x / LANES) {
     const int q_idx = tile.block * BLOCK_M + row;
     const bool exists = q_idx < tile.sequence.q_len();
@@ -520,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) backward(const __grid_c
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
   const QueryTile tile(p);
-  u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
+  Element* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;
   for (int i = threadIdx.x; i < BLOCK_M * (QK_DIM / 8); i += blockDim.x) {
     const int row = i / (QK_DIM / 8), column = i % (QK_DIM / 8) * 8, q_idx = tile.block * BLOCK_M + row;

@@ -60,14 +60,16 @@ constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int STAGES = 2;                // query tiles in shared memory, each with its do
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr float LOG2_E = 1.4426950408889634f;
+using Element = u16;                     // that products multiply: bfloat16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
 #define INF __int_as_float(0x7f800000)
 
 constexpr int KEY_STAGES = 2;            // key tiles in shared memory
 constexpr int WARPGROUPS = 2, WARPGROUP_KEYS = 64;   // that compute, and the keys of each
 constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 24, COMPUTE_REGISTERS = 240;   // a thread
-constexpr int Q_BYTES = BLOCK_M * QK_STORED * 2, DO_BYTES = BLOCK_M * V_STORED * 2, ROWS_BYTES = BLOCK_M * 4;
-constexpr int K_BYTES = BLOCK_N * QK_STORED * 2, V_BYTES = BLOCK_N * V_STORED * 2, DS_BYTES = BLOCK_M * BLOCK_N * 2;
+constexpr int Q_BYTES = BLOCK_M * QK_STORED * ELEMENT_BYTES, DO_BYTES = BLOCK_M * V_STORED * ELEMENT_BYTES, ROWS_BYTES = BLOCK_M * 4;
+constexpr int K_BYTES = BLOCK_N * QK_STORED * ELEMENT_BYTES, V_BYTES = BLOCK_N * V_STORED * ELEMENT_BYTES, DS_BYTES = BLOCK_M * BLOCK_N * ELEMENT_BYTES;
 constexpr int TILE_BYTES = 8, BARRIER_BYTES = 8;   // of the number of a key tile, of an mbarrier
 constexpr int STEP_BYTES = 4;            // of what a step has to know: its query tile, and whether the mask is tested
 
@@ -93,11 +95,11 @@ constexpr u32 DS_EMPTY = 230536;         // 2 x 8
 // Named barriers.
 constexpr int ALL_MEETING = 1;           // both warpgroups that compute are there
 constexpr int MEETING = 2;               // + warpgroup: its four warps are there
-constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+constexpr int ROW_BYTES = 128, SWIZZLE_COLUMNS = ROW_BYTES / ELEMENT_BYTES;   // of a block: a tile lies as blocks of so many columns, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows.
+// Where a column, the first of a product's, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
-  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * ELEMENT_BYTES;
 }
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
@@ -448,8 +450,8 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
     await(Q_FULL);
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < QK_COLUMNS / 16; ++k)
-      ptx::product_qk(s, advance(k_rows, keys + column_at<BLOCK_N>(16 * k)), advance(q_rows, queries + column_at<BLOCK_M>(16 * k)), k > 0);
+    for (int k = 0; k < QK_COLUMNS / K_STEP; ++k)
+      ptx::product_qk(s, advance(k_rows, keys + column_at<BLOCK_N>(K_STEP * k)), advance(q_rows, queries + column_at<BLOCK_M>(K_STEP * k)), k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_weight_gradients(float (&dp)[BLOCK_M / 2], int slot) const {
@@ -457,8 +459,8 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
     await(DO_FULL);
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < V_COLUMNS / 16; ++k)
-      ptx::product_qk(dp, advance(v_rows, values + column_at<BLOCK_N>(16 * k)), advance(do_rows, gradients + column_at<BLOCK_M>(16 * k)), k > 0);
+    for (int k = 0; k < V_COLUMNS / K_STEP; ++k)
+      ptx::product_qk(dp, advance(v_rows, values + column_at<BLOCK_N>(K_STEP * k)), advance(do_rows, gradients + column_at<BLOCK_M>(K_STEP * k)), k > 0);
     ptx::wgmma_commit();
   }
 
@@ -466,13 +468,13 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
   __device__ __forceinline__ void start_values(float (&dv)[V_COLUMNS / 2], const u32 (&weights)[BLOCK_M / 4]) const {
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_M / 16; ++k) ptx::product_dv(dv, weights + 4 * k, advance(do_columns, stage() * DO_BYTES + 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_M / K_STEP; ++k) ptx::product_dv(dv, weights + 4 * k, advance(do_columns, stage() * DO_BYTES + K_STEP * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_keys(float (&dk)[QK_COLUMNS / 2], const u32 (&ds)[BLOCK_M / 4]) const {
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_M / 16; ++k) ptx::product_dk(dk, ds + 4 * k, advance(q_columns, stage() * Q_BYTES + 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_M / K_STEP; ++k) ptx::product_dk(dk, ds + 4 * k, advance(q_columns, stage() * Q_BYTES + K_STEP * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
@@ -500,8 +502,9 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
   __device__ __forceinline__ void start_queries(float (&dq)[DQ_QUERIES / 2], int slot, int buffer) const {
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k)
-      ptx::product_dq(dq, advance(k_columns, slot * K_BYTES + 16 * k * ROW_BYTES), advance(ds_rows, buffer * DS_BYTES + column_at<BLOCK_M>(16 * k)), k > 0);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
+      ptx::product_dq(dq, advance(k_columns, slot * K_BYTES + K_STEP * k * ROW_BYTES),
+                      advance(ds_rows, buffer * DS_BYTES + column_at<BLOCK_M>(K_STEP * k)), k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void add_queries(const float (&dq)[DQ_QUERIES / 2], int tile) const {
@@ -643,22 +646,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   }
 }
 
-__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
-__device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
+__device__ __forceinline__ void load_columns(float (&x)[8], const Element* from, long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     const Piece piece = reinterpret_cast<const Piece*>(from)[i];
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
+      x[2 * word] = ptx::low_bf16(piece.words[j]), x[2 * word + 1] = ptx::high_bf16(piece.words[j]);
     }
   }
 }
-__device__ __forceinline__ void store_columns(u16* to, const float (&x)[8], long long) {
+__device__ __forceinline__ void store_columns(Element* to, const float (&x)[8], long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     Piece piece;
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
@@ -681,8 +683,8 @@ struct QueryTile {                       // the query tile of a block, and where
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
-  const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
-  const u16* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
+  const Element* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
+  const Element* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
   for (int row = threadIdx.x / LANES; row < BLOCK_M; row += blockDim.x / LANES) {
     const int q_idx = tile.block * BLOCK_M + row;
     const bool exists = q_idx < tile.sequence.q_len();
@@ -710,7 +712,7 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
   const QueryTile tile(p);
-  u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
+  Element* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;
   for (int i = threadIdx.x; i < BLOCK_M * (QK_DIM / 8); i += blockDim.x) {
     const int row = i / (QK_DIM / 8), column = i % (QK_DIM / 8) * 8, q_idx = tile.block * BLOCK_M + row;

@@ -58,13 +58,16 @@ constexpr int QK_DIM = 256, V_DIM = 256;   // columns of the arrays
 constexpr int STAGES = 4;                // stages of tiles of q and do in shared memory
 constexpr int COPY_BYTES = 16;           // that one copy moves: what every row is aligned to
 constexpr float LOG2_E = 1.4426950408889634f;
+using Element = u16;                     // that products multiply: bfloat16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
 #define INF __int_as_float(0x7f800000)
 
 constexpr int WARPGROUPS = 2, WARPGROUP_KEYS = 64;   // of a block that compute, and the keys of each
 constexpr int LOAD_WARPGROUPS = 1, THREADS = 128 * (LOAD_WARPGROUPS + WARPGROUPS);   // of a block
 constexpr int LOAD_REGISTERS = 24, COMPUTE_REGISTERS = 240;   // a thread
 constexpr int RING_BYTES = 32768, BARRIER_BYTES = 8;   // of a tile of q or do, of an mbarrier
-constexpr int DS_BYTES = BLOCK_M * BLOCK_N * 2, WEIGHT_BYTES = DS_BYTES / WARPGROUPS;   // of ds, and of a warpgroup's weights, which lie there before
+constexpr int DS_BYTES = BLOCK_M * BLOCK_N * ELEMENT_BYTES;
+constexpr int WEIGHT_BYTES = DS_BYTES / WARPGROUPS;   // of a warpgroup's weights, which lie where ds does, before it
 constexpr int STEPS = 4, ROWS_BYTES = BLOCK_M * 4;   // that are known ahead, and of each what belongs to its rows
 constexpr int STEP_BYTES = 4;            // of what a step has to know: its query tile, and whether the mask is tested
 
@@ -84,11 +87,11 @@ constexpr u32 WEIGHTS_FULL = 230520;     // 4 x 8
 // Named barriers.
 constexpr int ALL_MEETING = 1;           // both warpgroups that compute are there
 constexpr int MEETING = 2;               // + warpgroup: its four warps are there
-constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+constexpr int ROW_BYTES = 128, SWIZZLE_COLUMNS = ROW_BYTES / ELEMENT_BYTES;   // of a block: a tile lies as blocks of so many columns, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows.
+// Where a column, the first of a product's, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
-  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * ELEMENT_BYTES;
 }
 
 enum Role { VALUES, KEYS };              // of a block, its rank in the cluster: whose gradient it has
@@ -395,7 +398,7 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
 
   // k or v of the key tile, and with v the columns of k that are left.
   __device__ __forceinline__ void keys() const {
-    constexpr int BYTES = BLOCK_N * 2 * (Of::KEPT_STORED + Of::K_STAGES * (QK_STORED - Of::K_FIRST));
+    constexpr int BYTES = BLOCK_N * ELEMENT_BYTES * (Of::KEPT_STORED + Of::K_STAGES * (QK_STORED - Of::K_FIRST));
     ptx::mbarrier_expect(shared + KEPT_FULL, BYTES);
     const auto columns = [&](u32 to, const TensorMap& of, int c) {
       ptx::tma_load(to, of, shared + KEPT_FULL, c, work.block * BLOCK_N, work.kv_head, work.batch);
@@ -409,7 +412,7 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   template <bool OF_Q> __device__ __forceinline__ void fill(int head, int tile, int more) const {
     constexpr int STORED = OF_Q ? QK_STORED : V_STORED;
     const u32 full = shared + RING_FULL + BARRIER_BYTES * stage, to = shared + Of::TILES + stage * RING_BYTES;
-    ptx::mbarrier_expect(full, BLOCK_M * STORED * 2 + more);
+    ptx::mbarrier_expect(full, BLOCK_M * STORED * ELEMENT_BYTES + more);
     for (int c = 0; c < STORED; c += SWIZZLE_COLUMNS)
       ptx::tma_load(to + column_at<BLOCK_M>(c), OF_Q ? p.q : p.dout_map, full, c, tile * BLOCK_M, head, work.batch);
   }
@@ -492,8 +495,8 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     await();
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < Of::SCORED / 16; ++k)
-      ptx::product_qk(s, kept_rows + units(column_at<BLOCK_N>(16 * k)), ring_rows + units(stage * RING_BYTES + column_at<BLOCK_M>(16 * k)), k > 0);
+    for (int k = 0; k < Of::SCORED / K_STEP; ++k)
+      ptx::product_qk(s, kept_rows + units(column_at<BLOCK_N>(K_STEP * k)), ring_rows + units(stage * RING_BYTES + column_at<BLOCK_M>(K_STEP * k)), k > 0);
     ptx::wgmma_commit();
   }
   // dv += p^T do, or dk += ds^T q, likewise.
@@ -501,8 +504,8 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     await();
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_M / 16; ++k) {
-      const u32 b = ring_columns + units(stage * RING_BYTES + 16 * k * ROW_BYTES);
+    for (int k = 0; k < BLOCK_M / K_STEP; ++k) {
+      const u32 b = ring_columns + units(stage * RING_BYTES + K_STEP * k * ROW_BYTES);
       if constexpr (ROLE == VALUES) ptx::product_dv(sum, weights + 4 * k, b, 1);
       else ptx::product_dk(sum, weights + 4 * k, b, 1);
     }
@@ -558,8 +561,8 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   __device__ __forceinline__ void start_queries(float (&dq)[BLOCK_M / 2], int buffer) const {
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k)
-      ptx::product_dq(dq, k_columns + units(16 * k * ROW_BYTES), ds_rows + units(buffer * DS_BYTES + column_at<BLOCK_M>(16 * k)), k > 0);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
+      ptx::product_dq(dq, k_columns + units(K_STEP * k * ROW_BYTES), ds_rows + units(buffer * DS_BYTES + column_at<BLOCK_M>(K_STEP * k)), k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void add_queries(const float (&dq)[BLOCK_M / 2], int tile) const {
@@ -717,22 +720,21 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
   ptx::cluster_wait();                   // nothing is on its way into the memory of either block
 }
 
-__device__ __forceinline__ float wide(u32 x) { return __uint_as_float(x << 16); }   // of 16 bits
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
-__device__ __forceinline__ void load_columns(float (&x)[8], const u16* from, long long) {
+__device__ __forceinline__ void load_columns(float (&x)[8], const Element* from, long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     const Piece piece = reinterpret_cast<const Piece*>(from)[i];
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
       const int word = i * COPY_BYTES / 4 + j;
-      x[2 * word] = wide(piece.words[j] & 0xFFFF), x[2 * word + 1] = wide(piece.words[j] >> 16);
+      x[2 * word] = ptx::low_bf16(piece.words[j]), x[2 * word + 1] = ptx::high_bf16(piece.words[j]);
     }
   }
 }
-__device__ __forceinline__ void store_columns(u16* to, const float (&x)[8], long long) {
+__device__ __forceinline__ void store_columns(Element* to, const float (&x)[8], long long) {
   #pragma unroll
-  for (int i = 0; i < 16 / COPY_BYTES; ++i) {
+  for (int i = 0; i < 8 * ELEMENT_BYTES / COPY_BYTES; ++i) {
     Piece piece;
     #pragma unroll
     for (int j = 0; j < COPY_BYTES / 4; ++j) {
@@ -755,8 +757,8 @@ struct QueryTile {                       // the query tile of a block, and where
 extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ Params p) {
   const QueryTile tile(p);
   constexpr int LANES = 8;               // that share a row
-  const u16* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
-  const u16* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
+  const Element* const o = tile.sequence.rows(p.o, p.o_strides, tile.head);
+  const Element* const dout = tile.sequence.rows(p.dout, p.dout_strides, tile.head);
   for (int row = threadIdx.x / LANES; row < BLOCK_M; row += blockDim.x / LANES) {
     const int q_idx = tile.block * BLOCK_M + row;
     const bool exists = q_idx < tile.sequence.q_len();
@@ -784,7 +786,7 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
 // A block: a query tile. A thread takes eight columns of a row.
 extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
   const QueryTile tile(p);
-  u16* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
+  Element* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
   const float* const sums = p.dq_sum + tile.first * QK_STORED;
   for (int i = threadIdx.x; i < BLOCK_M * (QK_DIM / 8); i += blockDim.x) {
     const int row = i / (QK_DIM / 8), column = i % (QK_DIM / 8) * 8, q_idx = tile.block * BLOCK_M + row;

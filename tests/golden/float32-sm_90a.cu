@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 6029cb81 | generated, do not edit
+// flashgen 0.1.0 | spec float32 | arch sm_90a | plan 9eac2381 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -29,8 +29,8 @@ struct Params {
   Strides v_strides;
   Strides o_strides;
   float* lse;                            // [B, Hq, Sq], natural log
-  u16* k_planes;                         // of k, tiles as shared memory holds them
-  u16* v_planes;                         // of v, tiles as shared memory holds them
+  u16* k_planes;                         // of k, tiles as in shared memory
+  u16* v_planes;                         // of v, tiles as in shared memory
   float* k_scales;                       // of a tile, 16 bytes apart, or NaN
   float* v_scales;                       // of a tile, 16 bytes apart, or NaN
   int* lost;                             // of 16 query rows: whether they have seen what planes cannot hold
@@ -57,7 +57,10 @@ constexpr float LN_2 = 0.6931471805599453f;
 constexpr int QK_DIM = 128, V_DIM = 128;   // columns of the arrays
 constexpr int QK_PART = 64, V_PART = 128;   // columns that one sum of a score covers, that one product of values gives
 constexpr int PLANES = 2;                // of an operand, high first
-constexpr int Q_PLANE = BLOCK_M * QK_STORED * 2, K_PLANE = BLOCK_N * QK_STORED * 2, V_PLANE = BLOCK_N * V_STORED * 2;   // bytes
+using Element = u16;                     // that products multiply: float16
+constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
+constexpr int Q_PLANE = BLOCK_M * QK_STORED * ELEMENT_BYTES;   // bytes
+constexpr int K_PLANE = BLOCK_N * QK_STORED * ELEMENT_BYTES, V_PLANE = BLOCK_N * V_STORED * ELEMENT_BYTES;
 constexpr int SPLIT_THREADS = 256;       // of a block that splits a tile
 constexpr int K_BYTES = PLANES * K_PLANE, V_BYTES = PLANES * V_PLANE;
 constexpr int SCALE_BYTES = 16;          // of the scale of a tile of keys or values, so often that a copy moves it
@@ -76,11 +79,11 @@ constexpr u32 V_EMPTY = 229616;          // 2 x 8
 constexpr u32 TILE_FULL = 229632;        // 1 x 8
 constexpr u32 TILE_EMPTY = 229640;       // 1 x 8
 
-constexpr int SWIZZLE_COLUMNS = 64, ROW_BYTES = 128;   // of a block: a tile lies as blocks of 64 columns of 16 bits, swizzled in each row
+constexpr int ROW_BYTES = 128, SWIZZLE_COLUMNS = ROW_BYTES / ELEMENT_BYTES;   // of a block: a tile lies as blocks of so many columns, swizzled in each row
 
-// Where a column, the first of 16, begins in a tile of ROWS rows.
+// Where a column, the first of a product's, begins in a tile of ROWS rows.
 template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int column) {
-  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * 2;
+  return column / SWIZZLE_COLUMNS * ROWS * ROW_BYTES + column % SWIZZLE_COLUMNS * ELEMENT_BYTES;
 }
 
 constexpr int WARPGROUPS = 2, WARPGROUP_ROWS = 64;   // that compute, and the query rows of each
@@ -98,7 +101,7 @@ namespace ptx {                          // one instruction a function
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
 // global.cuh: load_global_x4, store_global_x4, store_global_x2
 // grid.cuh: previous_kernel_wait, next_kernel_start
-// math.cuh: exp2, maximum, f16x2, f32
+// math.cuh: exp2, maximum, f16x2, low_f16, high_f16
 // shared.cuh: load_shared, store_shared, store_shared_x4
 // tma.cuh: async_proxy_fence, bulk_load
 // wgmma.cuh: wgmma_fence, wgmma_commit, wgmma_wait, fewer_registers, more_registers
@@ -163,8 +166,8 @@ __device__ __forceinline__ void split(float x, float y, u32 (&planes)[PLANES]) {
   #pragma unroll
   for (int i = 0; i < PLANES; ++i) {
     planes[i] = ptx::f16x2(x, y);
-    x -= ptx::f32(u16(planes[i]));
-    y -= ptx::f32(u16(planes[i] >> 16));
+    x -= ptx::low_f16(planes[i]);
+    y -= ptx::high_f16(planes[i]);
   }
 }
 
@@ -305,7 +308,7 @@ __device__ __forceinline__ void extremes(u32& largest, u32& least, u32 words) {
 // rows, lies so far below it that its planes lose bits, or where a number is not finite.
 // `exists`: whether some query may see the key of a row; `seen`: whether it is so of all rows.
 template <int DIM, int STORED, class Exists>
-__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, u16* to, float* scales, u32 words,
+__device__ __forceinline__ void split_tile(const float* from, const Strides& strides, int first, int length, Element* to, float* scales, u32 words,
                                            bool seen, Exists exists) {
   constexpr int LANES = STORED <= 64 ? 8 : STORED <= 128 ? 16 : 32, PASS = SPLIT_THREADS / LANES, PASSES = (BLOCK_N + PASS - 1) / PASS;
   const int top_row = threadIdx.x / LANES, chunk = threadIdx.x % LANES;
@@ -350,7 +353,7 @@ __device__ __forceinline__ void split_tile(const float* from, const Strides& str
     u32 planes[4][PLANES];
     #pragma unroll
     for (int c = 0; c < 4; ++c) split(x[i][2 * c] * factor, x[i][2 * c + 1] * factor, planes[c]);
-    u16* const at = to + (chunk / 8 * BLOCK_N + row) * SWIZZLE_COLUMNS + ((chunk ^ row) & 7) * 8;
+    Element* const at = to + (chunk / 8 * BLOCK_N + row) * SWIZZLE_COLUMNS + ((chunk ^ row) & 7) * 8;
     #pragma unroll
     for (int plane = 0; plane < PLANES; ++plane)
       ptx::store_global_x4(at + plane * BLOCK_N * STORED, planes[0][plane], planes[1][plane], planes[2][plane], planes[3][plane]);
@@ -701,20 +704,20 @@ struct Attend {                          // one warpgroup: 64 query rows against
 
   // s = q k^T over one part of the columns.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_N / 2], int at, int part) const {
-    const int steps = min(QK_PART, QK_COLUMNS - part * QK_PART) / 16;
+    const int steps = min(QK_PART, QK_COLUMNS - part * QK_PART) / K_STEP;
     const u64 q = advance(q_rows, column_at<BLOCK_M>(part * QK_PART)), k = advance(k_tile, stage(at) * K_BYTES + column_at<BLOCK_N>(part * QK_PART));
     ptx::wgmma_fence();
     #pragma unroll
     for (int i = 0; i < steps; ++i)
-      ptx::product_qk(s, advance(q, 1 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+      ptx::product_qk(s, advance(q, 1 * Q_PLANE + column_at<BLOCK_M>(K_STEP * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(K_STEP * i)),
                       i > 0);
     #pragma unroll
     for (int i = 0; i < steps; ++i)
-      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 1 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(K_STEP * i)), advance(k, 1 * K_PLANE + column_at<BLOCK_N>(K_STEP * i)),
                       1);
     #pragma unroll
     for (int i = 0; i < steps; ++i)
-      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(16 * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(16 * i)),
+      ptx::product_qk(s, advance(q, 0 * Q_PLANE + column_at<BLOCK_M>(K_STEP * i)), advance(k, 0 * K_PLANE + column_at<BLOCK_N>(K_STEP * i)),
                       1);
     ptx::wgmma_commit();
   }
@@ -724,14 +727,14 @@ struct Attend {                          // one warpgroup: 64 query rows against
     const u64 v = advance(v_tile, stage(at) * V_BYTES + column_at<BLOCK_N>(part * V_PART));
     ptx::wgmma_fence();
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k)
-      ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), k > 0);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
+      ptx::product_pv(product, probabilities[1] + 4 * k, advance(v, 0 * V_PLANE + K_STEP * k * ROW_BYTES), k > 0);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k)
-      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 1 * V_PLANE + K_STEP * k * ROW_BYTES), 1);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / 16; ++k)
-      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + 16 * k * ROW_BYTES), 1);
+    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
+      ptx::product_pv(product, probabilities[0] + 4 * k, advance(v, 0 * V_PLANE + K_STEP * k * ROW_BYTES), 1);
     ptx::wgmma_commit();
   }
 
