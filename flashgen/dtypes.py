@@ -37,7 +37,7 @@ class DType:
 
     @property
     def multiplied(self) -> "DType":
-        """What products multiply in its place: an element of 16 bits is taken as it is, float32 becomes planes of float16.
+        """The element type that products multiply in its place: 16 bits are taken as they are, float32 becomes planes of float16.
 
         >>> by_name("float32").multiplied.name
         'float16'
