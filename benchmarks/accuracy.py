@@ -29,11 +29,13 @@ RELATIVE_NORM, LARGEST, WORST_ROW = "relative_norm", "largest", "worst_row"
 
 
 def normal(seed: int, rows: int, head_dim: int, scale: float = 1.0) -> torch.Tensor:
+    """Normal numbers [1, rows, HEADS, head_dim], times a scale, on the GPU."""
     values = np.random.default_rng(seed).standard_normal((1, rows, HEADS, head_dim), dtype=np.float32)
     return torch.from_numpy(values * np.float32(scale)).cuda()
 
 
 def operands(head_dim: int, q_len: int, kv_len: int, scale: float = 1.0) -> Operands:
+    """Draws q, k and v."""
     return tuple(normal(seed, n, head_dim, scale) for seed, n in enumerate((q_len, kv_len, kv_len), 1))
 
 
@@ -69,7 +71,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> to
 
 
 def implementations(head_dim: int, causal: bool) -> dict[str, Run]:
-    """What is judged, by name."""
+    """Returns the implementations that are judged, by name."""
 
     def efficient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
@@ -88,7 +90,7 @@ def implementations(head_dim: int, causal: bool) -> dict[str, Run]:
 
 
 def errors(o: torch.Tensor, want: torch.Tensor) -> dict[str, float]:
-    """Of o against float64, by kind."""
+    """Returns the errors of o against float64, by kind."""
     off = o.double() - want
     rows = off.norm(dim=-1) / want.norm(dim=-1).clamp_min(1e-300)
     found = {RELATIVE_NORM: off.norm() / want.norm(), LARGEST: off.abs().max() / want.abs().max(), WORST_ROW: rows.max()}

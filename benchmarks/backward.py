@@ -39,10 +39,12 @@ Gradients = Callable[[], Any]  # -> dq, dk, dv
 
 
 def spec_of(head_dim: int, causal: bool) -> Spec:
+    """The spec of a cell of the grid."""
     return Spec(head_dim=head_dim, dtype="bfloat16", mask="causal" if causal else "full", backward=True)
 
 
 def flops(cell: Cell) -> float:
+    """The floating-point operations of a cell: five products over the pairs that the mask shows."""
     head_dim, length, causal = cell
     return 10.0 * length * length * head_dim * (HIDDEN // head_dim) * (TOKENS // length) / (2 if causal else 1)
 
@@ -64,6 +66,7 @@ def by_autograd(forward: Callable[[Any, Any, Any], Any], q: Any, k: Any, v: Any,
 
 
 def cudnn(cell: Cell, q: Any, k: Any, v: Any, do: Any) -> Gradients:
+    """Gradients by PyTorch's attention with cuDNN."""
     attention = importlib.import_module("torch.nn.attention")
     sdpa = importlib.import_module("torch").nn.functional.scaled_dot_product_attention
 
@@ -75,6 +78,7 @@ def cudnn(cell: Cell, q: Any, k: Any, v: Any, do: Any) -> Gradients:
 
 
 def flash_attn_4(cell: Cell, q: Any, k: Any, v: Any, do: Any) -> Gradients:
+    """Gradients by FlashAttention 4."""
     attention = importlib.import_module("flash_attn.cute").flash_attn_func
 
     def forward(*rows: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long kernels of masks compile, and what they spill: those of flashgen.bench.masks, head dims 64 and 128. Needs NVRTC and no GPU.
+"""Compiles the masks of flashgen.bench.masks and prints seconds and spills, head dims 64 and 128. Needs NVRTC and no GPU.
 
     python benchmarks/compilation.py                      # a table to the terminal, the slowest last
     python benchmarks/compilation.py --arch sm_80

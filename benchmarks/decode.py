@@ -52,10 +52,12 @@ class Shape:
 
     @property
     def text(self) -> str:
+        """The shape in a few words."""
         return f"B{self.batch} q{self.q_len} k{self.kv_len} {self.heads}/{self.kv_heads} D{self.head_dim}"
 
     @property
     def sizes(self) -> Sizes:
+        """The sizes of a call."""
         return Sizes(batch=self.batch, q_len=self.q_len, kv_len=self.kv_len, heads=self.heads, kv_heads=self.kv_heads)
 
     @property
@@ -223,7 +225,7 @@ def line(made: Mapping[str, Any]) -> str:
 
 
 def programs(shapes: list[Shape], arch: Arch, card: str | None) -> list[Program]:
-    """What ours runs, and the plan that each spec is compiled with at first."""
+    """Returns what ours runs, and the plan that each spec is compiled with at first."""
     found = []
     for shape, split in product(shapes, OURS.values()):
         choice = Choice(spec_of(shape, split))

@@ -25,6 +25,7 @@ ROTARY: dict[str, Any] = {"kind": "halves", "base": 10000.0}
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Normal numbers on the GPU."""
     return torch.randn(shape, device="cuda", dtype=dtype)
 
 

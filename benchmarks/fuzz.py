@@ -49,7 +49,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Tally:
-    """What was tried, and what differs."""
+    """The count of what was tried, and what differs."""
 
     specs: int = 0
     kernels: collections.Counter[str] = field(default_factory=collections.Counter)  # by family
@@ -58,6 +58,7 @@ class Tally:
     findings: list[str] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
+        """Adds what another process counted."""
         self.specs += other.specs
         self.kernels += other.kernels
         self.calls += other.calls
@@ -80,7 +81,7 @@ def drawn_by(number: int, strategy: st.SearchStrategy[Any], count: int) -> list[
 
 
 def tried(number: int, kinds: list[str]) -> Tally:
-    """What a seed finds."""
+    """Tries a seed: what it finds."""
     tally, random = Tally(), np.random.RandomState(number)
     for drawn in drawn_by(number, any_spec.specs(step=8, words=True), SPECS):
         tally.specs += 1
@@ -97,24 +98,27 @@ def tried(number: int, kinds: list[str]) -> Tally:
 
 
 class Kernels:
-    """What runs a spec's calls on a machine: the interpreter on the host, else emitted kernels, one for each plan that calls need."""
+    """The way to run a spec's calls on a machine: the interpreter on the host, else emitted kernels, one for each plan that calls need."""
 
     def __init__(self, spec: Spec, machine: str):
         self.choice, self.arch = Choice(spec), by_name(machine)
         self.made: dict[int, tuple[Program, Source | None]] = {}
 
     def serving(self, q: Array, k: Array, v: Array) -> Program:
+        """The plan that serves a call; its kernels are made here."""
         chosen = self.choice.serving_arrays(self.arch, q, k, v)
         if id(chosen) not in self.made:
             self.made[id(chosen)] = chosen, None if chosen.arch.name == "host" else render(chosen)
         return chosen
 
     def run(self, q: Array, k: Array, v: Array, values: dict[str, Any]) -> dict[str, Array]:
+        """The outputs of a call."""
         chosen, source = self.made[id(self.serving(q, k, v))]
         return interpret(chosen, q, k, v, values) if source is None else emulate(chosen, source, q, k, v, values)
 
 
 def family(chosen: Program) -> str:
+    """The skeleton and the architecture of a plan."""
     return "interpreter" if chosen.arch.name == "host" else f"{chosen.skeleton}, {chosen.arch.name}"
 
 
@@ -168,7 +172,7 @@ def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], ran
 
 
 def brief(spec: Spec) -> str:
-    """What matters of a spec."""
+    """Shortens a spec to what matters of it."""
     keys = (
         "dtype",
         "layout",
@@ -188,10 +192,12 @@ def brief(spec: Spec) -> str:
 
 
 def numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are numbers, without the arrays."""
     return {name: x for name, x in values.items() if np.ndim(x) == 0}
 
 
 def attempt(pipe: multiprocessing.connection.Connection, number: int, kinds: list[str]) -> None:
+    """Tries a seed in a process of its own, for so many seconds of CPU time at most."""
     resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT))
     pipe.send(tried(number, kinds))
 
@@ -221,6 +227,7 @@ def fuzz(first: int, seconds: float, jobs: int, kinds: list[str]) -> tuple[Tally
 
 
 def finished(pipe: Any, process: Any, seed: int) -> Tally:
+    """Takes what a process has sent; a finding if it sent nothing."""
     if not pipe.poll():
         return Tally(findings=[f"seed {seed}: no end within {PATIENCE} s"])
     try:
@@ -232,6 +239,7 @@ def finished(pipe: Any, process: Any, seed: int) -> Tally:
 
 
 def counted(total: Tally, seeds: int) -> str:
+    """The counts in one line."""
     return f"{seeds} seeds, {total.specs} specs, {sum(total.kernels.values())} plans, {len(total.findings)} findings"
 
 

@@ -114,6 +114,7 @@ def of_flash_attn(case: Case, **words: Any) -> "Runs":
 
 
 def grid(name: str, head_dim: int, length: int, says: dict[str, Any], arch: str | None = None) -> Case:
+    """A case of the grid: 16k tokens, hidden size 2048."""
     heads = HIDDEN // head_dim
     return Case(name, head_dim, TOKENS // length, length, (heads, heads), says, arch=arch)
 
@@ -127,12 +128,14 @@ def asked(case: Case) -> Asked:
 
 
 def scores() -> Iterator[tuple[str, Runs]]:
+    """Scores with a slope beside the plain one."""
     cases = {"causal": {}, "softcap": SOFTCAP, "alibi": ALIBI}
     for d in (64, 128):
         yield f"scores {d} 8192", {name: grid(name, d, 8192, {"mask": "causal"} | says) for name, says in cases.items()}
 
 
 def deterministic() -> Iterator[tuple[str, Runs]]:
+    """Sums in the order of the tiles beside sums in any order."""
     for d in (64, 128, 256):
         for length in (4096, 16384):
             for mask in ("full", "causal", "causal & window(1023, 0)"):
@@ -142,6 +145,7 @@ def deterministic() -> Iterator[tuple[str, Runs]]:
 
 
 def documents() -> Iterator[tuple[str, Runs]]:
+    """Documents told apart by ids, and packed, beside as many sequences."""
     for d in (64, 128):
         heads = (HIDDEN // d,) * 2
         count = -(-TOKENS // DOCUMENT)
@@ -151,6 +155,7 @@ def documents() -> Iterator[tuple[str, Runs]]:
 
 
 def packed() -> Iterator[tuple[str, Runs]]:
+    """Packed sequences beside as many tokens in sequences of one length."""
     mixed = (16384, *np.random.default_rng(0).integers(100, 501, 63).tolist())
     for d in (64, 128, 256):
         heads = (HIDDEN // d,) * 2
@@ -164,6 +169,7 @@ def packed() -> Iterator[tuple[str, Runs]]:
 
 
 def shapes() -> Iterator[tuple[str, Runs]]:
+    """A window on shared heads, and head dims of latent attention."""
     window = Case("window", 64, 2, 8192, (64, 8), {"mask": "causal & window(127, 0)"})
     wide = {mask: Case(mask, {"qk": 192, "v": 128}, 2, 8192, (128, 128), {"mask": mask}) for mask in ("full", "causal")}
     yield "window(127, 0), B2, 64/8 heads, 8192, 64", {"window": window, **of_flash_attn(window, causal=True, window_size=(127, 0))}
@@ -172,6 +178,7 @@ def shapes() -> Iterator[tuple[str, Runs]]:
 
 
 def mma_sync() -> Iterator[tuple[str, Runs]]:
+    """The kernel of mma.sync beside PyTorch's flash backend."""
     for d in (64, 128):
         for length in (4096, 16384):
             ours = grid("ours", d, length, {"mask": "causal"}, arch="sm_90")

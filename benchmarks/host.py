@@ -1,4 +1,4 @@
-"""What the host spends: compiling a spec with an empty cache and a full one, and each call.
+"""Times what the host spends: compiling a spec with an empty cache and a full one, and each call.
 
     python benchmarks/host.py                                           # causal, on the current GPU; prints JSON
     python benchmarks/host.py --spec specs/alibi.yaml --arch sm_90a     # compile times alone need no GPU
@@ -24,6 +24,7 @@ CALLS = 400
 
 
 def seconds(run: Callable[[], Any]) -> float:
+    """The seconds that a call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -83,7 +84,7 @@ def decoding_times(spec: flashgen.Spec, cupy: Any) -> dict[str, float]:
 
 
 def _growing(call: Callable[..., Any], qkv: tuple[Any, Any, Any], lengths: Iterator[int], cupy: Any) -> float:
-    """Of calls on caches that grow."""
+    """Times calls on caches that grow."""
     q, k, v = qkv
     steps = [(k[:, :n], v[:, :n]) for n, _ in zip(lengths, range(CALLS), strict=False)]
     cupy.cuda.Device().synchronize()

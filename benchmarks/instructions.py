@@ -1,4 +1,4 @@
-"""What an element of a key tile takes in each variant, foretold by the plan and counted in the machine code: a table.
+"""Counts what an element of a key tile takes in each variant, foretold by the plan and counted in the machine code: a table.
 
 Needs NVRTC and nvdisasm, no GPU.
 
@@ -17,7 +17,7 @@ HEAD_DIMS = (64, 128)
 
 
 def row(variant: str, head_dim: int) -> str:
-    """Of one kernel: special functions, multiplies and adds, each foretold and found, and all instructions."""
+    """A row of one kernel: special functions, multiplies and adds, each foretold and found, and all instructions."""
     spec = Spec(head_dim=head_dim, dtype="bfloat16", name=variant, **VARIANTS[variant])
     chosen = plan(spec, "sm_90a")
     if chosen.attention.dealing.listed:  # a loop over a list holds both kinds of tiles

@@ -1,4 +1,4 @@
-"""What flashgen costs in JAX: a call under jit beside a direct call on arrays of CuPy.
+"""Times what flashgen costs in JAX: a call under jit beside a direct call on arrays of CuPy.
 
     python benchmarks/jit.py    # needs a GPU, CuPy and JAX with CUDA
 
@@ -23,6 +23,7 @@ LENGTHS, CALLS, TURNS = (512, 2048, 8192, 16384), 50, 8
 
 
 def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
+    """The milliseconds of a call, on average over many in a row."""
     start = time.perf_counter()
     for _ in range(CALLS):
         found = run()
@@ -31,6 +32,7 @@ def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
 
 
 def compare(length: int) -> None:
+    """Prints calls under jit, gradients and direct calls, at a length."""
     shape = (1, length, 8, 128)
     q, k, v = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3))
     jitted = jax.jit(attention)

@@ -44,7 +44,7 @@ def profile(shape: Shape, lengths: list[int]) -> dict[tuple[str, int], int] | No
 
 
 def one_call_each(shape: Shape, lengths: list[int]) -> None:
-    """What ncu watches: a call of every rung that is kernels; says before each how many they are."""
+    """Runs what ncu watches: a call of every rung that is kernels; says before each how many they are."""
     cupy = arrays.cupy()
     for length in lengths:
         q, k, v = map(measure.to_gpu, replace(shape, length=length).arrays())

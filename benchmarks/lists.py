@@ -31,10 +31,12 @@ Runs = dict[str, Callable[[], Any]]
 
 
 def spec(head_dim: int, blocks: dict[str, Any] | None = None, mask: str = "full") -> Spec:
+    """A spec without a mask, or with one; with lists of blocks, or without."""
     return Spec(head_dim=head_dim, dtype="bfloat16", mask=mask, blocks=blocks)
 
 
 def draw(*shape: int) -> Any:
+    """Normal numbers in bfloat16."""
     return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
 
 
@@ -91,6 +93,7 @@ def decode(head_dim: int, kv_heads: int) -> tuple[str, Runs, float]:
 
 
 def cases(beside: bool) -> Iterator[tuple[str, Runs, float]]:
+    """All cases: name, calls by name, and the share of tiles that lists name."""
     for head_dim in (64, 128):
         yield prefill(head_dim, 128, 16, beside)
         yield prefill(head_dim, 64, 32, beside)

@@ -34,10 +34,12 @@ BATCHES: dict[str, list[tuple[int, int]]] = {  # queries and keys of each sequen
 
 
 def spec_of(layout: str, cache: Any, split: str | int = "invariant") -> Spec:
+    """The spec of a layout and a cache."""
     return Spec(head_dim=HEAD_DIM, dtype="bfloat16", mask="causal", layout=layout, cache=cache, split=split, name="mixed")
 
 
 def ends(lengths: Any) -> Any:
+    """The ends of sequences one behind the other, from 0 on."""
     return arrays.cupy().asarray(np.cumsum([0, *lengths], dtype=np.int32))
 
 

@@ -36,6 +36,7 @@ MODELS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def model(name: str, sizes: dict[str, Any], layers: int, attention: str) -> Any:
+    """A model of transformers with an attention, of random weights."""
     torch.manual_seed(0)
     config, kind = (getattr(transformers, f"{name}{part}") for part in ("Config", "ForCausalLM"))
     given = config(**SHARED, **sizes, num_hidden_layers=layers)
@@ -44,6 +45,7 @@ def model(name: str, sizes: dict[str, Any], layers: int, attention: str) -> Any:
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
+    """The milliseconds of a call, host and device."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     run()
@@ -52,6 +54,7 @@ def milliseconds(run: Callable[[], Any]) -> float:
 
 
 def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """The median milliseconds of calls that take turns."""
     for run in runs.values():
         run()
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -63,6 +66,7 @@ def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 @torch.no_grad()
 def compare(name: str, layers: int, length: int) -> None:
+    """Prints prefill and decode of a model with both attentions, and how far their logits differ."""
     sizes, peer = MODELS[name]
     both = {which: model(name, sizes, layers, which) for which in (peer, flashgen.transformers.register())}
     tokens = torch.randint(3, 32000, (1, length), device="cuda")

@@ -40,12 +40,13 @@ class Mutant:
     new: tuple[str, ...]
 
     def apply(self, text: str) -> str:
+        """Changes the text."""
         lines = text.splitlines()
         lines[self.line : self.line + len(self.old)] = self.new
         return "\n".join(lines) + "\n"
 
     def digest(self, text: str) -> str:
-        """Of the change and the lines around it, up to an empty one on either side."""
+        """A digest of the change and the lines around it, up to an empty one on either side."""
         lines = text.splitlines()
         begin = max((i for i in range(self.line) if not lines[i]), default=0)
         end = next((i for i in range(self.line, len(lines)) if not lines[i]), len(lines))
@@ -61,6 +62,7 @@ class Mutant:
 
 
 def short(text: str) -> str:
+    """A line, cut where it is long."""
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
@@ -94,10 +96,12 @@ def mutants(text: str) -> Iterator[Mutant]:
 
 
 def callee(line: str) -> str:
+    """The name of the function that a line calls."""
     return line.strip().partition("(")[0]
 
 
 def indentation(line: str) -> int:
+    """The blanks that a line begins with."""
     return len(line) - len(line.lstrip())
 
 

@@ -48,6 +48,7 @@ class Task:
 
     @property
     def text(self) -> Source:
+        """The source with the fault planted."""
         source = self.family.source
         return dataclasses.replace(source, text=self.mutant.apply(source.text)) if self.mutant else source
 

@@ -30,10 +30,12 @@ CASES = {
 
 
 def spec(layout: str = "bshd") -> Spec:
+    """The spec of a layout."""
     return Spec(head_dim=HEAD_DIM, dtype="bfloat16", mask="causal", layout=layout)
 
 
 def draw(*shape: int) -> Any:
+    """Normal numbers in bfloat16."""
     return rounded(arrays.cupy().random.standard_normal(shape), "bfloat16")
 
 

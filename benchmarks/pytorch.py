@@ -1,4 +1,4 @@
-"""What flashgen costs and gives in PyTorch: host time of a call, and a compiled block of a Llama layer beside SDPA.
+"""Times what flashgen costs and gives in PyTorch: host time of a call, and a compiled block of a Llama layer beside SDPA.
 
     python benchmarks/pytorch.py                            # both; needs a GPU and PyTorch
     python benchmarks/pytorch.py --calls                    # host times alone
@@ -38,6 +38,7 @@ def host(run: Callable[[], Any]) -> float:
 
 
 def calls() -> None:
+    """Prints the host time of each way to call."""
     q, k, v = (torch.randn(1, 128, 1, 64, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     spec = {"dtype": "bfloat16", "head_dim": 64, "mask": "causal"}
     direct, module = flashgen.compile(spec), Attention(spec)
@@ -69,6 +70,7 @@ class Block(torch.nn.Module):
         self.before, self.after = torch.nn.RMSNorm(HIDDEN), torch.nn.RMSNorm(HIDDEN)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
         b, s, _ = x.shape
         q, k, v = self.qkv(self.before(x)).view(b, s, -1, HEAD_DIM).split((HEADS, KV_HEADS, KV_HEADS), 2)
         q, k = (y * cos + torch.cat((-y[..., HEAD_DIM // 2 :], y[..., : HEAD_DIM // 2]), -1) * sin for y in (q, k))
@@ -78,11 +80,13 @@ class Block(torch.nn.Module):
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """PyTorch's attention, for arrays [B, S, H, D]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
+    """The milliseconds of a call on the device."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     run()
@@ -92,6 +96,7 @@ def milliseconds(run: Callable[[], Any]) -> float:
 
 
 def block(length: int) -> None:
+    """Prints forward and backward of a compiled block with both attentions, at a length."""
     torch.manual_seed(0)
     base = Block(sdpa).to("cuda", torch.bfloat16)
     ours = Block(attention).to("cuda", torch.bfloat16)

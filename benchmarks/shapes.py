@@ -56,11 +56,13 @@ class Shape:
 
     @property
     def spec(self) -> Spec:
+        """The spec of the shape."""
         qk, v = self.head_dim
         return Spec(dtype="bfloat16", head_dim={"qk": qk, "v": v}, mask=self.mask)
 
     @property
     def sizes(self) -> Sizes:
+        """The sizes of a call."""
         return Sizes(batch=self.batch, q_len=self.q_len, kv_len=self.kv_len, heads=self.heads[0], kv_heads=self.heads[1])
 
     @property
@@ -72,6 +74,7 @@ class Shape:
 
     @property
     def text(self) -> str:
+        """The shape in a line."""
         heads, dims = (f"{a}/{b}" if a != b else str(a) for a, b in (self.heads, self.head_dim))
         return f"{self.model:12} {self.mask:22} B{self.batch} H{heads} D{dims} q{self.q_len} k{self.kv_len}"
 

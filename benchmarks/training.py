@@ -21,11 +21,13 @@ EXAMPLES = {"PyTorch": "11_training", "JAX": "12_training_in_jax"}
 
 
 def rows(framework: str) -> list[dict[str, Any]]:
+    """Runs an example: its curves, a row each."""
     found = runpy.run_path(str(HERE.parent / "examples" / f"{EXAMPLES[framework]}.py"), run_name="__main__")["curves"]
     return [{"framework": framework, "attention": name, "losses": [round(x, 5) for x in curve]} for name, curve in found.items()]
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Draws the curves, a panel a framework."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for axes, framework in zip(figure.subplots(1, 2, sharey=True), EXAMPLES, strict=True):
         for row, style in zip([row for row in found if row["framework"] == framework], ("-", ":"), strict=True):

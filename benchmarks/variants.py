@@ -1,4 +1,4 @@
-"""What a variant costs: each beside the plain kernel of the same run and the peers that can express it, B 2, S 8192, hidden size 2048.
+"""Times each variant beside the plain kernel of the same run and the peers that can express it, B 2, S 8192, hidden size 2048.
 
     python benchmarks/variants.py                         # written to benchmarks/results/variants_<card>.json
 

@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis without deadlines, as the first example pays for imports and caches.
+"""Sets what all tests share: hypothesis without deadlines, as the first example pays for imports and caches.
 
 `pytest --hypothesis-profile=thorough` runs twenty times the examples.
 """

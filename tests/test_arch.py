@@ -1,4 +1,4 @@
-"""Which architecture serves a device: its own where there is a row, else one whose binaries run."""
+"""The architecture that serves a device: its own where there is a row, else one whose binaries run."""
 
 import pytest
 

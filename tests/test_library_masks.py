@@ -1,4 +1,4 @@
-"""What masks and scores of the library say, beside what their papers say, written out place by place."""
+"""Masks and scores of the library, beside what their papers say, written out place by place."""
 
 import math
 

@@ -76,7 +76,7 @@ def test_every_index_has_a_meaning():
 
 
 class Page(HTMLParser):
-    """What a page links to, and what others may link to in it."""
+    """The links of a page, and what others may link to in it."""
 
     def __init__(self, path: Path):
         super().__init__()

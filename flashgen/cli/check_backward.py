@@ -116,7 +116,7 @@ def errors(
 
 
 def _told(spec: Spec, found: Mapping[str, Array], true: Mapping[str, Array], limits: Mapping[str, float]) -> Iterator[str]:
-    """Which elements of dq, dk and dv are off, and how; of emulated kernels also who wrote the worst."""
+    """Tells which elements of dq, dk and dv are off, and how; of emulated kernels also who wrote the worst."""
     for name in ("dq", "dk", "dv"):
         want = np.where(np.isfinite(true[name]), true[name], found[name].astype(np.float64))
         by_head = [output_heads_first(x, spec) for x in (found[name], want)]

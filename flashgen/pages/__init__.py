@@ -1,1 +1,1 @@
-"""What pages show, as numbers: charts, bars, listings. The templates under templates/pages draw them; nothing is fetched."""
+"""Contents of pages, as numbers: charts, bars, listings. The templates under templates/pages draw them; nothing is fetched."""

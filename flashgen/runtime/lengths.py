@@ -72,7 +72,7 @@ class _Array(NamedTuple):
 
 
 class _Steady(NamedTuple):
-    """What lengths decide besides themselves: the same for one number of queries and a range of numbers of keys."""
+    """All that lengths decide besides themselves: the same for one number of queries and a range of numbers of keys."""
 
     q_len: int
     keys: range
@@ -181,7 +181,7 @@ class Pattern:
             self._prepared.apart.span([(array.shape(extents) or (), lies[1]) for array, lies in zip(self._arrays, self._lies, strict=True)])
 
     def _steady_from(self, q_len: int, kv_len: int) -> _Steady | None:
-        """What these lengths decide, and up to how many keys; None if another plan may serve them.
+        """Finds what these lengths decide, and up to how many keys; None if another plan may serve them.
 
         As keys grow, each part of it goes one way, so that what is the same at both ends of a range is the same within.
         """

@@ -1,4 +1,4 @@
-"""What becomes of queries and keys before they meet: a norm of their rows, then a rotary embedding by their positions."""
+"""Embeddings of queries and keys before they meet: a norm of their rows, then a rotary embedding by their positions."""
 
 from dataclasses import dataclass, field
 

@@ -75,8 +75,8 @@ _TEXTS: dict[tuple[Any, str], str] = {}  # of patterns, which a model asks for i
 
 
 def _pattern(function: Any) -> Any:
-    """What tells apart the masks of transformers' own that read nothing but how far a key is from a query, so that it does not matter where
-    both begin; None for another."""
+    """A key that tells apart the masks of transformers' own that read nothing but how far a key is from a query, so that it
+    does not matter where both begin; None for another."""
     code, inside = getattr(function, "__code__", None), [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     if code in _COMBINED:
         parts = tuple(_pattern(part) for part in inside[0])

@@ -9,7 +9,7 @@ from flashgen.cli import main
 
 
 class Ran(NamedTuple):
-    """How a command ended and what it printed."""
+    """The way a command ended and what it printed."""
 
     code: int
     out: str

@@ -86,7 +86,7 @@ def test_what_a_position_hides_from_all_queries_may_be_anything():
 
 
 def test_gradients_of_tensors_and_params():
-    """Of what depends on nothing, on the head, on rows, on keys, on both, and of what the sink reads."""
+    """They depend on nothing, on the head, on rows, on keys, on both, and of what the sink reads."""
     shapes = {"slopes": ["hq"], "bias": [1, "kv_len"], "gate": ["b", "q_len"], "table": [9], "pairs": ["q_len", "kv_len"]}
     reads = ("bias[b, kv_idx]", "gate[b, q_idx]", "table[q_idx - kv_idx]", "pairs[q_idx, kv_idx]")
     spec = Spec(

@@ -28,7 +28,7 @@ def test_beside_the_reference(shape, seed):
     [({"qk": 192, "v": 128}, "bfloat16", "causal"), ({"qk": 40, "v": 136}, "float16", "window(60, 20)")],
 )
 def test_columns_of_dq_that_do_not_exist(head_dim, dtype, mask):
-    """Of four warpgroups three, or one, have columns of q; k and v are not as wide."""
+    """Three of four warpgroups, or one, have columns of q; k and v are not as wide."""
     spec = Spec(head_dim=head_dim, dtype=dtype, mask=mask, layout="bhsd" if dtype == "float16" else "bshd", backward=True)
     assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
     check(spec, (1, 4, 2, 130, 150), seed=3, arch="sm_90a")
@@ -72,7 +72,7 @@ def test_what_hidden_keys_hold_reaches_nothing():
     ids=["softcap", "sigmoid"],
 )
 def test_slopes_and_a_sink(spec):
-    """What the other block gets is the weight times the slope; delta has the gradient of a sink."""
+    """The other block gets what is the weight times the slope; delta has the gradient of a sink."""
     assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
     check(spec, (1, 2, 1, 150, 140), arch="sm_90a", **{t.name: tensor(2) for t in spec.tensors})
 

@@ -56,7 +56,7 @@ TENSORS = {
 
 
 def test_gradients_of_tensors_and_params():
-    """Of every kind of place: a row's, a key's, a head's, an element's; and of a param, beside a slope."""
+    """There is every kind of place: a row's, a key's, a head's, an element's; and of a param, beside a slope."""
     params = {"cap": {"default": 5.0, "grad": True}}
     spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", score=SCORE, tensors=TENSORS, params=params, backward=True)
     values = {"rows": tensor(140), "keys": tensor(150, seed=1), "slopes": tensor(4, seed=2), "bias": tensor(1, 140, 150, seed=3)}

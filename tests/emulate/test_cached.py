@@ -102,7 +102,7 @@ def test_a_cache_in_a_spec():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_first_sequence_without_keys_reads_nothing_before_the_array(arch):
-    """Where keys become planes, rows are read without conditions."""
+    """Rows of keys that become planes are read without conditions."""
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((2, n, 1, 24)).astype(np.float32) for n in (5, 2, 2))
     attn = flashgen.compile({"dtype": "float32", "head_dim": 24, "mask": "causal", "cache": "contiguous"}, arch, "emulate")

@@ -1,4 +1,4 @@
-"""What a report says to look at is the cause, where several faults look alike."""
+"""A report says to look at the cause, where several faults look alike."""
 
 import re
 

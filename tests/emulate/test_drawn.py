@@ -58,7 +58,7 @@ def test_key_tiles_beyond_32_left_out():
 
 
 def lossy(head, group, heads, rows, change=("", "")):
-    """Whether every row is right where 16 of one head are of numbers so far apart that planes do not hold them."""
+    """True if every row is right where 16 of one head are of numbers so far apart that planes do not hold them."""
     chosen, source = test_split.planned(0)
     assert change[0] in source.text
     rng = np.random.default_rng(4)

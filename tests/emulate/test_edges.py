@@ -72,7 +72,7 @@ def test_warpgroups_that_see_other_keys_than_their_neighbours(mask):
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
 def test_scores_that_are_not_finite(arch):
-    """Of finite inputs: the logarithm of what is negative is NaN, of 0 is -inf."""
+    """Inputs are finite: the logarithm of what is negative is NaN, of 0 is -inf."""
     q, k = np.zeros((1, 3, 1, 64), np.float16), np.zeros((1, 40, 1, 64), np.float16)
     q[0, :, 0, 0], k[..., 0] = (1, 0, -1), 1
     v = np.ones((1, 40, 1, 64), np.float16)

@@ -114,7 +114,7 @@ def test_forward(arch, data):
 
 
 def faulty(old, new, arch="sm_90a", index=0, q_len=200, kv_len=300, blocks=3):
-    """What is found in a kernel whose text was changed."""
+    """Returns what is found in a kernel whose text was changed."""
     chosen, source = planned(arch, index)
     assert old in source.text, source.text
     rng, d = np.random.default_rng(0), chosen.spec.head_dim.qk

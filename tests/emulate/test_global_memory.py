@@ -141,7 +141,7 @@ TIMES = kernel_text(
 
 
 def test_each_word_has_its_own_time():
-    """Of one warp's two words in 16 bytes the other warp may read the first, which a barrier follows, not the second."""
+    """The other warp may read the first of one warp's two words in 16 bytes, which a barrier follows, not the second."""
     x = Watched(np.zeros(4, np.float32))
     HostKernel(TIMES).launch(1, 64, 0, record(TIMES_PARAMS, x=x.array, word=0), arrays={"x": x})
     assert (x.array[:3] == [1, 2, 1]).all()

@@ -1,4 +1,4 @@
-"""What tensors hold at the keys of a tile, where all rows read the same: a warp of the Hopper kernel brings it to shared memory."""
+"""Numbers that tensors hold at the keys of a tile, the same for all rows: a warp of the Hopper kernel brings them to shared memory."""
 
 import numpy as np
 import pytest

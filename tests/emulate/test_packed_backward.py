@@ -72,7 +72,7 @@ def own_part(found, rows, keys):
 @given(lengths=st.lists(st.tuples(LENGTHS, LENGTHS), min_size=1, max_size=5), bad=st.integers(0, 4))
 @settings(max_examples=2)
 def test_as_each_sequence_alone(kernel, lengths, bad):
-    """What a sequence holds, NaN too, reaches no other."""
+    """Nothing that a sequence holds, NaN too, reaches another."""
     backend, arch, said = KERNELS[kernel]
     spec = spec_of(said)
     cu_seqlens_q, cu_seqlens_k = (ends(x) for x in zip(*lengths, strict=True))

@@ -1,4 +1,4 @@
-"""Where o leaves from and how many tiles of q are in flight: each way with query tiles of many keys, of few and of none."""
+"""The place that o leaves from and how many tiles of q are in flight: each way with query tiles of many keys, of few and of none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the race checker remembers of 16 bytes of shared memory: who read them, be it nine warps, for a write of any part."""
+"""The race checker's memory of 16 bytes of shared memory: who read them, be it nine warps, for a write of any part."""
 
 import pytest
 

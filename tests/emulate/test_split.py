@@ -93,7 +93,7 @@ def test_errs_no_more_than_plain_float32(odd, which, in_place):
 @settings(max_examples=settings().max_examples // 10)
 @given(st.sampled_from("qk"), st.booleans(), st.integers(-60, 60), st.integers(0, 63), st.integers(0, 39), st.integers(0, 2**30))
 def test_a_number_far_above_the_others_of_its_row_leaves_their_scores(in_place, which, cross, power, column, row, seed):
-    """Where the other operand is 0 in its column. `cross`: the whole column, and the whole row, are as large."""
+    """The other operand is 0 in its column. `cross`: the whole column, and the whole row, are as large."""
     chosen, source = planned(0, in_place=in_place)
     rng = np.random.default_rng(seed)
     arrays = {x: rng.standard_normal((1, 40, 1, 64)).astype(np.float32) for x in "qkv"}

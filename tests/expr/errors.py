@@ -1,4 +1,4 @@
-"""How far float32 may stray from an expression's value: a bound carried beside the value, rule by rule."""
+"""Bounds how far float32 may stray from an expression's value: a bound carried beside the value, rule by rule."""
 
 import numpy as np
 

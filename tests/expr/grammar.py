@@ -23,7 +23,7 @@ SCOPE = Scope({p.name: p.type for p in PARAMS}, {t.name: (TYPES[t.dtype], t.shap
 
 
 def declared(*texts: str) -> dict[str, dict[str, Any]]:
-    """Of the params and tensors those that some of the texts name, as a spec has them."""
+    """The params and tensors that some of the texts name, as a spec has them."""
     named = {name for text in texts for name in re.findall(r"[A-Za-z]\w*", text)}
     tensors = {t.name: {"shape": list(t.shape), "dtype": t.dtype} for t in TENSORS if t.name in named}
     return {"params": {p.name: p.default for p in PARAMS if p.name in named}, "tensors": tensors}

@@ -1,4 +1,4 @@
-"""What the GPU tests share: arrays on the GPU, poisoned outputs, the error rule."""
+"""Helps all GPU tests: arrays on the GPU, poisoned outputs, the error rule."""
 
 import os
 from collections.abc import Callable, Iterable

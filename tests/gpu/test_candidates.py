@@ -20,7 +20,7 @@ PARTS = 4  # of a spec's candidates, so that processes may share them
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_90", "sm_80"])
 @pytest.mark.parametrize("name", SPECS)
 def test_all_candidates(name: str, arch: str, part: int) -> None:
-    """Of sm_90, whose kernels stand for those of other cards on a Hopper card, one part."""
+    """One part of those of sm_90, whose kernels stand for those of other cards on a Hopper card."""
     mine, spec = device.current().arch.name, SPECS[name]
     if arch != mine and not (arch == "sm_90" and mine == "sm_90a" and part == 0):
         pytest.skip(f"the card is {mine}")

@@ -57,7 +57,7 @@ def test_it_launches_what_a_call_launches(launches, names):
 
 
 def test_arrays_of_several_calls(launches):
-    """Where nothing tells sequences apart they are those of one; else there is a call for each."""
+    """Sequences that nothing tells apart are those of one call; else there is a call for each."""
     names = ("q", "k", "v")
     launches.clear()
     arrays = handled(names, 1, more=(3,))

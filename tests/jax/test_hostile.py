@@ -1,4 +1,4 @@
-"""What JAX's users pass that attention does not take is refused while JAX traces, by name, never by a crash or by zeros."""
+"""Arguments of JAX's users that attention does not take are refused while JAX traces, by name, never by a crash or by zeros."""
 
 import pytest
 

@@ -59,7 +59,7 @@ def plain(spec, q, k, v, **values):
 
 
 def of_sequence(spec, b, q, k, v, values):
-    """Of arrays [1, H, S, D] that hold one."""
+    """A sequence of arrays [1, H, S, D] that hold one."""
     expressions = lower(spec)
     of_rows = {**values, "b": b, "q_len": q.shape[2], "kv_len": k.shape[2]}
     q, k = (embedded(spec, role, x.astype(np.float32), np.arange(x.shape[2]), of_rows).astype(q.dtype) for role, x in (("q", q), ("k", k)))

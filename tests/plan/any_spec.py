@@ -70,7 +70,7 @@ WEIGHTS = ["gate[b, hk, kv_idx]", "1 - c * gate[b, hk, kv_idx] / (1 + kv_idx)", 
 
 
 def read(declared: dict[str, Any], *texts: object) -> dict[str, Any]:
-    """Of params or tensors those that some of the texts name."""
+    """The params or tensors that some of the texts name."""
     named = {name for text in texts for name in re.findall(r"[A-Za-z]\w*", str(text))}
     return {name: how for name, how in declared.items() if name in named}
 
@@ -150,7 +150,7 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
 
 
 def sizes_of(spec, batch, q_len, kv_len, heads, kv_heads):
-    """Of a call; of keys in pages, those that whole pages have place for."""
+    """Sizes of a call; of keys in pages, those that whole pages have place for."""
     if not spec.page:
         return Sizes(batch, q_len, kv_len, heads, kv_heads)
     columns = -(-kv_len // spec.page)

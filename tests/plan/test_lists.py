@@ -68,7 +68,7 @@ def test_how_it_is_written_does_not_matter(name, n, r):
     ],
 )
 def test_nor_do_the_sides_of_a_comparison_matter(ways):
-    """What varies along the keys stands without a minus, so that 32 bits hold it."""
+    """All that varies along the keys stands without a minus, so that 32 bits hold it."""
     keys = {"head_dim": 64, "dtype": "float16", "tensors": {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}}
     bodies = [plan(Spec(mask=mask, **keys), "sm_90a").holes.mask.body for mask in ways]
     assert all("(at.arg_ids)" not in line for body in bodies for line in body.lines)

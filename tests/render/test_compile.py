@@ -72,7 +72,7 @@ def test_a_backward_of_mma_sync_keeps_its_sums_in_registers(head_dim, determinis
 @pytest.mark.parametrize("mask", ["kv_idx == 4", "~(kv_idx != 0)", "bit(lens[b], kv_idx)", "document(ids) & (kv_idx == 1)"])
 @pytest.mark.parametrize("softmax", ["off_by_one", "none"])
 def test_masks_of_keys_alone_compile(mask, softmax):
-    """What holds the same for all rows would be known while products are in flight, which then were serialised."""
+    """Anything that holds the same for all rows would be known while products are in flight, which then were serialised."""
     tensors = {"lens": {"shape": ["b"], "dtype": "int32"}, "ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
     read = {name: how for name, how in tensors.items() if name in mask}
     spec = Spec(head_dim={"qk": 16, "v": 48}, dtype="float16", mask=mask, softmax=softmax, tensors=read)
@@ -90,7 +90,7 @@ def test_masks_of_keys_alone_compile(mask, softmax):
     ids=["causal", "softcap", "one key"],
 )
 def test_the_backward_of_hopper_keeps_everything_in_registers(spec, head_shares):
-    """Of its small kernels one may spill a word."""
+    """One of its small kernels may spill a word."""
     log = nvrtc.compile(render(plan_backward(spec, "sm_90a", head_shares=head_shares))).log
     spilled = dict(re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", log, re.DOTALL))
     assert int(spilled["backward"]) == 0, log

@@ -77,7 +77,7 @@ def parsed(name: str) -> jinja2.nodes.Template:
 
 
 def depth(node: jinja2.nodes.Node) -> int:
-    """How deep `if`s nest; `elif` and `else` are the level of their `if`."""
+    """The depth to which `if`s nest; `elif` and `else` are the level of their `if`."""
     below = max((depth(child) for child in node.iter_child_nodes()), default=0)
     return below + (isinstance(node, jinja2.nodes.If) and not getattr(node, "is_elif", False))
 

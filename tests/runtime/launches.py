@@ -1,5 +1,5 @@
-"""What calls would launch: CuPy arrays at made-up addresses stand for those on a GPU, and instead of a launch its record, grids and stream
-are kept."""
+"""Records what calls would launch: CuPy arrays at made-up addresses stand for those on a GPU, and instead of a launch its record, grids and
+stream are kept."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ CARD = Device(0, "Some Card", by_name("sm_90a"), 132, None, 77)
 
 
 class Launches(list[Any]):
-    """What was launched; `stream` is current, `made` counts new outputs."""
+    """The list of what was launched; `stream` is current, `made` counts new outputs."""
 
     stream, made = 0, 0
 

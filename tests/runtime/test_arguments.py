@@ -1,4 +1,4 @@
-"""What bad calls are told: the argument, what it is, what it has to be."""
+"""Bad calls are told the argument, what it is, what it has to be."""
 
 import re
 from typing import Any

@@ -1,4 +1,7 @@
-"""Where arrays lie, library by library. CuPy arrays at made-up addresses stand for those on a GPU: only their descriptions are read."""
+"""Arrays are found where they lie, library by library.
+
+CuPy arrays at made-up addresses stand for those on a GPU: only their descriptions are read.
+"""
 
 import ctypes
 import math
@@ -91,7 +94,7 @@ def test_dlpack_shares_the_memory() -> None:
 
 
 class Bfloat16(OnlyDlpack):
-    """What NumPy cannot say over DLPack, said for it: 16 bits are changed from unsigned integers to bfloat16."""
+    """Says for NumPy what it cannot say over DLPack: 16 bits are changed from unsigned integers to bfloat16."""
 
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.x.view(np.uint16).__dlpack__(**options)

@@ -67,7 +67,7 @@ def test_only_what_asks_for_one_gets_a_gradient():
 
 
 def test_packed_sequences():
-    """Of a graph on sequences one behind the other, a tensor of theirs among its leaves."""
+    """A graph on sequences one behind the other, a tensor of theirs among its leaves."""
     bias = {"shape": ["hq", "b", "kv_len"], "dtype": "float32", "grad": True}
     spec = CAPPED | {"layout": "thd", "score": "s + bias[h, b, kv_idx]", "params": {}, "tensors": {"bias": bias}}
     attn, given = flashgen.compile(spec), tensors()

@@ -1,4 +1,4 @@
-"""What a launch of a backward hands to the driver: every member of the record, by the names of the program's arguments."""
+"""A launch of a backward hands to the driver every member of the record, by the names of the program's arguments."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a launch hands to the driver: the record, the grid, the stream. A stand-in for the driver keeps what it is given."""
+"""A launch hands to the driver the record, the grid, the stream. A stand-in for the driver keeps what it is given."""
 
 import contextlib
 import ctypes
@@ -147,7 +147,7 @@ CAPTURED = 9  # a stream
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the driver is asked to launch."""
+    """Records what the driver is asked to launch."""
     seen: list[dict[str, Any]] = []
 
     def launch(config: Any, _: Any, arguments: int, __: int) -> tuple[Any]:

@@ -62,7 +62,7 @@ def made_by(attend: Gpu, call: Any, launches: Launches) -> list[Any]:
 
 @given(sequence=st.lists(calls(), min_size=2, max_size=8), kept=st.sampled_from([2, 512]), states=st.sampled_from([1, 2]))
 def test_a_call_launches_what_it_would_launch_were_it_the_first(launches: Launches, sequence: list[Any], kept: int, states: int) -> None:
-    """Of some prepared before: with other lengths, strides, addresses, params."""
+    """Some were prepared before: with other lengths, strides, addresses, params."""
     before, (gpu._CALLS_KEPT, gpu._STATES) = (gpu._CALLS_KEPT, gpu._STATES), (kept, states)
     try:
         warm = Gpu(SPEC, None)

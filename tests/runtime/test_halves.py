@@ -1,4 +1,4 @@
-"""Which multiprocessors share a half of the L2: from clocks, and kept on disk."""
+"""Multiprocessors that share a half of the L2 are told from clocks, and kept on disk."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ CARD: Any = SimpleNamespace(ordinal=0)
 
 
 def clocks(sides: Any, near: Any, noise: int, seed: int) -> Any:
-    """Of multiprocessors on these sides, for lines that are near side 1 where `near` says so."""
+    """The clocks of multiprocessors on these sides, for lines that are near side 1 where `near` says so."""
     rng = np.random.default_rng(seed)
     apart = np.asarray(sides)[:, None] != np.asarray(near)[None]
     return 315 + 198 * apart + rng.integers(0, noise + 1, apart.shape)

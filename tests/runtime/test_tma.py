@@ -56,7 +56,7 @@ def test_what_is_addressable_keeps_the_driver_s_rules(order: list[int], shape: l
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What the driver's library is given, through a C function pointer as its own."""
+    """Records what the driver's library is given, through a C function pointer as its own."""
     calls: list[tuple[Any, ...]] = []
 
     def encode(place: int, kind: int, rank: int, pointer: int, *rest: Any) -> int:

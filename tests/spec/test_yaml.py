@@ -1,4 +1,4 @@
-"""What is written in YAML, and what bad input gets: one SpecError, at the right line and column, with the fix."""
+"""All that is written in YAML is read, and bad input gets one SpecError, at the right line and column, with the fix."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ def close(x, z):
 
 
 def numbers(draw, count):
-    """Of 50 digits, none round, in no order: exponents far apart and near."""
+    """Draws numbers of 50 digits, none round, in no order: exponents far apart and near."""
     random = np.random.default_rng(draw(st.integers(0, 2**32), "numbers"))
     spread = draw(st.sampled_from([1, 12, 40]), "spread")
     return [

@@ -1,4 +1,4 @@
-"""What PyTorch's users pass that attention does not take is refused by name, eager and compiled; what is odd and right is served."""
+"""Arguments of PyTorch's users that attention does not take are refused by name, eager and compiled; what is odd and right is served."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What the README says of frameworks runs, where PyTorch is installed."""
+"""The README's examples of frameworks run, where PyTorch is installed."""
 
 import re
 from pathlib import Path

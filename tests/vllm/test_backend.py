@@ -46,7 +46,7 @@ def config():
 
 
 def common(new, lens, table, **more):
-    """What vLLM says of a step."""
+    """Makes what vLLM says of a step."""
     starts = torch.tensor([0, *new]).cumsum(0, dtype=torch.int32)
     return CommonAttentionMetadata(
         query_start_loc=starts.to(DEVICE),

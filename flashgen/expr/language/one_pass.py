@@ -1,4 +1,4 @@
-"""What one pass over the keys cannot have, why, and what people do instead."""
+"""Messages for what one pass over the keys cannot have: why, and what people do instead."""
 
 ROWS = "the sum of a row is known after its last key. Take two calls: outputs: [o, lse], and then with that lse as a tensor `row_lse` "
 TWO_CALLS = f"{ROWS}softmax: none and score: min(exp(s - row_lse[b, h, q_idx]), limit), or any other function of the weight"

@@ -181,7 +181,7 @@ def weigh(score: Array, seen: Array, v: Array, weight: Array | None = None) -> t
 
 
 def _counted(p: Array, weight: Array | None) -> Array:
-    """What the value of each key counts for; nothing where p is 0."""
+    """The factor that the value of each key counts by; nothing where p is 0."""
     return p if weight is None else np.where(p == 0, 0.0, p * weight)
 
 

@@ -148,7 +148,7 @@ class MmaSync(Strategy):
 
 
 def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> dict[str, float]:
-    """Where query rows are few, keys and values come as fast as memory gives them, if enough of them is on its way."""
+    """The clocks of few query rows: keys and values come as fast as memory gives them, if enough of them is on its way."""
     tile, known = draft.tile, costs.of_arch(problem.arch, shares.COSTS)
     tile_bytes = tile.block_n * (tile.qk_columns + tile.v_columns) * problem.spec.element.bytes
     under_way = draft.workers.blocks * (draft.pipeline.stages - 1) * tile_bytes

@@ -51,7 +51,7 @@ def _kernel(spec: Spec, role: str) -> Embed:
 
 
 def _angle(spec: Spec, role: str, behind: bool) -> str:
-    """What a pair of columns is turned by: what a tensor says of a token, or by its position among the keys."""
+    """The angle that a pair of columns is turned by: as a tensor says of a token, or by its position among the keys."""
     rotary = spec.rotary_of(role)
     if not rotary:
         return ""

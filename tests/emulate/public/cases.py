@@ -54,7 +54,7 @@ def run(case: dict[str, Any], fault: int, seed: int) -> None:
 
 
 def found(case: dict[str, Any], fault: int, seed: int) -> str:
-    """What is found of a fault; empty if nothing."""
+    """Returns what is found of a fault; empty if nothing."""
     try:
         run(case, fault, seed)
     except EmulationFault as report:

@@ -216,7 +216,7 @@ def drawn():
 
 
 def place(values):
-    """Where the elements of [batch, head, query, key] stand, those beyond the ends too."""
+    """The positions of elements [batch, head, query, key], those beyond the ends too."""
     batch, head, query, key = np.ogrid[: harness.EXTENTS["b"], : harness.EXTENTS["hq"], : harness.ROWS, : harness.KEYS]
     lengths = {name: harness.EXTENTS[name] for name in ("q_len", "kv_len")}
     return {**values, **lengths, "b": batch, "h": head, "hk": head // 2, "q_idx": query, "kv_idx": key}

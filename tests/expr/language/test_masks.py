@@ -15,7 +15,7 @@ MASKS += ("prefix(3)", "chunk(4)", "document(ids)", "~causal", "causal & (docume
 
 
 def pairs(mask, q_len, kv_len):
-    """Which query sees which key, [2, Sq, Sk]. The last query stands beside the last key, at `at`."""
+    """True where a query sees a key, [2, Sq, Sk]. The last query stands beside the last key, at `at`."""
     i, j = np.arange(q_len)[:, None], np.arange(kv_len)[None, :]
     at = i + (kv_len - q_len)
     one, ids = np.ones((q_len, kv_len), bool), IDS[:, :kv_len]

@@ -1,4 +1,4 @@
-"""What expressions read of a spec: everything that it declares, and at which indices."""
+"""Expressions read of a spec everything that it declares, and at which indices."""
 
 import pytest
 

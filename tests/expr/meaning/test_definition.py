@@ -1,4 +1,4 @@
-"""What expressions are worth: integers exact, floats that decide in float32 step by step, and agreement with what plans evaluate."""
+"""The values of expressions: integers exact, floats that decide in float32 step by step, and agreement with what plans evaluate."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_reads_outside_are_clamped_and_axes_checked():
 @given(st.one_of(ints(2), floats(2), conditions(2)))
 @example("tanh(s - s)")
 def test_plans_evaluate_the_same_with_and_without_folding(text):
-    """Where rounding decides nothing: no floor of what is not exact."""
+    """Rounding decides nothing here: no floor of what is not exact."""
     inexact = [f"{name}(" for name in FUNCTIONS if approximate(Call(name, (), "float"))] + ["(s", "s)"]
     assume("floor" not in text or not any(part in text for part in inexact))
     values = place(np.float32)

@@ -61,7 +61,7 @@ def test_formula(layout, dtype):
 
 
 def counts(mask, length=10, **params):
-    """How many keys each row sees: q = 0, so every one weighs the same, and the sum of what is seen has a bit for each."""
+    """Counts the keys that each row sees: q = 0, so every one weighs the same, and the sum of what is seen has a bit for each."""
     spec = Spec(head_dim=16, dtype="float32", mask=mask, params=params)
     q = k = np.zeros((1, length, 1, 16), np.float32)
     v = np.broadcast_to(np.float32(2.0) ** np.arange(length, dtype=np.float32)[None, :, None, None], q.shape)

@@ -29,7 +29,7 @@ FORMS = st.recursive(
 
 @st.composite
 def values(draw):
-    """Of the names, as a query tile may have them."""
+    """Values of the names, as a query tile may have them."""
     block_m, q_begin, after = draw(st.integers(1, 16)), draw(st.integers(0, 50)), draw(st.integers(1, 50))
     found = {"q_begin": q_begin, "q_len": q_begin + after, "q_last": q_begin + min(after, block_m) - 1, "BLOCK_M": block_m}
     return found | {

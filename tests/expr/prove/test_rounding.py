@@ -1,4 +1,4 @@
-"""Which form tanh and sigmoid take: bounds against errors put into them, and the choice."""
+"""The way tanh and sigmoid are computed: bounds against errors put into them, and the choice."""
 
 import numpy as np
 import pytest

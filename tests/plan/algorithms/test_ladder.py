@@ -1,4 +1,4 @@
-"""Which kernels a pinned schedule gets."""
+"""The kernels that a pinned schedule gets."""
 
 import pytest
 

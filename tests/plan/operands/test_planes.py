@@ -145,7 +145,7 @@ def test_what_is_chosen_is_what_was_fastest(head_dim, mask):
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_short_sequences_are_split_in_place(head_dim):
-    """Where it was faster over the class: up to 512 keys always, up to 1,024 where a query tile does not split every key tile."""
+    """It was faster over the class: up to 512 keys always, up to 1,024 where a query tile does not split every key tile."""
     chosen = {
         (mask, length): plan(Spec(head_dim=head_dim, dtype="float32", mask=mask), "sm_90a", length=length).attention.pipeline.in_place
         for mask in ("full", "causal")
