@@ -39,10 +39,10 @@ def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> S
     if not spec.softmax.normalized:
         return Score(factor=ONE, rest=assemble(total))
     if not separate_rows:
-        factor, rest, proof = _split(total, signs)
+        factor, rest, proof = _separated(total, signs)
         return Score(factor=factor, rest=assemble(rest), proof=proof)
     parts = separate(total, signs)
-    factor, rest, proof = _split(parts.rest, signs)
+    factor, rest, proof = _separated(parts.rest, signs)
     row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
     if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
         return separated(bound, spec, signs, separate_rows=False)
@@ -55,7 +55,7 @@ def _may_divide(factor: Node) -> bool:
     return names(factor) <= {SCALE.name} and all(abs(value) >= LEAST_CONSTANT for value in constants)
 
 
-def _split(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
+def _separated(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
     """The score as a positive uniform factor times the rest, and the params that the sign of the factor rests on."""
     if len(total.terms) == 1 and total.const == zero("float"):
         core, factor = total.terms[0]

@@ -11,7 +11,7 @@ from flashgen.theory.schedule import SoftmaxPlan
 SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
 MAX_HEAD_DIM = 256  # what a thread's registers hold of o
 WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
-MAX_SPLIT = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
+MAX_SLICED = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
 
 
 def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "", anywhere: bool = False) -> str | None:

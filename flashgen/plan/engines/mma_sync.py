@@ -55,7 +55,7 @@ class MmaSync(Strategy):
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims and schedules that no kernel has."""
-        limits.check(problem, limits.MAX_SPLIT)
+        limits.check(problem, limits.MAX_SLICED)
         v, slices = problem.spec.head_dim.v, v_slices(problem.spec)
         if v % (8 * slices):
             raise PlanError(

@@ -64,7 +64,7 @@ class Wgmma(Strategy):
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims and schedules that no kernel has."""
-        limits.check(problem, limits.MAX_SPLIT)
+        limits.check(problem, limits.MAX_SLICED)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether o has a place of its own."""
