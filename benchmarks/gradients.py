@@ -123,7 +123,7 @@ Runs = Mapping[str, Case | Callable[[], Any]]
 
 
 def asked(case: Case) -> Asked:
-    """What a case has to have compiled."""
+    """Lists what a case has to have compiled."""
     return Asked(case.spec, case.arch or device.current().arch.name, case.length)
 
 
@@ -187,6 +187,7 @@ def mma_sync() -> Iterator[tuple[str, Runs]]:
 
 
 def groups() -> Iterator[tuple[str, Runs]]:
+    """All groups of calls that are timed beside each other, by name."""
     for batch, length in ((1, 2048), (1, 4096), (1, 8192), (8, 2048)):
         runs = {f"{h} of {kv}": Case("gqa", 128, batch, length, (h, kv)) for h, kv in ((32, 32), (32, 8), (32, 2))}
         yield f"groups 128 causal {batch} x {length}", runs | {"cudnn, 32 of 8": of_pytorch("CUDNN_ATTENTION", 128, length, (32, 8), batch)}

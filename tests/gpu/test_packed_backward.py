@@ -41,7 +41,7 @@ def test_as_each_sequence_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["causal", "deterministic", "two blocks"])
 def test_a_graph_of_cupy_replays_with_other_lengths(name: str) -> None:
-    """Of as many tokens in all: a captured call reads where sequences begin when it is replayed."""
+    """There are as many tokens in all: a captured call reads where sequences begin when it is replayed."""
     cp, spec = cupy(), spec_of(SPECS[name])
     calls, given = [], []
     for lengths in ([130, 300, 70], [400, 0, 100]):
