@@ -187,7 +187,7 @@ def mma_sync() -> Iterator[tuple[str, Runs]]:
 
 
 def groups() -> Iterator[tuple[str, Runs]]:
-    """All groups of calls that are timed beside each other, by name."""
+    """Query heads that share keys and values, beside as many that do not."""
     for batch, length in ((1, 2048), (1, 4096), (1, 8192), (8, 2048)):
         runs = {f"{h} of {kv}": Case("gqa", 128, batch, length, (h, kv)) for h, kv in ((32, 32), (32, 8), (32, 2))}
         yield f"groups 128 causal {batch} x {length}", runs | {"cudnn, 32 of 8": of_pytorch("CUDNN_ATTENTION", 128, length, (32, 8), batch)}
