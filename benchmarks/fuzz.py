@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,22 +174,7 @@ def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], ran
 
 def brief(spec: Spec) -> str:
     """Shortens a spec to what matters of it."""
-    keys = (
-        "dtype",
-        "layout",
-        "cache",
-        "blocks",
-        "head_dim",
-        "scale",
-        "score",
-        "mask",
-        "weight",
-        "softmax",
-        "schedule",
-        "outputs",
-        "out_dtype",
-    )
-    return ", ".join(f"{key}: {value}" for key, value in spec.to_json().items() if key in keys)
+    return ", ".join(f"{key}: {value}" for key, value in spec.to_json().items() if key not in ("params", "tensors"))
 
 
 def numbers(values: dict[str, Any]) -> dict[str, Any]:
@@ -202,8 +188,9 @@ def attempt(pipe: multiprocessing.connection.Connection, number: int, kinds: lis
     pipe.send(tried(number, kinds))
 
 
-def fuzz(first: int, seconds: float, jobs: int, kinds: list[str]) -> tuple[Tally, int]:
-    """Seed after seed while there is time, `jobs` at once; each ends. Returns what they found, and how many there were."""
+def fuzz(first: int, seconds: float, jobs: int, kinds: list[str], told: Callable[[Tally, int], object]) -> tuple[Tally, int]:
+    """Seed after seed while there is time, `jobs` at once; each ends. `told` hears what they found so far, and how many they were, as this
+    returns it at last."""
     total, number, end = Tally(), first, time.monotonic() + seconds
     running: dict[Any, tuple[int, Any, float]] = {}
     while running or number == first or time.monotonic() < end:
@@ -223,6 +210,7 @@ def fuzz(first: int, seconds: float, jobs: int, kinds: list[str]) -> tuple[Tally
             total.add(tally)
             for finding in tally.findings:
                 print(finding, flush=True)
+            told(total, number - first - len(running))
     return total, number - first
 
 
@@ -273,8 +261,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    total, seeds = fuzz(arguments.seed, 60 * arguments.minutes, arguments.jobs, arguments.kinds)
-    arguments.out.write_text(page(total, seeds, arguments, commit))
+
+    def write(total: Tally, seeds: int) -> None:  # after each seed: a run may be stopped
+        arguments.out.write_text(page(total, seeds, arguments, commit))
+
+    total, seeds = fuzz(arguments.seed, 60 * arguments.minutes, arguments.jobs, arguments.kinds, write)
     print(counted(total, seeds))
     sys.exit(bool(total.findings))
 

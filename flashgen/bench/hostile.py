@@ -147,8 +147,9 @@ def _arrays(spec: Spec, sizes: Sizes) -> dict[str, int]:
 
 
 def _weighs(spec: Spec, tensor: str) -> bool:
-    """True if a weight of keys or `output` reads the tensor: p or o times that is rounded to the dtype, which may not hold it."""
-    read_by = [node for key, node in read(spec).parts.items() if key in ("weight", "output")]
+    """True if the tensor changes q, k, p or o, which are rounded to the dtype then: it may not hold them."""
+    parsed = read(spec)
+    read_by = [*parsed.tables, *(node for key, node in parsed.parts.items() if key in ("weight", "output"))]
     return any(isinstance(n, Load) and n.tensor == tensor for node in read_by for n in walk(node))
 
 

@@ -41,5 +41,6 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
         raise SystemExit(number + len(kinds))
 
     monkeypatch.setattr(fuzz, "tried", dies)
-    total, seeds = fuzz.fuzz(7, 0.0, 2, [])
-    assert (seeds, total.findings) == (1, ["seed 7: the process died"])
+    heard: list[int] = []
+    total, seeds = fuzz.fuzz(7, 0.0, 2, [], lambda tally, seeds: heard.append(seeds + len(tally.findings)))
+    assert (seeds, total.findings, heard) == (1, ["seed 7: the process died"], [2])

@@ -57,13 +57,21 @@ READS += [
 ]
 PLACES: list[dict[str, Any]] = [  # where sequences lie, and which blocks of keys are listed
     {"cache": "contiguous"},
-    {"layout": "thd"},
+    *[{"layout": "thd"}, {"layout": "thd", "cache": {"page": 4}}] * 3,  # often: many a spec is refused then
     {"cache": {"page": 16}},
-    {"layout": "thd", "cache": {"page": 4}},
     {"blocks": {"m": 32, "n": 16, "lists": "idx"}},
     {"blocks": {"m": 128, "n": 64, "lists": "idx", "kind": "bitmap"}, "cache": "contiguous"},
+    {"blocks": {"m": 16, "n": 32, "lists": "idx", "heads": "hk"}, "cache": {"page": 32}},
+    {"cache": {"page": 8}, "split": "auto"},
+    {"cache": "contiguous", "split": 3},
 ]
-EMBEDDED = {"norm": {"eps": 1e-5, "of": ["q"]}, "rotary": {"kind": "interleaved", "base": 100.0, "of": ["q"]}}
+TURNS = 8  # columns that tensors of angles turn
+EMBEDDING = {
+    "wq": {"shape": ["dim"], "dtype": "float32"},  # dim: head_dim.qk
+    "wk": {"shape": ["dim"], "dtype": "float16"},
+    "tq": {"shape": ["b", "q_len", TURNS // 2], "dtype": "float32"},
+    "tk": {"shape": ["kv_len", TURNS // 2], "dtype": "float32"},
+}
 LONG = ["stamps[b, kv_idx] <= now[b]", "stamps[b, kv_idx] != now[b]", "bit(stamps[b, kv_idx], 40 - q_idx % 9)"]
 OUTPUTS = ["o * slopes[h]", "o * sigmoid(gates[b, q_idx, h]) + c", "where(q_idx < n, o, 0.1 * v_idx)"]
 WEIGHTS = ["gate[b, hk, kv_idx]", "1 - c * gate[b, hk, kv_idx] / (1 + kv_idx)", "where(kv_idx < q_idx, 0.5, slopes[h])"]
@@ -113,9 +121,22 @@ def scores(depth: int, deciding: bool) -> st.SearchStrategy[str]:
 
 
 @st.composite
+def embeddings(draw, columns, of):
+    """A norm, a rotary embedding, both or none, of these roles, and their tensors."""
+    sides = {"q": "query", "k": "key"}
+    learned, angles = ({sides[role]: letter + role for role in of} for letter in "wt")
+    turned = [{"kind": "interleaved", "base": 100.0}, {"kind": "halves", "columns": TURNS, "base": 10.0}]
+    turned += [{"kind": "halves", "columns": TURNS, "angles": angles}]
+    norm, rotary = draw(st.sampled_from([None, {}, {"eps": 1e-5} | learned])), draw(st.sampled_from([None, *turned]))
+    said = {key: value | {"of": of} for key, value in {"norm": norm, "rotary": rotary}.items() if value is not None}
+    tensors = read(EMBEDDING, said)
+    return said, {name: how | {"shape": [columns if axis == "dim" else axis for axis in how["shape"]]} for name, how in tensors.items()}
+
+
+@st.composite
 def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True, words=False):
     """Head dims are multiples of `step`. `deciding`: floats may decide what a key weighs. `words`: places of sequences, lists of blocks,
-    weights, embeddings of q, int64 and a dtype of o too, which not every kernel serves."""
+    weights, embeddings, lets, int64 and a dtype of o too, which not every kernel serves."""
     dims = st.integers(1, 12).map(lambda n: step * n)
     softmax = draw(st.sampled_from([None, None, "off_by_one", {"sink": "slopes[h] + e"}, "none"]))
     score = draw(scores(2, deciding))
@@ -132,14 +153,18 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         "softmax": softmax,
         "outputs": ["o", *sorted(others)],
     }
+    more = {}
     if words:
         mask = draw(st.sampled_from([mask, mask, *(f"({mask}) & ({long})" for long in LONG)]))
-        said |= {"mask": mask} | draw(st.just({}) | st.sampled_from(PLACES)) | draw(st.sampled_from([{}, {}, EMBEDDED]))
+        said |= {"mask": mask} | draw(st.just({}) | st.sampled_from(PLACES))
+        of = ["q"] if said["cache"] else draw(st.sampled_from([["q"], ["k"], ["q", "k"]]))
+        embedding, more = draw(st.just(({}, {})) | embeddings(said["head_dim"]["qk"], of))
+        said |= embedding | draw(st.sampled_from([{}, {}, {"let": {"seen": mask}, "mask": "seen"}]))
         said |= draw(st.sampled_from([{}, {}, *({"weight": weight} for weight in WEIGHTS)]))
         said |= draw(st.sampled_from([{}, {}, *({"output": output} for output in OUTPUTS)]))
         said |= draw(st.sampled_from([{}, {}, {"out_dtype": "float32"}]))
     texts = score, mask, softmax, said.get("weight", ""), said.get("output", "")
-    said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts)}
+    said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts) | more}
     try:
         lower(spec := Spec(**said))
         return spec
