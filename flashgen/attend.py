@@ -19,9 +19,10 @@ from flashgen.expr.language.scope import words as language_words
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.runtime import autograd
-from flashgen.runtime.arguments import rows_first
+from flashgen.runtime.arguments import number, rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, PACKED, unknown
+from flashgen.runtime.tensors import shape_text
 from flashgen.spec import Spec
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
@@ -123,7 +124,7 @@ def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
     name = "given_scale"
     while name in values or name in _words(*texts):
         name = f"a_{name}"
-    values[name] = scale
+    values[name] = number("scale", "float", scale)
     return name
 
 
@@ -222,9 +223,8 @@ def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int],
     dtype = layouts["q"].dtype
     for name, found in layouts.items():
         if len(found.shape) != 4:
-            raise CallError(
-                f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {list(axis_order(layout).axes.upper())}"
-            )
+            expected = shape_text(tuple(axis_order(layout).axes.upper()))
+            raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {expected}")
     if dtype not in ATTENTION_DTYPES:
         raise CallError(
             f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"

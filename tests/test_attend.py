@@ -99,14 +99,16 @@ def test_a_form_is_chosen_for_the_value(score: str, value: float, arch: str) -> 
     [
         ({"q": np.zeros((2, 33, 4, 16))}, r"q is float64: attention takes float16, bfloat16, float32\. Cast it, q\.astype\('float32'\)"),
         ({"k": np.zeros((2, 40, 2, 16), np.float64)}, r"k is float64: the spec says float32\. Cast it, k\.astype\('float32'\)"),
-        ({"v": np.zeros((40, 2, 16), np.float32)}, r"v has 3 axes, shape \[40, 2, 16\]: expected 4, \['B', 'S', 'H', 'D'\]"),
+        ({"v": np.zeros((40, 2, 16), np.float32)}, r"v has 3 axes, shape \[40, 2, 16\]: expected 4, \[B, S, H, D\]"),
         ({"q": [[1.0]]}, "q is a list, not an array"),
         ({"mask": np.ones((33, 40), bool)}, "mask is a ndarray: expected an expression as text, as 'causal'. An array is read by one"),
         ({"mask": None}, "mask is a NoneType: expected an expression as text"),
         ({"score": 1.0}, "score is a float: expected an expression as text, as 's'"),
         ({"layout": "BSHD"}, "layout is 'BSHD': did you mean 'bshd'"),
         ({"scale": np.ones(3)}, "scale is a ndarray: expected a number, or an expression of d and params"),
-        ({"scale": True}, "given_scale is True: expected a number"),
+        ({"scale": True}, "^scale is True: expected a number"),
+        ({"scale": 1e39}, "^scale is 1e.39: expected a finite number of float32"),
+        ({"scale": 1e-50}, "^scale is 1e-50: it is 0 in float32"),
         (
             {"score": "s + c[kv_idx]", "c": np.ones(40, np.complex64)},
             "c is complex64: expressions read arrays of float32, int32, int64, bool, ",

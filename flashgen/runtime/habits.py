@@ -17,6 +17,7 @@ _PACKED = next(name for name, row in LAYOUTS.items() if row.packed)
 PACKED = f"a spec with layout {_PACKED} takes sequences one behind the other: attention(q, k, v, cu_seqlens_q=..., cu_seqlens_k=...)"
 _LENGTHS = "a spec with `cache: contiguous` takes them as kv_lens, int32 [b]; or say in the mask 'kv_idx < lens[b]' with int32 lens [b]"
 _PAGES = "a spec with `cache: {page: 16}` takes pages as block_table, int32 [b, pages], beside kv_lens"
+OF_SEQUENCES = (_LENGTHS, PACKED, _PAGES)
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
 _LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
 
@@ -42,5 +43,8 @@ HABITS: Mapping[str, str] = {
 
 
 def unknown(name: str, known: Iterable[str]) -> CallError:
-    """The refusal of a keyword that nothing reads, with what it is called here."""
-    return CallError(f"unknown argument {name!r}: {HABITS.get(name) or did_you_mean(name, known)}")
+    """The refusal of a keyword that nothing reads, with what it is called here. `known`: what a call takes."""
+    hint, known = HABITS.get(name), list(known)
+    if hint in OF_SEQUENCES and (lengths := [word for word in known if HABITS.get(word) in OF_SEQUENCES]):
+        hint = f"of this spec, sequences are told by {', '.join(lengths)}"
+    return CallError(f"unknown argument {name!r}: {hint or did_you_mean(name, known)}")

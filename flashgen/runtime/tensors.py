@@ -9,6 +9,7 @@ from flashgen.expr.language.reads import indices, over
 from flashgen.plan.geometry import Sizes
 from flashgen.runtime.arrays import Layout
 from flashgen.spec import Spec, Tensor, axes
+from flashgen.spec.axes import Axis
 from flashgen.spec.tensors import FREE, Lists
 
 _INT32 = 2**31 - 1
@@ -69,9 +70,17 @@ def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple
                     why = f"axis {axis} is indexed by {index}, of which there are {count}"
                     raise CallError(f"{what}: {why}; expected {count}, or 1 for all alike. The spec says {shape_text(tensor.shape)}")
     fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
+    for i, (axis, n) in enumerate(zip(tensor.shape, shape, strict=False)):
+        if n == 0 and fits and not exact[i] and _is_read(axis, sizes):
+            raise CallError(f"{what}: axis {i}, {axis}, has no entry, and an expression reads one: expected 1 or more")
     if not fits:
         told = [axis if axes.named(axis) else n for axis, n in zip(tensor.shape, wanted, strict=True)]
         raise CallError(f"{what}: expected {shape_text(tuple(told))}, {shape_text(tensor.shape)}")
+
+
+def _is_read(axis: Axis, sizes: Sizes) -> bool:
+    """True if a call of these sizes reads an entry along an axis that is no word: there is a row, and if the axis follows from words, a key."""
+    return sizes.batch * sizes.q_len > 0 and (axes.named(axis) or (axes.computed(axis) and sizes.kv_len > 0))
 
 
 def _check_lists(lists: Lists, shape: tuple[int, ...], sizes: Sizes) -> None:

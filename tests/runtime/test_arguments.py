@@ -178,3 +178,22 @@ def test_a_sequence_too_long_for_32_bit_sums_is_refused():
     short = Layout((1, 5, 1, 64), (320, 64, 64, 1), "float16", 0, 0)
     with pytest.raises(CallError, match=r"1073741825 positions: at most 1073741824"):
         arguments.check_arrays(spec, {"q": short, "k": long, "v": long})
+
+
+@pytest.mark.parametrize(("axis", "shape"), [("entries", (0,)), ("kv_len // 64", (0,)), ("hk // 8", (0,))])
+@pytest.mark.parametrize("key", ["score", "mask", "weight"])
+def test_no_expression_reads_an_axis_without_entries(key: str, axis: str, shape: tuple[int, ...]) -> None:
+    text = {"score": "s + x[kv_idx // 64]", "mask": "x[kv_idx // 64] > 0.0", "weight": "x[kv_idx // 64]"}[key]
+    spec = Spec(head_dim={"qk": 64, "v": 32}, dtype="float32", tensors={"x": {"shape": [axis], "dtype": "float32"}}, **{key: text})
+    named = {name: layout for name, layout in layouts(spec, x=shape).items() if name != "bias"}
+    with pytest.raises(CallError, match=r"^x has shape \[0\]: axis 0, .*, has no entry, and an expression reads one: expected 1 or more$"):
+        arguments.check_arrays(spec, named)
+    nobody = {"q": (2, 0, 6, 64), "k": (2, 0, 3, 64), "v": (2, 0, 3, 32)}
+    named |= {name: layout for name, layout in layouts(spec, **nobody).items() if name in nobody}
+    assert arguments.check_arrays(spec, named).q_len == 0
+
+
+def test_an_output_reads_an_entry_where_there_is_no_key() -> None:
+    spec = Spec(head_dim=64, dtype="float32", output="o + x[q_idx // 2]", tensors={"x": {"shape": ["n"], "dtype": "float32"}})
+    with pytest.raises(CallError, match="has no entry"):
+        arguments.check_arrays(spec, layouts(spec, k=(2, 0, 3, 64), v=(2, 0, 3, 64), x=(0,)))

@@ -104,10 +104,10 @@ def _with_head_dim(node: Node, d: int) -> Node:
 
 
 def _declared(spec: "Spec") -> Iterator[tuple[str, str, str]]:
-    """The key, the kind and the name of each param, tensor and let."""
+    """The key, the kind and the name of each let, param and tensor: lets first, as one that nobody reads may be all that reads others."""
+    yield from (("let", "let", one.name) for one in spec.let)
     yield from (("params", "param", one.name) for one in spec.params)
     yield from (("tensors", "tensor", one.name) for one in spec.tensors)
-    yield from (("let", "let", one.name) for one in spec.let)
 
 
 def _check_names(spec: "Spec") -> None:
