@@ -19,7 +19,7 @@ from flashgen.expr.language.scope import words as language_words
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.runtime import autograd
-from flashgen.runtime.arguments import number, rows_first
+from flashgen.runtime.arguments import checked_number, rows_first
 from flashgen.runtime.arrays import Layout, Like, adopt, liken
 from flashgen.runtime.habits import HABITS, PACKED, unknown
 from flashgen.runtime.tensors import shape_text
@@ -124,7 +124,7 @@ def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
     name = "given_scale"
     while name in values or name in _words(*texts):
         name = f"a_{name}"
-    values[name] = number("scale", "float", scale)
+    values[name] = checked_number("scale", "float", scale)
     return name
 
 

@@ -177,7 +177,7 @@ def _check_types(spec: Spec, layouts: Mapping[str, Layout]) -> None:
 
 def numbers(spec: Spec, given: Mapping[str, Any]) -> dict[str, int | float]:
     """The params that a call gives, as numbers of their type. Raises CallError for what is none."""
-    return {p.name: number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given}
+    return {p.name: checked_number(p.name, p.type, given[p.name]) for p in spec.params if p.name in given}
 
 
 def check_values(program: Program, given: Mapping[str, int | float]) -> dict[str, int | float]:
@@ -239,7 +239,8 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
             raise CallError(f"{what} {shape_text(missing.shape)}, is missing: give it as {name}=...")
 
 
-def number(name: str, type: str, value: Any) -> int | float:
+def checked_number(name: str, type: str, value: Any) -> int | float:
+    """The number that a call gives for a param of this type, an integer of 32 bits or a float32. Raises CallError for what is none."""
     if isinstance(value, bool | str) or getattr(value, "shape", ()) != ():
         raise CallError(f"{name} is {value!r}: expected a number")
     value = value.item() if hasattr(value, "item") else value

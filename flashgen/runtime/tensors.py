@@ -79,7 +79,7 @@ def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple
 
 
 def _is_read(axis: Axis, sizes: Sizes) -> bool:
-    """True if a call of these sizes reads an entry along an axis that is no word: there is a row, and if the axis follows from words, a key."""
+    """True if a call of these sizes reads an entry along an axis that is no word: there is a row, and if it follows from words, a key."""
     return sizes.batch * sizes.q_len > 0 and (axes.named(axis) or (axes.computed(axis) and sizes.kv_len > 0))
 
 

@@ -207,8 +207,8 @@ class Parser(Located):
         return Call("where", (condition, then, other), then.type)
 
     def defined(self, tree: ast.expr, function: Defined, args: Sequence[ast.expr]) -> Node:
-        """The node that a Defined function stands for."""
-        bound: dict[str, Node | str] = {p: as_float(self.number(arg)) for p, arg in zip(function.parameters, args, strict=True)}
+        """The node that a Defined function stands for: what its text would be with the arguments in it."""
+        bound: dict[str, Node | str] = {p: self.number(arg) for p, arg in zip(function.parameters, args, strict=True)}
         node = Parser(Scope(masks=False), function.text, self.position, bound).read()
         self.grow(sum(1 for _ in walk(node)), tree)
         return node

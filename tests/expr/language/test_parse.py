@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flashgen.errors import Position, SpecError
@@ -161,6 +161,7 @@ def test_a_line_of_several_is_found():
 
 
 @given(st.one_of(floats(3), conditions(3)))
+@example("s + softplus(kv_idx) + silu(kv_idx) + gelu(-kv_idx)")
 def test_show_is_the_inverse_of_parse(text):
     node = read(text)
     assert read(show(node)) == node
