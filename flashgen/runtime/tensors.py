@@ -70,9 +70,9 @@ def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple
                     why = f"axis {axis} is indexed by {index}, of which there are {count}"
                     raise CallError(f"{what}: {why}; expected {count}, or 1 for all alike. The spec says {shape_text(tensor.shape)}")
     fits = len(shape) == len(wanted) and all(n == m or (n == 1 and found) for n, m, found in zip(shape, wanted, exact, strict=True))
-    for i, (axis, n) in enumerate(zip(tensor.shape, shape, strict=False)):
-        if n == 0 and fits and not exact[i] and _is_read(axis, sizes):
-            raise CallError(f"{what}: axis {i}, {axis}, has no entry, and an expression reads one: expected 1 or more")
+    if empty := [i for i, n in enumerate(shape) if fits and n == 0 and not exact[i] and _is_read(tensor.shape[i], sizes)]:
+        why = f"axis {empty[0]}, {tensor.shape[empty[0]]}, has no entry, and an expression reads one"
+        raise CallError(f"{what}: {why}: expected 1 or more")
     if not fits:
         told = [axis if axes.named(axis) else n for axis, n in zip(tensor.shape, wanted, strict=True)]
         raise CallError(f"{what}: expected {shape_text(tuple(told))}, {shape_text(tensor.shape)}")
