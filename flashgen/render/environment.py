@@ -70,6 +70,7 @@ def environment() -> "jinja2.Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # folding constants would take longer than it saves
     )
     env.filters["aligned"] = aligned
     env.filters["literal"] = literal

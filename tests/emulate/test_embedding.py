@@ -38,7 +38,7 @@ CASES = {
 }
 FAULTS = {  # of who, what is written instead of what
     "wgmma": ("row + sequence.kv_len() - sequence.q_len()", "row"),
-    "mma_sync": ("i % 2 * APART", "(1 - i % 2) * APART"),
+    "mma_sync": ("i % 2 * DISTANCE", "(1 - i % 2) * DISTANCE"),
     "packed": ("<= token) batch = middle", "< token) batch = middle"),
 }
 
