@@ -46,6 +46,25 @@ def test_the_same_bits_in_any_order(case):
     assert alike(found)
 
 
+TURNS = {  # a protocol that is broken: of who waits, of who passes the turn on
+    "another's turn": ("!= after + 1", "!= after + 2"),
+    "nobody passes on": ("ptx::store_release(turn, block + 1), ", ""),
+    "the turn before": ("ptx::store_release(turn, block + 1)", "ptx::store_release(turn, block)"),
+}
+
+
+@pytest.mark.parametrize("fault", TURNS)
+def test_who_waits_in_vain_is_told(fault):
+    old, new = TURNS[fault]
+    spec, arrays, values = drawn("window")
+    program = plan_backward(spec, "sm_90a")
+    source = render(program)
+    assert old in source.text
+    for seed in (0, 1):
+        with pytest.raises(EmulationFault, match=r"deadlock: words of global memory(.*\n)+.* wait for `turns`.* in Turns::take"):
+            emulate_backward(program, replace(source, text=source.text.replace(old, new)), arrays, values, seed=seed)
+
+
 def test_a_planted_fault_shows():
     """Nobody waits for a turn: other bits, or sums that overtake each other."""
     text = "ptx::mbarrier_wait(shared + TURN, (step + 1) & 1);"

@@ -27,7 +27,10 @@ class Block {
 
   void block_on(Wait wait);                            // the running thread waits until somebody wakes it
   void pause();                                        // the running thread waits for its turn, or ends it
-  void wake(int thread) { warps_[static_cast<std::size_t>(thread) / 32].ready |= 1u << (thread % 32); }
+  void wake(int thread) { ++moves_, warps_[static_cast<std::size_t>(thread) / 32].ready |= 1u << (thread % 32); }
+  void visit(Visit now) { moves_ += std::exchange(running_->visit, now) != now; }   // finding again what it found before moves nothing
+  std::uint64_t moves() const { return moves_; }       // how often something changed that another thread may wait for
+  Fault polls() const;                                 // which threads wait for a word to change
   void wake_all(std::vector<int>& threads) { for (int t : threads) wake(t); threads.clear(); }
   [[noreturn]] void fault(std::string what, std::string hint = "", Place other = 0);
 
@@ -104,7 +107,7 @@ class Block {
   int first_lane(std::uint32_t lanes) const { return seed_ % 4 == 3 ? 31 - std::countl_zero(lanes) : std::countr_zero(lanes); }
   void complete_if_due(Exchange& e);
   void end();
-  std::string waiting() const, advice() const;
+  std::string waiting(bool polls = false) const, advice() const;
   static void enter();
 
   Context scheduler_;
@@ -120,6 +123,7 @@ class Block {
   bool checks_, strict_;
   std::array<PlainPlace, 128> plain_places_{};
   Warp* paused_ = nullptr;
+  std::uint64_t moves_ = 0;
   Thread* running_ = nullptr;
   Place engine_place_ = 0;
   std::function<void()> kernel_;
@@ -216,7 +220,7 @@ inline bool Block::run_an_engine(bool forced) {
     if (e->ready() == 0 || !(forced || (e->eagerness > 0 && chance() < e->eagerness))) continue;
     if (const double rank = e->eagerness + chance() * 0.5; rank > best || !chosen) chosen = e, best = rank;
   }
-  if (chosen) chosen->complete(static_cast<int>(random_() % static_cast<unsigned>(chosen->ready())));
+  if (chosen) ++moves_, chosen->complete(static_cast<int>(random_() % static_cast<unsigned>(chosen->ready())));
   return chosen != nullptr;
 }
 
@@ -231,7 +235,7 @@ inline Thread& Block::next_lane(Warp& warp) {
 inline void Block::enter() {
   block->kernel_();
   settle();
-  block->running_->done = true;
+  block->running_->done = true, ++block->moves_;
   --block->left_[static_cast<std::size_t>(block->running_->rank)];
   block->returned_(*block->running_);
   block->warp().gone |= 1u << block->lane();
@@ -254,7 +258,7 @@ inline void Block::block_on(Wait wait) {
 
 inline void Block::pause() {
   warp().paused |= 1u << lane();
-  block_on({"a pause"});
+  block_on({kTurn});
 }
 
 inline void Block::fault(std::string what, std::string hint, Place other) {
@@ -264,11 +268,17 @@ inline void Block::fault(std::string what, std::string hint, Place other) {
   for (;;) block_on({"a fault"});
 }
 
+inline Fault Block::polls() const {
+  const auto first = std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) { return !t.done && t.wait.what == kTurn; });
+  return {waiting(true), "", first->place, 0, block_of(*first), local(*first)};
+}
+
 // Lines such as "threads 128-255 wait for parity 0 of `K full[1]` (phase 0, 1 arrival and 0 bytes missing) at <1f3c>".
-inline std::string Block::waiting() const {
+inline std::string Block::waiting(bool polls) const {
   std::map<std::string, std::vector<int>> by_reason, returned;
   for (const Thread& t : threads_) {
-    const std::string of = blocks() == 1 ? "" : text("of block %d ", block_of(t));
+    if (polls && (t.done || t.wait.what != kTurn)) continue;
+    const std::string of = blocks() == 1 && !polls ? "" : text("of block %d ", block_of(t));
     if (!t.done) by_reason[of + "wait for " + describe_(t) + text(" at <%x>", t.place)].push_back(local(t));
     else if (local(t) < size_) returned[of + "have returned"].push_back(local(t));
   }

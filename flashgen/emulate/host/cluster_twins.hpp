@@ -58,6 +58,7 @@ void store_word(std::uint32_t* address, std::uint32_t value, bool orders) {
   const Turn turn;
   check_global(address, sizeof value, sizeof value, Access::atomic);
   order->hand_on(address);
+  block->visit({address, value});
   copy(address, &value, sizeof value);
 }
 std::uint32_t load_word(const std::uint32_t* address, bool orders) {
@@ -68,6 +69,7 @@ std::uint32_t load_word(const std::uint32_t* address, bool orders) {
     check_global(address, sizeof value, sizeof value, Access::atomic);
     order->observe(address);
     copy(&value, address, sizeof value);
+    block->visit({address, value});
   }
   if (orders) order->acquire();
   return value;

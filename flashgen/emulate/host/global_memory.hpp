@@ -33,6 +33,13 @@ inline const Array* array_at(std::uintptr_t at, std::size_t bytes) {
   return nullptr;
 }
 
+// "`turns`+0x14 to change from 2".
+inline std::string described(const Visit& visit) {
+  const auto at = reinterpret_cast<std::uintptr_t>(visit.word);
+  const Array* const array = array_at(at, sizeof visit.value);
+  return array ? text("`%s`+%#zx to change from %u", array->name, static_cast<std::size_t>(at - array->begin), visit.value) : kTurn;
+}
+
 // The bytes of a granule, a bit each, that lie in so many from there on.
 INLINED std::uint16_t bytes_from(std::uintptr_t at, std::size_t bytes) { return static_cast<std::uint16_t>((1u << std::min<std::size_t>(bytes, 16)) - 1 << at % 16); }
 

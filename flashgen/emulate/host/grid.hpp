@@ -51,6 +51,8 @@ class Resident {
     return true;
   }
   void take_turn() { enter(), threads_.take_turn(); }
+  std::uint64_t moves() const { return threads_.moves(); }
+  Fault polls() const { return threads_.polls(); }
 
  private:
   void enter() { block = &threads_, order = &order_; }
@@ -148,12 +150,30 @@ class Grid {
     turn_ = 0;
     for (int i = 0; i < kSlots; ++i)
       if (slots_[i].block) order_.push_back(i);
-    done_ = failed_ < kSlots || order_.empty();
+    done_ = failed_ < kSlots || order_.empty() || stuck();
     std::shuffle(order_.begin(), order_.end(), random_);
     for (std::size_t i = order_.size(); i-- > 0;)      // not the first
       if (Slot& slot = slots_[order_[i]]; (slot.rests = i > 0 && random_() % 4 == 0)) order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
+  // Do those that take turns only find, turn after turn, what they have found before? Then no thread that runs can end their wait.
+  bool stuck() {
+    std::uint64_t moves = 0;
+    bool starts = false;
+    for (const Slot& slot : slots_) moves += slot.next + (slot.block ? slot.block->moves() : 0), starts |= slot.next < blocks_;
+    quiet_ = std::exchange(moves_, moves) == moves ? quiet_ + 1 : 0;
+    if (quiet_ < kQuietRounds) return false;
+    Fault& fault = slots_[static_cast<std::size_t>(failed_ = order_.front())].fault;
+    fault = slots_[static_cast<std::size_t>(failed_)].block->polls();
+    fault.what = "deadlock: words of global memory are read again and again, and nobody who would change them can run";
+    for (const int i : order_) fault.what += slots_[static_cast<std::size_t>(i)].block->polls().what;
+    fault.hint = starts ? kNotStarted : kNobodyWrites;
+    return true;
+  }
+
+  static constexpr int kQuietRounds = 10000;
+  static constexpr const char* kNobodyWrites = "who should write these words, and does it wait for one who waits here?";
+  static constexpr const char* kNotStarted = "who should write these words? Eight blocks run at a time, in the order of their numbers: one that waits for a later block may wait in vain";
   const Launch& launch_;
   std::function<void()> kernel_;
   unsigned blocks_;                                    // or clusters
@@ -165,6 +185,8 @@ class Grid {
   std::atomic<int> turn_ = 0;                          // whose turn it is, an index of `order_`
   std::atomic<int> failed_ = kSlots;                   // the first slot that found a fault
   bool done_ = false;
+  std::uint64_t moves_ = 0;                            // of all blocks, when the last round was over
+  int quiet_ = 0;                                      // rounds since they last changed
   std::barrier<Planner> round_over_;
 };
 

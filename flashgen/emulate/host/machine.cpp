@@ -51,7 +51,12 @@ void met_nan(float x) { HERE, leave(&x, sizeof x); }
 void begin_turn() { HERE, block->pause(); }
 void end_turn() { block->pause(); }
 void copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-void hand_on(const void* address) { order->atomic(address); }
+void hand_on(const void* address) {
+  Visit now{address};
+  std::memcpy(&now.value, address, sizeof now.value);
+  block->visit(now);
+  order->atomic(address);
+}
 void builtins::__threadfence() { HERE, order->fence(); }
 
 std::size_t builtins::__cvta_generic_to_shared(const SharedArray&) { return SharedMemory::kBase; }

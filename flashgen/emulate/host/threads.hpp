@@ -11,6 +11,13 @@
 namespace cuda_on_host {
 
 struct Wait { const char* what = ""; std::uint32_t object = 0; int detail = 0; };   // why a thread is blocked
+inline constexpr const char* kTurn = "its turn";        // at a word that other blocks see at once
+// Such a word, and what a thread found or left there.
+struct Visit {
+  const void* word = nullptr;
+  std::uint32_t value = 0;
+  bool operator==(const Visit&) const = default;
+};
 struct Shape { int first, blocks; Dim3 size; };        // of a cluster: the number of its first block, how many, the threads of each
 
 class Block;
@@ -42,6 +49,7 @@ struct alignas(64) Thread {
   bool done = false;
   int registers = 0, register_changes = 0;             // setmaxnreg
   Wait wait;
+  Visit visit;                                         // its last
 };
 inline Thread& this_thread() { return *THIS_STACK.thread; }
 

@@ -63,6 +63,7 @@ struct Units {
     if (!std::strcmp(wait.what, "mbarrier")) return text("parity %d of ", wait.detail) + mbarriers.describe_wait(wait.object, t.id / 32);
     if (!std::strcmp(wait.what, "named barrier")) return named.describe(static_cast<int>(wait.object));
     if (!std::strcmp(wait.what, "barrier.cluster")) return cluster.describe();
+    if (wait.what == kTurn) return described(t.visit);
     if (wait.what == kRegisters) return registers.describe(wait.detail);
     return wait.what;
   }

@@ -44,3 +44,16 @@ extern "C" __global__ void __launch_bounds__(64) p48(const __grid_constant__ Par
     p.out[threadIdx.x] = p.work[63 - threadIdx.x];
   }
 }
+
+// Q5 A turn that nobody passes on, or to somebody else; a lock that is taken twice. Right: it comes; or who waits gives up.
+extern "C" __global__ void __launch_bounds__(64) q5(const __grid_constant__ Params p) {
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) {
+    if (p.fault == 3) while (atomicCAS(p.flag, 0, 1) != 0 || p.fault == 3) {}
+    if (p.fault == 0 || p.fault == 2) ptx::store_release(p.flag, 1 + p.fault);
+  } else if (p.fault == -1) {
+    for (int tries = 0; tries < 200 && ptx::load_acquire(p.flag) != 1; ++tries) {}
+  } else if (p.fault != 3) {
+    while (ptx::load_acquire(p.flag) != 1) {}
+  }
+}
