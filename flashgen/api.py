@@ -130,7 +130,12 @@ class Attention:
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
             if out is not None:
                 raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
-            return autograd.apply(self, (q, k, v), values)
+            return autograd.apply(self, self._outputs, (q, k, v), values)
+        results = self._outputs(q, k, v, values, out, check)
+        return results[0] if len(results) == 1 else results
+
+    def _outputs(self, q: Any, k: Any, v: Any, values: dict[str, Any], out: Any = None, check: bool = False) -> tuple[Any, ...]:
+        """The outputs of a call that nobody differentiates. Takes `values`, of which none stay."""
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
         given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
@@ -148,7 +153,7 @@ class Attention:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
         if given[0] is not q:
             results = tuple(arrays.give_back(x, q) for x in results)
-        return results[0] if len(results) == 1 else results
+        return results
 
     def prepare(self, *, max_batch: int, max_q_len: int, max_kv_len: int, heads: int, kv_heads: int, **params: Any) -> Launcher:
         """A launcher for calls on the current GPU: one plan serves all lengths, its kernels are compiled and loaded, its memory is there.

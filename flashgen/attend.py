@@ -20,7 +20,7 @@ from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.runtime import autograd
 from flashgen.runtime.arguments import checked_number, rows_first
-from flashgen.runtime.arrays import Layout, Like, adopt, liken
+from flashgen.runtime.arrays import Layout, adopt, contiguous_strides, liken, name_of
 from flashgen.runtime.habits import HABITS, PACKED, unknown
 from flashgen.runtime.tensors import shape_text
 from flashgen.spec import Spec
@@ -87,15 +87,13 @@ def run(sketch: Sketch, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: 
     if not autograd.wanted(q, k, v, *values.values()):
         return attention_of(sketch, (q, k, v), values)(q, k, v, out=out, **values)
     sought = tuple([name for name, x in values.items() if autograd.requires(x)])
-    attn = autograd.paused(attention_of, sketch._replace(sought=sought), (q, k, v), values)
-    results = attn(q, k, v, out=out, **values)
+    results = attention_of(Sketch(*sketch[:-1], sought), (q, k, v), values)(q, k, v, out=out, **values)
     return results[: len(sketch.outputs)] if len(sketch.outputs) > 1 else results[0]
 
 
 def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Attention:
     """The attention of a call. Raises CallError."""
-    likes = tuple([liken(adopt(x, name), name) for name, x in zip("qkv", qkv, strict=True)])
-    return _for(sketch, likes, _kinds(values, sketch) if values else ())
+    return _for(sketch, tuple(map(_array, qkv, "qkv")), _kinds(values, sketch) if values else ())
 
 
 def as_texts(mask: Any, score: Any, values: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
@@ -156,7 +154,8 @@ def _kinds(values: Mapping[str, Any], sketch: Sketch) -> tuple[tuple[str, "_Kind
 
 
 Number = tuple[int | float, str]  # a default, and its type
-_Kind = Number | Like
+_Array = tuple[tuple[int, ...], Any]  # a shape, and a dtype as the library has it
+_Kind = Number | _Array
 
 
 def _kind(name: str, value: Any, sized: bool) -> _Kind:
@@ -169,7 +168,21 @@ def _kind(name: str, value: Any, sized: bool) -> _Kind:
         value = value.item()
     if isinstance(value, (int, float)):  # a union takes three times as long
         return number(value, sized)
-    return liken(adopt(value, name), name)
+    return _array(value, name)
+
+
+def _array(x: Any, name: str) -> _Array:
+    """All that a spec says of an array. Raises CallError for what is none."""
+    x = adopt(x, name)
+    try:
+        return x.shape, x.dtype
+    except RuntimeError:  # of a tensor that is several
+        liken(x, name)
+        raise
+
+
+def _layout(array: _Array) -> Layout:
+    return Layout(tuple(array[0]), contiguous_strides(array[0]), name_of(array[1]), None, 0)
 
 
 def number(value: int | float, sized: bool = False) -> Number:
@@ -187,10 +200,10 @@ def _size(value: int | float) -> float:
 
 
 @functools.lru_cache(1024)
-def _for(sketch: Sketch, qkv: tuple[Like, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
+def _for(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
-    declared = {name: kind.layout if isinstance(kind, Like) else kind for name, kind in kinds}
-    return compiled(spec_of(sketch, {like.name: like.layout for like in qkv}, declared))
+    declared = {name: _layout(kind) if isinstance(kind[0], tuple) else kind for name, kind in kinds}
+    return compiled(spec_of(sketch, dict(zip("qkv", map(_layout, qkv), strict=True)), declared))
 
 
 def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, Number | Layout]) -> Spec:

@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from flashgen.errors import CallError
 from flashgen.spec import Spec
 
-T = TypeVar("T")
 TWICE = "attention has no second derivatives: its gradients are differentiated, as create_graph=True allows. Pass them on detached"
 
 
@@ -26,24 +25,15 @@ def requires(value: Any) -> bool:
     return isinstance(value, sys.modules["torch"].Tensor) and value.requires_grad
 
 
-def paused(function: Callable[..., T], *given: Any) -> T:
-    """The result of a function while PyTorch differentiates nothing; as under its no_grad, which takes longer than the rest of a call."""
-    torch = sys.modules["torch"]
-    torch._C._set_grad_enabled(False)
-    try:
-        return function(*given)
-    finally:
-        torch._C._set_grad_enabled(True)
-
-
-def apply(attn: Any, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
-    """The result of attn(q, k, v, **values) as a node of PyTorch's graph. Raises CallError where a value has no gradient in the spec."""
+def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
+    """The result of attn(q, k, v, **values) as a node of PyTorch's graph. `run`: what computes the outputs. Raises CallError where a value
+    has no gradient in the spec."""
     spec: Spec = attn.spec
     for name, value in values.items():
         if wanted(value) and name not in {one.name for one in spec.with_grad}:
             raise CallError(f"{name} requires a gradient, and the spec gives none: declare it with grad: true, or pass {name}.detach()")
     names = tuple(values)
-    results = _node()(attn, names, *qkv, *values.values())
+    results = _node()(attn, run, names, *qkv, *values.values())
     return results[0] if len(spec.outputs) == 1 else results
 
 
@@ -61,32 +51,36 @@ def _node() -> Callable[..., Any]:
 
     class FlashgenAttention(torch.autograd.Function):  # type: ignore[misc, name-defined]
         @staticmethod
-        def forward(ctx: Any, attn: Any, names: tuple[str, ...], q: Any, k: Any, v: Any, *values: Any) -> Any:
-            results = attn(q, k, v, **dict(zip(names, values, strict=True))) if names else attn(q, k, v)
-            results = results if isinstance(results, tuple) else (results,)
+        def forward(ctx: Any, attn: Any, run: Any, names: tuple[str, ...], q: Any, k: Any, v: Any, *values: Any) -> Any:
+            results = run(q, k, v, dict(zip(names, values, strict=True)) if names else {})
             lse, constants = _indices(attn.spec.outputs)
-            ctx.attn, ctx.names, ctx.others = attn, names, [None if torch.is_tensor(x) else x for x in values]
+            saved = q, k, v, results[0], None if lse is None else results[lse]
+            if names:
+                ctx.call = attn, names, [None if torch.is_tensor(x) else x for x in values]
+                ctx.save_for_backward(*saved, *[x for x in values if torch.is_tensor(x)])
+            else:
+                ctx.call = attn, (), ()
+                ctx.save_for_backward(*saved)
             ctx.set_materialize_grads(False)
             if constants:
                 ctx.mark_non_differentiable(*[results[i] for i in constants])
-            tensors = [x for x in values if torch.is_tensor(x)]
-            ctx.save_for_backward(q, k, v, results[0], None if lse is None else results[lse], *tensors)
             return results
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             if torch.is_grad_enabled():  # create_graph=True
                 return FlashgenOnce.apply(ctx, len(ctx.saved_tensors), *ctx.saved_tensors, *gradients)
-            spec, (q, k, v, o, lse, *tensors) = ctx.attn.spec, ctx.saved_tensors
+            (attn, names, others), (q, k, v, o, lse, *tensors) = ctx.call, ctx.saved_tensors
+            spec = attn.spec
             given = dict(zip(spec.outputs, gradients, strict=True))
             left = iter(tensors)
-            values = {name: next(left) if x is None else x for name, x in zip(ctx.names, ctx.others, strict=True)}
+            values = {name: next(left) if x is None else x for name, x in zip(names, others, strict=True)}
             do = torch.zeros_like(o) if given["o"] is None else given["o"]
             dlse = None if given.get("lse") is None else given["lse"].contiguous()  # of a sum it is one number, expanded
-            dq, dk, dv, *rest = ctx.attn.backward(do, q, k, v, o, lse, dlse, **values)
+            dq, dk, dv, *rest = attn.backward(do, q, k, v, o, lse, dlse, **values)
             of = {one.name: x for one, x in zip(spec.with_grad, rest, strict=True)}
-            needed = dict(zip(ctx.names, ctx.needs_input_grad[5:], strict=True))
-            return (None, None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in ctx.names))
+            needed = dict(zip(names, ctx.needs_input_grad[6:], strict=True))
+            return (None, None, None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in names))
 
     class FlashgenOnce(torch.autograd.Function):  # type: ignore[misc, name-defined]
         """The gradients, as a node of the graph that refuses to be differentiated."""

@@ -65,10 +65,15 @@ class Gpu:
     def __call__(self, given: tuple[Any, ...], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none, to have them made."""
         addresses, likes = [], []
-        for x in given + out:
-            pointer, like = FAMILIES[type(x)].locate(x)
-            addresses.append(pointer)
-            likes.append(like)
+        try:
+            for x in given + out:
+                pointer, like = FAMILIES[type(x)].locate(x)
+                addresses.append(pointer)
+                likes.append(like)
+        except CallError:
+            for name, x in zip(self._axes_out.names, given + out, strict=False):
+                liken(x, name)  # raises it by its name
+            raise
         key = (*params.items(), *likes)
         if prepared := self._prepared.get(key):
             return self._run(prepared, given[0], out, addresses)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from flashgen import attend
+from flashgen.api import Attention as Compiled
 from flashgen.errors import CallError
-from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
 from flashgen.torch import operators, transforms  # noqa: F401, the former defines them
 from flashgen.torch.text import known, sorted_out, text_of_sketch, text_of_spec
@@ -59,11 +59,11 @@ def run(sketch: attend.Sketch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     return tuple(results[: len(sketch.outputs)]) if len(sketch.outputs) > 1 else results[0]
 
 
-def attention_of_spec(spec: Spec, told: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:
+def attention_of_spec(attn: Compiled, told: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:
     """The outputs of a spec, which is `told` as JSON; under autocast q, k and v are cast to its dtype. Raises CallError."""
-    q, k, v = cast(q, k, v, getattr(torch, spec.dtype))
+    q, k, v = cast(q, k, v, getattr(torch, attn.spec.dtype))
     if direct(q, k, v):
-        return attend.compiled(spec)(q, k, v, **values)
+        return attn(q, k, v, **values)
     names, parts = sorted_out(values)
     results = _dispatched(q, k, v, parts, text_of_spec(told, names))
     return tuple(results) if len(results) > 1 else results[0]

@@ -26,7 +26,8 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, spec: Spec | str | os.PathLike[str] | Mapping[str, Any], /, **values: Any):
         super().__init__()
-        self.spec = flashgen.compile(spec).spec
+        self._attention = flashgen.compile(spec)
+        self.spec = self._attention.spec
         self._told = json.dumps(self.spec.to_json())
         self._learned = frozenset(one.name for one in self.spec.with_grad)
         self._own = tuple(values)
@@ -46,8 +47,9 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **values: Any) -> Any:
         """o, or what the spec's outputs say, as (o, lse), of tensors as the spec's layout has them. Raises CallError."""
-        own = {name: self._value(name) for name in self._own if name not in values}
-        return attention_of_spec(self.spec, self._told, q, k, v, {**own, **values})
+        if self._own:
+            values = {name: self._value(name) for name in self._own if name not in values} | values
+        return attention_of_spec(self._attention, self._told, q, k, v, values)
 
     def _value(self, name: str) -> Any:
         value, dtype = getattr(self, name), self._dtypes.get(name)
