@@ -1,12 +1,15 @@
 """Times what flashgen costs in JAX: a call under jit beside a direct call on arrays of CuPy.
 
-    python benchmarks/jit.py    # needs a GPU, CuPy and JAX with CUDA
+    python benchmarks/jit.py                       # needs a GPU, CuPy and JAX with CUDA
+    python benchmarks/jit.py --lengths 2048 8192
 
 bfloat16, causal, 8 heads of dim 128, one sequence of each length. Milliseconds a call of 50 in a row, waited for at the end; medians of
 eight, one after the other in both orders behind calls that nobody measures: what runs first on a card that has rested runs at a higher
-clock. `off`: the largest difference of results from those of the direct call.
+clock. `captured`: under jit in a command buffer, which is a CUDA graph, as XLA makes of programs with five steps. `issued`: until the last
+call of `jit` is made, before what is waited for. `off`: the largest difference of results from those of the direct call.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -19,16 +22,17 @@ import jax.numpy as jnp
 import flashgen
 from flashgen.jax import attention
 
-LENGTHS, CALLS, TURNS = (512, 2048, 8192, 16384), 50, 8
+CALLS, TURNS = 50, 8
 
 
-def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
-    """The milliseconds of a call, on average over many in a row."""
+def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> tuple[float, float]:
+    """The milliseconds of a call until it is issued, and until it is done, on average over many in a row."""
     start = time.perf_counter()
     for _ in range(CALLS):
         found = run()
+    issued = time.perf_counter()
     wait(found)
-    return (time.perf_counter() - start) / CALLS * 1e3
+    return (issued - start) / CALLS * 1e3, (time.perf_counter() - start) / CALLS * 1e3
 
 
 def compare(length: int) -> None:
@@ -36,29 +40,35 @@ def compare(length: int) -> None:
     shape = (1, length, 8, 128)
     q, k, v = (jax.random.normal(jax.random.key(i), shape, jnp.bfloat16) for i in range(3))
     jitted = jax.jit(attention)
+    captured = jax.jit(attention, compiler_options={"xla_gpu_graph_min_graph_size": 1})
     learning = jax.jit(jax.grad(lambda *x: attention(*x).astype(jnp.float32).sum(), (0, 1, 2)))
     attn = flashgen.compile({"dtype": "bfloat16", "head_dim": 128, "mask": "causal"})
     direct = [cupy.from_dlpack(jax.lax.bitcast_convert_type(x, jnp.uint16)).view(attn.spec.element.numpy) for x in (q, k, v)]
     runs: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         "direct": (lambda: attn(*direct), lambda _: cupy.cuda.get_current_stream().synchronize()),
         "jit": (lambda: jitted(q, k, v), jax.block_until_ready),
+        "captured": (lambda: captured(q, k, v), jax.block_until_ready),
         "gradients": (lambda: learning(q, k, v), jax.block_until_ready),
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for together in (["direct", "jit"], ["gradients"]):
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for together in (["direct", "jit", "captured"], ["gradients"]):
         for turn in range(TURNS):
             milliseconds(*runs[together[0]])
             for name in together[:: 1 if turn % 2 else -1]:
                 times[name].append(milliseconds(*runs[name]))
     ours = cupy.asnumpy(attn(*direct)).astype("float32")
     off = abs(jitted(q, k, v).astype(jnp.float32) - ours).max()
-    row = "  ".join(f"{name} {statistics.median(found):7.3f}" for name, found in times.items())
-    print(f"{length:6}  {row}  off {float(off):.1e}", flush=True)
+    row = "  ".join(f"{name} {statistics.median(took for _, took in found):7.3f}" for name, found in times.items())
+    issued = statistics.median(took for took, _ in times["jit"])
+    print(f"{length:6}  {row}  issued {issued:7.3f}  off {float(off):.1e}", flush=True)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 16384])
+    given = parser.parse_args()
     print(jax.devices()[0].device_kind, "jax", jax.__version__)
-    for length in LENGTHS:
+    for length in given.lengths:
         compare(length)
 
 

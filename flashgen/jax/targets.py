@@ -1,5 +1,6 @@
 """The functions that XLA calls: an attention and its backward, on the CPU and in the caller's stream on a GPU."""
 
+import contextlib
 import ctypes
 import math
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from flashgen.dtypes import by_name
 from flashgen.jax import frame as xla
 from flashgen.jax.frame import Operand
 from flashgen.jax.text import Text, text_of
-from flashgen.runtime.device import holding
+from flashgen.runtime.device import beside_captures, captured, holding
 from flashgen.runtime.lent import Lent
 from flashgen.runtime.tma import ALIGNMENT
 
@@ -111,8 +112,11 @@ def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
     if address is None:
         return  # nothing has elements
     device, stream = holding(address), xla.stream(frame)
-    lent = [[Lent(pointer=x.data, shape=x.shape, dtype=x.dtype, device=device, stream=stream) for x in some] for some in (given, made)]
-    run(*lent, xla.text(frame))
+    inside = captured(stream)
+    where = {"device": device, "stream": stream, "result": next((x.data for x in made if x.data), 0) if inside else 0}
+    lent = [[Lent(pointer=x.data, shape=x.shape, dtype=x.dtype, **where) for x in some] for some in (given, made)]
+    with beside_captures() if inside else contextlib.nullcontext():
+        run(*lent, xla.text(frame))
 
 
 def _register(name: str, run: Callable[..., None], platform: str, execute: Callable[..., None]) -> None:

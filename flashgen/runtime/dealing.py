@@ -8,9 +8,11 @@ from flashgen.runtime.halves import table
 __all__ = ["PER_THREAD", "counter", "halves", "zeros"]
 
 PER_THREAD = 2  # CU_STREAM_PER_THREAD: one handle for a stream of each thread
-_COUNTER_INTS = 3
-_COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream; 12 bytes each, never freed
+_COUNTER_BYTES, _AT_ONCE = 32, 128  # three integers in a sector of the L2 of their own; so many are made together
+_COUNTERS: dict[tuple[int, int], int] = {}  # addresses, by device and stream, never freed
 _HALVES: dict[int, int] = {}  # addresses, by device
+_FREE: dict[int, list[int]] = {}  # counters that nobody has yet, by device
+_MAKING = threading.Lock()
 
 
 class _OfThread(threading.local):
@@ -32,12 +34,21 @@ def counter(target: Device, stream: int) -> int:
 
 
 def zeros(target: Device) -> int:
-    """The address of a counter that nobody else has."""
+    """The address of a counter that nobody else has. Each captured launch takes one, and nobody tells when its graph ends."""
+    with _MAKING:
+        free = _FREE.setdefault(target.ordinal, [])
+        if not free:
+            start = _zeros(target, _COUNTER_BYTES * _AT_ONCE)
+            free += range(start, start + _COUNTER_BYTES * _AT_ONCE, _COUNTER_BYTES)
+        return free.pop()
+
+
+def _zeros(target: Device, nbytes: int) -> int:
     from cuda.bindings import driver
 
     with target.aside() as stream:
-        address = check(*driver.cuMemAlloc(4 * _COUNTER_INTS))
-        check(*driver.cuMemsetD32Async(address, 0, _COUNTER_INTS, stream))
+        address = check(*driver.cuMemAlloc(nbytes))
+        check(*driver.cuMemsetD8Async(address, 0, nbytes, stream))
     return int(address)
 
 

@@ -37,15 +37,27 @@ class Device:
     def aside(self) -> Iterator[Any]:
         """A stream of its own, waited for at the end: a capture neither sees what is done in it nor forbids it."""
         driver = _driver()
-        with self.active():
-            mode = check(*driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-            try:
-                stream = check(*driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-                yield stream
-                check(*driver.cuStreamSynchronize(stream))
-                check(*driver.cuStreamDestroy(stream))
-            finally:
-                check(*driver.cuThreadExchangeStreamCaptureMode(mode))
+        with self.active(), beside_captures():
+            stream = check(*driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            yield stream
+            check(*driver.cuStreamSynchronize(stream))
+            check(*driver.cuStreamDestroy(stream))
+
+
+@contextlib.contextmanager
+def beside_captures() -> Iterator[None]:
+    """In it this thread may load and allocate although a stream of its own is captured."""
+    driver = _driver()
+    mode = check(*driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        yield
+    finally:
+        check(*driver.cuThreadExchangeStreamCaptureMode(mode))
+
+
+def captured(stream: int) -> bool:
+    """True if a CUDA graph captures a stream; the default stream cannot be captured."""
+    return stream != 0 and int(check(*_bindings().cuStreamIsCapturing(stream))) != 0
 
 
 @functools.cache
@@ -112,14 +124,21 @@ def check(status: Any, *values: Any) -> Any:
 @functools.cache
 def _driver() -> Any:
     """The bindings, initialised."""
+    driver = _bindings()
+    try:
+        check(*driver.cuInit(0))
+    except RuntimeError as error:
+        raise BackendError(f"no CUDA driver here: {str(error).strip().splitlines()[0]}") from None
+    return driver
+
+
+@functools.cache
+def _bindings() -> Any:
+    """The driver's functions."""
     try:
         from cuda.bindings import driver
-
-        check(*driver.cuInit(0))
     except ImportError as error:
         raise BackendError(
             f"no CUDA bindings here ({error}): pip install 'flashgen[cuda13]', or 'flashgen[cuda12]' for drivers before 580"
         ) from None
-    except RuntimeError as error:
-        raise BackendError(f"no CUDA driver here: {str(error).strip().splitlines()[0]}") from None
     return driver

@@ -18,7 +18,7 @@ from flashgen.render import Source
 from flashgen.runtime import dealing, tma
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout
-from flashgen.runtime.device import Device, check, device
+from flashgen.runtime.device import Device, captured, check, device
 from flashgen.runtime.nvrtc import Binary
 
 ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
@@ -180,7 +180,7 @@ class Launch:
                     self._run(addresses, stream)
 
     def _run(self, addresses: Sequence[int], stream: int) -> None:
-        if stream != self._stream or (stream and self._shared and self._captured(stream)):
+        if stream != self._stream or (self._shared and captured(stream)):
             self._follow(stream)
         wanted = [*addresses, self._counter, self._halves]
         if wanted != self.written:
@@ -192,15 +192,11 @@ class Launch:
         for (config, _), blocks in zip(self._kernels, grids, strict=True):
             config.gridDimX = blocks
 
-    def _captured(self, stream: int) -> bool:
-        """True if a CUDA graph captures a stream; the default stream cannot be captured."""
-        return stream != 0 and int(check(*self._driver.cuStreamIsCapturing(stream))) != 0
-
     def _follow(self, stream: int) -> None:
         """Launches from now on are in this stream."""
         kept = stream
         if self._shared:  # nobody knows beside what a graph will run, so each call in one has a counter of its own
-            alone = self._captured(stream)
+            alone = captured(stream)
             self._counter = dealing.zeros(self._target) if alone else dealing.counter(self._target, stream)
             kept = -1 if alone or stream == dealing.PER_THREAD else stream
         for config, _ in self._kernels:

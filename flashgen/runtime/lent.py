@@ -5,7 +5,7 @@ import math
 import struct
 from dataclasses import dataclass, replace
 from types import EllipsisType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Lent:
     dtype: str
     device: int
     stream: int
+    result: int = 0  # where a graph captures the call: an address that it writes to, which tells whose its scratch is
 
     @property
     def ndim(self) -> int:
@@ -71,9 +72,16 @@ class LentFamily:
         """Memory for a new array, on the GPU and in the stream of another one."""
         return _Memory(math.prod(shape) * by_name(dtype).bytes, beside)
 
-    scratch = empty
+    def scratch(self, shape: tuple[int, ...], dtype: str, beside: Lent) -> "_Memory | _Kept":
+        """Memory for the kernels of one call; for ever, where a graph captures it, as nobody tells when a graph ends.
 
-    def pointer(self, x: "Lent | _Memory") -> int:
+        Calls that write to one place follow each other, or their results would be nobody's, so they may share scratch too.
+        """
+        if not beside.result:
+            return self.empty(shape, dtype, beside)
+        return _kept(beside.device, beside.result, math.prod(shape) * by_name(dtype).bytes)
+
+    def pointer(self, x: "Lent | _Memory | _Kept") -> int:
         """The address of an array, or of memory."""
         return x.pointer
 
@@ -91,6 +99,21 @@ class LentFamily:
 
 
 FAMILIES[Lent] = LentFamily()
+
+
+class _Kept(NamedTuple):
+    """Memory that is never given back."""
+
+    pointer: int
+
+
+@functools.cache
+def _kept(ordinal: int, result: int, nbytes: int) -> _Kept:  # noqa: ARG001
+    """Memory of calls on a GPU that write to an address."""
+    from cuda.bindings import driver
+
+    with device(ordinal).aside():
+        return _Kept(int(check(*driver.cuMemAlloc(max(1, nbytes)))))
 
 
 class _Memory:
