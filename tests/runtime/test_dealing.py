@@ -1,5 +1,6 @@
 """Counters that blocks deal by: one a stream."""
 
+import itertools
 import threading
 
 import pytest
@@ -26,3 +27,14 @@ def test_counters_are_those_of_a_stream_and_per_thread_those_of_a_thread(monkeyp
     other.start()
     other.join()
     assert found == [[1, 2, 1, 2], [1, 3, 1, 3]]
+
+
+def test_counters_are_made_many_at_once_and_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(dealing, "_zeros", lambda _, nbytes: made.append(nbytes) or len(made) << 20)
+    monkeypatch.setattr(dealing, "_FREE", {})
+    target = Device(0, "H", by_name("sm_90a"), 132, None, 77)
+    found = sorted(dealing.zeros(target) for _ in range(200))
+    assert len(made) == 2
+    assert all(b - a >= 32 for a, b in itertools.pairwise(found))
+    assert all(at % (1 << 20) <= made[0] - 32 for at in found)

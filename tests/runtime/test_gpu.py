@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import CallError
 from flashgen.runtime import choice, executable, gpu, tuned
+from flashgen.runtime.arrays import CupyFamily
 from flashgen.runtime.gpu import Gpu
 from flashgen.spec import Spec
 from tests.runtime.launches import Launches, launches
@@ -135,6 +136,23 @@ def test_a_mistake_is_found_after_calls_without_one(launches: Launches) -> None:
             with pytest.raises(CallError, match=message):
                 attend(wrong, (), {})
     assert len(attend.kernels) == 1
+
+
+def test_an_array_whose_memory_says_too_little_is_told_by_name_in_every_call(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend, call = Gpu(SPEC, None), [on_gpu((1, 70, 2, 64), SPEC.element.numpy) for _ in range(3)]
+    given = (*call, on_gpu((2, 70), np.float32))
+    made_by(attend, (given, (), {}, 0), launches)
+    locate = CupyFamily.locate
+
+    def refuse(self: CupyFamily, x: Any) -> Any:
+        if x is call[1]:
+            raise CallError("a tensor stands for what its memory holds negated")
+        return locate(self, x)
+
+    monkeypatch.setattr(CupyFamily, "locate", refuse)
+    for _ in range(2):
+        with pytest.raises(CallError, match="k: a tensor stands for"):
+            attend(given, (), {})
 
 
 def test_outputs_that_meet_what_is_read_are_refused_in_every_call(launches: Launches) -> None:

@@ -1,5 +1,7 @@
 """Memory that another library lends: a call on it launches what a call on arrays of CuPy at the same addresses launches."""
 
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,13 +10,13 @@ import pytest
 from flashgen.errors import CallError
 from flashgen.runtime.arrays import FAMILIES
 from flashgen.runtime.gpu import Gpu
-from flashgen.runtime.lent import Lent
+from flashgen.runtime.lent import Lent, LentFamily
 from flashgen.spec import Spec
 from tests.runtime.launches import Launches, launches
 from tests.runtime.test_arrays import on_gpu
 
 pytest.importorskip("cupy")
-pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
+driver = pytest.importorskip("cuda.bindings.driver", reason="needs the cuda13 or cuda12 extra")
 
 __all__ = ["launches"]
 SPEC = Spec(head_dim=64, dtype="bfloat16", mask="causal", outputs=["o", "lse"], split=1)
@@ -62,6 +64,25 @@ def test_parts_and_other_shapes_lie_in_the_same_memory() -> None:
     assert (x.ndim, x[2].shape, x[2].pointer) == (3, (4, 8), 0x1000 + 2 * 4 * 8 * 2)
     assert x.reshape(12, 8)[11].pointer == 0x1000 + 11 * 16
     assert x[0].stream == 7
+
+
+def test_scratch_of_captured_calls_goes_by_where_results_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def allocate(nbytes: int) -> tuple[int, int]:
+        made.append(nbytes)
+        return 0, len(made) << 20
+
+    monkeypatch.setattr(driver, "cuMemAlloc", allocate)
+    monkeypatch.setattr("flashgen.runtime.lent.device", lambda _: SimpleNamespace(aside=contextlib.nullcontext))
+    asked = [(0x9000, 64), (0x9000, 64), (0xA000, 64), (0x9000, 32), (0xA000, 64)]
+    family = LentFamily()
+    found = [
+        family.pointer(family.scratch((n,), "int32", Lent(pointer=0x1000, shape=(3,), dtype="int32", device=0, stream=7, result=at)))
+        for at, n in asked
+    ]
+    assert found == [1 << 20, 1 << 20, 2 << 20, 3 << 20, 2 << 20]
+    assert made == [256, 256, 128]
 
 
 def test_lengths_are_not_looked_at() -> None:
