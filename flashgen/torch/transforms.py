@@ -42,6 +42,8 @@ def spec_of(text: str, numbers: Any, q: torch.Tensor, k: torch.Tensor, v: torch.
 
 def differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None], run: Callable[..., Any]) -> tuple[Any, ...]:
     """dq, dk, dv, and the gradients of arrays, None where there is none. `run`: the backward. Raises CallError."""
+    if not ctx.spec.backward:
+        raise CallError(f"{ctx.spec.name} has no backward: add the line backward: true to its spec, or pass tensors on detached")
     q, k, v, o, lse, *arrays = ctx.saved_tensors
     given = dict(zip(ctx.spec.outputs, gradients, strict=True))
     for name, gradient in given.items():
