@@ -9,10 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flashgen.ladder.rungs import RUNGS
+
 ROOT = Path(__file__).parent.parent
+NAMES = ("backward", "decode", "shapes", "masks", "lists", "variants", "float32", "ladder")
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
-PAGES = {"speed": (README, PERFORMANCE), **dict.fromkeys(("backward", "decode", "shapes", "masks", "lists"), (PERFORMANCE,))}
+PAGES = {"speed": (README, PERFORMANCE), **dict.fromkeys(NAMES, (PERFORMANCE,))}
 OURS = "flashgen"
+# The columns of the table of variants: the name of a row's spec, and the title.
+VARIANTS = {
+    "causal": "causal",
+    "softcap": "softcap",
+    "alibi": "ALiBi",
+    "window": "`window(1023, 0)`",
+    "chunk": "`chunk(1024)`",
+    "document": "documents of 1,111 tokens",
+}
+LENGTH = 4096  # queries and keys of the table of the ladder
 
 
 def table(results: dict[str, Any]) -> str:
@@ -84,6 +97,44 @@ def lists(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", _measured_on(results, {"FlexAttention"} if any("flex" in r for r in results["rows"]) else set())])
 
 
+def variants(results: dict[str, Any]) -> str:
+    """Markdown: a column a variant; milliseconds, and how many times those of causal attention."""
+    taken = {(r["head_dim"], r["implementation"], r["spec"]): r["ms"] for r in results["rows"]}
+    lines = ["| head dim | | " + " | ".join(VARIANTS.values()) + " |", "|---" * (len(VARIANTS) + 2) + "|"]
+    for head_dim in sorted({key[0] for key in taken}):
+        ours = [taken[head_dim, OURS, name] for name in VARIANTS]
+        lines.append(f"| {head_dim} | flashgen, times causal | " + " | ".join(f"{ms / ours[0]:.2f}" for ms in ours) + " |")
+        lines.append("| | flashgen, ms | " + " | ".join(f"{ms:.2f}" for ms in ours) + " |")
+        theirs = [taken.get((head_dim, "flex", name)) for name in VARIANTS]
+        lines.append("| | FlexAttention, ms | " + " | ".join("" if ms is None else f"{ms:.2f}" for ms in theirs) + " |")
+    return "\n".join([*lines, "", _measured_on(results, {"FlexAttention"})])
+
+
+def of_float32(results: dict[str, Any]) -> str:
+    """Markdown: TFLOP/s of `precision: ieee`, in brackets relative to PyTorch's efficient backend, then those of `tf32`."""
+    speeds: dict[tuple[int, bool, int], dict[str, float]] = {}
+    for r in results["rows"]:
+        speeds.setdefault((r["head_dim"], r["causal"], r["seqlen"]), {})[r["implementation"]] = r["tflops"]
+    lengths = sorted({key[2] for key in speeds})
+    lines = ["| head dim | mask | " + " | ".join(map(str, lengths)) + " |", "|---" * (len(lengths) + 2) + "|"]
+    for head_dim, causal in sorted({key[:2] for key in speeds}):
+        found = [speeds[head_dim, causal, length] for length in lengths]
+        cells = [f"{x[OURS]:.0f} ({x[OURS] / x['efficient']:.1f}), {x[f'{OURS} tf32']:.0f}" for x in found]
+        lines.append(f"| {head_dim} | {'causal' if causal else 'full'} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _measured_on(results, {"PyTorch's efficient backend"})])
+
+
+def ladder(results: dict[str, Any]) -> str:
+    """Markdown: a row a rung."""
+    titles = {rung.name: rung.title for rung in RUNGS}
+    lines = ["| rung | ms | extra memory, MB | bytes read and written, MB |", "|---" * 4 + "|"]
+    for r in results["rows"]:
+        if r["length"] == LENGTH:
+            moved = f"{(r['counted']['read'] + r['counted']['written']) / 1e6:.0f}" if r["counted"] else ""
+            lines.append(f"| {titles[r['rung']]} | {r['milliseconds']:.3f} | {r['memory'] / 1e6:.0f} | {moved} |")
+    return "\n".join([*lines, "", _measured_on(results, set())])
+
+
 def relative(speed: dict[str, float]) -> str:
     """flashgen's speed relative to the fastest other; nothing where there is none."""
     others = [x for name, x in speed.items() if name != OURS]
@@ -101,8 +152,10 @@ def _cell(speed: dict[str, float]) -> str:
 
 
 def kind(results: dict[str, Any]) -> str:
-    """The name of a file of results in markers: its suite where that is no grid, else backward or speed."""
-    return str(results["suite"]) if "suite" in results else "backward" if results["rows"][0]["mode"] == "backward" else "speed"
+    """The name of a file of results in markers: its suite where that has a table of its own, else backward or speed."""
+    first = results["rows"][0]
+    suite = results.get("suite", "ladder" if "rung" in first else first.get("suite"))
+    return suite if suite in PAGES else "backward" if first["mode"] == "backward" else "speed"
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -113,6 +166,7 @@ def markers(name: str) -> tuple[str, str]:
 def text(results: dict[str, Any]) -> str:
     """The table of a file of results."""
     tables = {"decode": decoding, "shapes": shapes, "masks": masks, "lists": lists}
+    tables |= {"variants": variants, "float32": of_float32, "ladder": ladder}
     return tables.get(kind(results), table)(results)
 
 

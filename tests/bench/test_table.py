@@ -1,10 +1,14 @@
 """Tables of the README, from files of results."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import table
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 MEASURED: dict[str, Any] = {"gpu": "Card", "driver": "1", "versions": {"torch": "2"}, "commit": "abc"}
 
@@ -65,3 +69,16 @@ def test_masks_and_lists_have_a_row_a_case() -> None:
 def test_a_page_has_a_place_for_each(name: str) -> None:
     for page in table.PAGES[name]:
         assert [page.read_text(encoding="utf-8").count(marker) for marker in table.markers(name)] == [1, 1]
+
+
+@pytest.mark.parametrize("name", table.PAGES)
+def test_a_page_says_what_a_file_says(name: str) -> None:
+    """Nothing is written by hand: a table is that of some file which is kept."""
+    kept = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    made = [
+        table.text(found) for found in kept if "mode" in found["rows"][0] or found.get("suite") in table.PAGES or "rung" in found["rows"][0]
+    ]
+    for page in table.PAGES[name]:
+        begin, end = table.markers(name)
+        said = page.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0].strip()
+        assert said in made or said.startswith("Not run as a whole yet")
