@@ -41,7 +41,7 @@ from flashgen.spec import Spec
 RESULTS, COSTS = Path(__file__).parent / "results", Path(model.__file__).parent
 LENGTHS = (1024, 8192)
 WORK = [("full", 64), ("causal", 64), ("full", 128), ("causal", 128), ("softcap", 128), ("full", 256), ("causal", 256)]
-CANDIDATES, ROUNDS = 8, 3
+CANDIDATES, ROUNDS = 5, 3
 KEPT_UNITS = ("keys", "FLOP a clock")  # of numbers that decide, or that are the hardware's
 RANGE = 3.0  # times its first value, up or down, that a number may become
 FIRST_STEP, LAST_STEP = 0.2, 0.01  # of the logarithm of a number
