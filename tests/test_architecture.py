@@ -91,7 +91,7 @@ UNNEEDED = ("flashgen.interpret", "flashgen.emulate", "flashgen.cli", "flashgen.
 
 
 def test_importing_is_cheap():
-    """Heavy packages are loaded where they are needed, and not before: by `import flashgen` nothing at all, by `flashgen.compile` no reader of
+    """Heavy packages are loaded where they are needed: by `import flashgen` nothing at all, by `flashgen.compile` no reader of
     YAML, no templates, no interpreter."""
     code = "import sys, flashgen; print(*sys.modules); flashgen.compile; print(*sys.modules)"
     package, compiler = ({*line.split()} for line in _run(sys.executable, "-c", code).splitlines())
