@@ -20,7 +20,8 @@ from flashgen.runtime.device import device
 from flashgen.spec.layout import DEFAULT, LAYOUTS, ROWS_FIRST, AxisOrder, axis_order
 
 Array = NDArray[Any]
-ROLES = ("k", "v", "k_cache", "v_cache")
+CACHES = ("k_cache", "v_cache")
+ROLES = ("k", "v", *CACHES)
 AXES = {"kv_lens": 1, "block_table": 2, "cu_seqlens": 1, "cos": 2, "sin": 2}  # of the other arrays
 
 
@@ -74,7 +75,7 @@ def planned(arrays: Mapping[str, Any], layout: str, interleaved: bool) -> Planne
     for name, x in arrays.items():
         if FAMILIES[type(x)] is None:
             raise CallError(f"{name} is a {type(x).__name__}: append takes arrays of NumPy, CuPy and PyTorch, and writes to two of them")
-        if "cache" in name and isinstance(x, np.ndarray) and not x.flags.writeable:
+        if name in CACHES and isinstance(x, np.ndarray) and not x.flags.writeable:
             raise CallError(f"{name} is read-only: append writes to it")
     return _planned(tuple([liken(x, name) for name, x in arrays.items()]), layout, interleaved)
 
@@ -102,7 +103,7 @@ def _planned(likes: tuple[Like, ...], layout: str, interleaved: bool) -> Planned
 def _order(name: str, layout: str) -> AxisOrder:
     """The axes of new tokens, and of caches, which have sequences or pages in any layout."""
     order = axis_order(layout)
-    return axis_order(ROWS_FIRST) if "cache" in name and order.packed else order
+    return axis_order(ROWS_FIRST) if name in CACHES and order.packed else order
 
 
 def _check_layouts(found: Mapping[str, Layout], layout: str) -> None:

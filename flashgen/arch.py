@@ -17,6 +17,7 @@ class Arch:
     """
 
     name: str
+    capability: int  # compute capability, ten times; 0: no GPU
     engines: tuple[str, ...]  # that multiply there, the fastest first: wgmma, mma_sync; numpy on the CPU
     shared_bytes: int  # a block may have
     multiprocessor_shared_bytes: int
@@ -33,20 +34,20 @@ class Arch:
     @property
     def early(self) -> bool:
         """True if a kernel may start before the one ahead of it ends: programmatic dependent launch, from compute capability 9.0 on."""
-        return self.name.startswith("sm_") and int(self.name.removeprefix("sm_").rstrip("a")) >= 90
+        return self.capability >= 90
 
 
 KIB = 1024
 _ROWS = (
-    Arch("sm_80", ("mma_sync",), 163 * KIB, 164 * KIB, 108, 1.41, 2048, 16, 40 << 20, 1555),
-    Arch("sm_86", ("mma_sync",), 99 * KIB, 100 * KIB, 82, 1.70, 512, 16, 6 << 20, 936, threads=1536),
-    Arch("sm_89", ("mma_sync",), 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
-    Arch("sm_90", ("mma_sync",), 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350, tanh=2.0**-16),
-    Arch("sm_90a", ("wgmma", "mma_sync"), 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350, tanh=2.0**-16),
-    Arch("sm_100", ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
-    Arch("sm_100a", ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
-    Arch("sm_120", ("mma_sync",), 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
-    Arch("host", ("numpy",), 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
+    Arch("sm_80", 80, ("mma_sync",), 163 * KIB, 164 * KIB, 108, 1.41, 2048, 16, 40 << 20, 1555),
+    Arch("sm_86", 86, ("mma_sync",), 99 * KIB, 100 * KIB, 82, 1.70, 512, 16, 6 << 20, 936, threads=1536),
+    Arch("sm_89", 89, ("mma_sync",), 99 * KIB, 100 * KIB, 128, 2.52, 512, 16, 72 << 20, 1008, threads=1536),
+    Arch("sm_90", 90, ("mma_sync",), 227 * KIB, 228 * KIB, 132, 1.76, 2048, 16, 50 << 20, 3350, tanh=2.0**-16),
+    Arch("sm_90a", 90, ("wgmma", "mma_sync"), 227 * KIB, 228 * KIB, 132, 1.76, 4096, 16, 50 << 20, 3350, tanh=2.0**-16),
+    Arch("sm_100", 100, ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
+    Arch("sm_100a", 100, ("mma_sync",), 227 * KIB, 228 * KIB, 148, 1.85, 2048, 16, 126 << 20, 8000),
+    Arch("sm_120", 120, ("mma_sync",), 99 * KIB, 100 * KIB, 170, 2.40, 512, 16, 96 << 20, 1792, threads=1536),
+    Arch("host", 0, ("numpy",), 1 << 30, 1 << 30, 1, 3.0, 32, 1, 32 << 20, 20),
 )
 ARCHES = {row.name: row for row in _ROWS}
 DEFAULT = "sm_90a"
@@ -68,7 +69,7 @@ def of_capability(major: int, minor: int) -> Arch:
     for name in (f"sm_{major}{minor}a", f"sm_{major}{minor}", f"sm_{major}0"):
         if name in ARCHES:
             return ARCHES[name]
-    served = ", ".join(name for name in ARCHES if name.startswith("sm_"))
+    served = ", ".join(name for name, row in ARCHES.items() if row.capability)
     which = "too old" if (major, minor) < (8, 0) else "newer than this flashgen"
     raise PlanError(
         f"no kernel for compute capability {major}.{minor}, {which}: it has {served}, whose binaries run on their major version alone. "

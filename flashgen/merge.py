@@ -17,6 +17,7 @@ from flashgen.theory.schedule import SoftmaxPlan, State, finish, natural
 from flashgen.theory.schedule import merge_states as merged
 
 _AT_LEAST = np.dtype(np.float32)  # what is narrower is merged in float32
+_OF_ROWS = ("lse_a", "lse_b", "lse")  # a number a query row
 
 
 def merge_states(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, layout: str = DEFAULT) -> tuple[Any, Any]:
@@ -81,11 +82,11 @@ def _wide(x: Any) -> Any:
 def planned(layouts: Mapping[str, Layout], order: AxisOrder, arch: str) -> tuple[MergePlan, dict[str, tuple[int, ...]], dict[str, int]]:
     """The kernel for arrays of these layouts, o and lse among them; strides as [B, S, H, D], in elements; sizes. Raises CallError."""
     for name, x in layouts.items():
-        wanted = ("float32",) if "lse" in name else ATTENTION_DTYPES if name == "o_a" else (layouts["o_a"].dtype,)
+        wanted = ("float32",) if name in _OF_ROWS else ATTENTION_DTYPES if name == "o_a" else (layouts["o_a"].dtype,)
         if x.dtype not in wanted:
             raise CallError(f"{name} is {x.dtype}: on a GPU it is {' or '.join(wanted)}")
     strides = {name: rows_first(layouts[name], order.name).strides for name in ("o_a", "o_b", "o")}
-    for name in ("lse_a", "lse_b", "lse"):
+    for name in _OF_ROWS:
         *of_batch, head, row = layouts[name].strides
         strides[name] = (*(of_batch or [0]), row, head, 0)
     batch, queries, heads, columns = rows_first(layouts["o_a"], order.name).shape

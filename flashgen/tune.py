@@ -1,7 +1,7 @@
 """Measures the planner's best candidates on the card and keeps the fastest, for each class of lengths; of a backward likewise."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -31,7 +31,7 @@ class Part:
 
     name: str
     case: Callable[[Case], Case]  # from one of the forward
-    candidates: Callable[[Spec, Arch, int], Sequence[str]]
+    candidates: Callable[..., Sequence[str]]  # of a spec, an arch, a length
     kernels: Callable[[Spec, Arch, str], Any]  # of a candidate: `kernel` compiles them, a call gives results, o or dq the first
     given: Callable[[Case, Mapping[str, Any]], tuple[Any, ...]]  # what such a call takes
 
@@ -137,23 +137,11 @@ def tune(
     return found
 
 
-def best_of_each_tile(found: Iterable[str], most: int = CANDIDATES) -> list[str]:
-    """The best candidate of each tile, from candidates in the cost model's order; those of one tile differ little.
-
-    >>> best_of_each_tile(["128x128, 4 stages", "128x128, 2 stages", "128x96, 2 stages"])
-    ['128x128, 4 stages', '128x96, 2 stages']
-    """
-    firsts: dict[str, str] = {}
-    for text in found:
-        firsts.setdefault(text.partition(",")[0], text)
-    return list(firsts.values())[:most]
-
-
 def _tune(
     part: Part, length: int, group: list[Case], arch: Arch, card: str, clock: Clock, xp: Any, advance: Callable[[Tuning], None]
 ) -> Tuning:
     spec = group[0].spec
-    names = best_of_each_tile(part.candidates(spec, arch, length))
+    names = part.candidates(spec, arch, length, each_tile=True)[:CANDIDATES]
     kernels = {name: part.kernels(spec, arch, name) for name in names}
     with ThreadPoolExecutor(cpu_count()) as pool:  # compilation leaves the lock alone
         list(pool.map(lambda gpu: gpu.kernel(arch, length), kernels.values()))

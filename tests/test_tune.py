@@ -23,7 +23,7 @@ from flashgen.spec import Spec
 
 ARCH, CARD = by_name("sm_90a"), "Some Card"
 SPEC = Spec(head_dim=64, dtype="bfloat16", mask="causal")
-NAMES = tune.best_of_each_tile(candidates(SPEC, ARCH, 512))
+NAMES = candidates(SPEC, ARCH, 512, each_tile=True)[: tune.CANDIDATES]
 CASES = tune.cases(SPEC, [40], batch=1, heads=1)
 
 
@@ -89,7 +89,7 @@ def test_the_cost_models_choice_may_be_wrong(monkeypatch, capsys):
 
 
 def test_where_all_are_wrong_nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(tune, "best_of_each_tile", lambda _: [FakeGpu.WRONG])
+    monkeypatch.setattr(tune, "candidates", lambda *_, **_how: [FakeGpu.WRONG])
     with pytest.raises(BackendError, match="all 1 candidates of attention for 512 keys are wrong on Some Card, so nothing is kept"):
         tune.tune(CASES, ARCH, CARD, FakeClock(), np)
     assert tuned.choice(SPEC, ARCH, 512, CARD) is None
@@ -165,7 +165,7 @@ def test_the_command_needs_a_gpu(monkeypatch, capsys):
 def test_a_backward_is_tuned_beside_its_forward(monkeypatch):
     """By rows of dq; the choices of the two parts are kept apart, and plans of the backward use theirs."""
     spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
-    names = tune.best_of_each_tile(backward_candidates(spec, ARCH, 512))
+    names = backward_candidates(spec, ARCH, 512, each_tile=True)[: tune.CANDIDATES]
 
     class FakeBackward(FakeGpu):
         def __init__(self, spec, arch, candidate):  # noqa: ARG002

@@ -13,6 +13,7 @@ from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.nodes import Load, Name, Node
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
 from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights
@@ -66,7 +67,7 @@ def interpret_backward(program: Program, given: Given, values: Mapping[str, Any]
 
 def _place(one: Sequence, name: str) -> tuple[Any, ...]:
     """The place of a sequence's part of an array [B, H, S, D] or [B, H, S]."""
-    return (one.keys_at, slice(None), one.keys) if name[-1] in "kv" else (one.at, slice(None), one.rows)
+    return (one.keys_at, slice(None), one.keys) if name in OF_KEYS else (one.at, slice(None), one.rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,14 +74,16 @@ def _decision(strategy: BackwardStrategy, problem: Problem, found: Tried, best: 
     )
 
 
-def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> tuple[str, ...]:
+def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1], each_tile: bool = False) -> tuple[str, ...]:
     """The legal candidates of a backward, the fastest by the cost model first. Raises PlanError, SpecError.
+
+    `each_tile`: the fastest of each tile alone.
 
     >>> backward_candidates(Spec(head_dim=128, dtype="bfloat16", backward=True))[0]
     '80x128, 2 stages, 8 warps'
     """
     strategy, problem = _problem(spec, arch, 0, length, 1)
-    return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
+    return tried(problem, strategy).names(each_tile)
 
 
 def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_shares: int) -> tuple[BackwardStrategy, Problem]:

@@ -72,14 +72,16 @@ def plan(
 
 
 @lru_cache(256)
-def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1]) -> tuple[str, ...]:
+def candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = LENGTHS[-1], each_tile: bool = False) -> tuple[str, ...]:
     """The legal candidates, the fastest by the cost model first. Raises PlanError, SpecError.
+
+    `each_tile`: the fastest of each tile alone, as those of one tile differ little.
 
     >>> candidates(Spec(head_dim=128, dtype="bfloat16"))[0]
     '128x128, 2 stages, 8 warps, o staged'
     """
     strategy, problem = _problem(spec, arch, 0, length, pinned(spec))
-    return tuple(draft.text for draft, _ in tried(problem, strategy).legal)
+    return tried(problem, strategy).names(each_tile)
 
 
 def scored(spec: Spec, arch: str | Arch, length: int) -> dict[str, Callable[[], float]]:

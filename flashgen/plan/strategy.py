@@ -189,6 +189,12 @@ class Tried:
     legal: tuple[Costed, ...]
     refused: tuple[tuple[Draft, str], ...]
 
+    def names(self, each_tile: bool = False) -> tuple[str, ...]:
+        """The names of the legal candidates, the cheapest first; of each tile the cheapest alone where `each_tile` says so."""
+        drafts = [draft for draft, _ in self.legal]
+        firsts = {draft.tile.text: draft for draft in reversed(drafts)}
+        return tuple(draft.text for draft in drafts if not each_tile or firsts[draft.tile.text] is draft)
+
 
 class Drafting(ABC):
     """Drafts the candidates of some combinations of engine, operand and algorithm, and judges them."""

@@ -44,13 +44,14 @@ def shown(given: object) -> str:
 
 def spec_error(error: ValidationError, positions: Mapping[Path, Position], keys: Callable[[Path], Mapping[str, str]]) -> SpecError:
     """The first fault by position, missing keys last. `keys` gives the known keys of a mapping, each with an example."""
-    faults = [_fault(details, positions, keys) for details in error.errors(include_url=False)]
-    return min(faults, key=_order)
+    found = [(details["type"] == "missing", _fault(details, positions, keys)) for details in error.errors(include_url=False)]
+    return min(found, key=_order)[1]
 
 
-def _order(fault: SpecError) -> tuple[bool, int, int]:
+def _order(found: tuple[bool, SpecError]) -> tuple[bool, int, int]:
+    missing, fault = found
     position = fault.position
-    return fault.message.startswith("missing"), position.line if position else 0, position.column if position else 0
+    return missing, position.line if position else 0, position.column if position else 0
 
 
 def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Path], Mapping[str, str]]) -> SpecError:

@@ -16,6 +16,7 @@ LENGTHS = {
     "cu_seqlens_k": "[B + 1], the same of keys",
     "block_table": "[B, kv_len / page], the page of each sequence's first keys, of the next, and so on",
 }
+OF_KEYS = ("k", "v", "dk", "dv")  # arrays whose rows are keys
 
 
 def query_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
@@ -31,7 +32,7 @@ def key_tiles(spec: Spec, tile: TilePlan) -> tuple[Extent, ...]:
 
 def strides(spec: Spec, of: str) -> str:
     """The type of the strides of an array."""
-    return "KeyStrides" if spec.geometry.separate_keys and of[-1] in "kv" else "Strides"
+    return "KeyStrides" if spec.geometry.separate_keys and of in OF_KEYS else "Strides"
 
 
 def lse_arguments(spec: Spec) -> Iterator[Argument]:
