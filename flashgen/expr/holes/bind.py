@@ -1,8 +1,9 @@
 """Names of the language to names of a kernel, and operations to what the machine has."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from flashgen.dtypes import READ
 from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.deciding import approximate, decides
 from flashgen.expr.language.fold import as_float, call
@@ -32,6 +33,7 @@ from flashgen.expr.prove.linear import COLUMN
 from flashgen.expr.prove.names import BATCH, EXTENTS, FIRST, GROUP, HEADS, KERNEL, KV_LEN, NODES, OWN, Q_LEN, TOTAL, WHOLE
 from flashgen.expr.prove.signs import NOTHING, Signs, positive
 from flashgen.spec.axes import extent
+from flashgen.spec.words import argument
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec, Tensor
@@ -51,15 +53,14 @@ GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values(), *FI
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
 INSIDE = {(KERNEL[name], axis) for name, axis in WHOLE.items()}
 WHOLE_COLUMNS = (64, 128, 192, 256)  # of o that the threads of every kernel hold, and no more
-POINTERS: Mapping[str, Type] = {  # by the dtype of a tensor
-    "int32": "const int*",
-    "int64": "const long long*",
-    "float32": "const float*",
-    "bool": "const bool*",
-    "float16": "const F16*",
-    "bfloat16": "const BF16*",
-    "uint8": "const Flag*",
-}
+
+
+class Along(NamedTuple):
+    """The elements of a tensor beside each other along the keys: by what name, of which tensor, as what they are read."""
+
+    name: str
+    tensor: "Tensor"
+    node: Name
 
 
 def level(node: Node) -> int:
@@ -92,8 +93,7 @@ class Binder:
         positives |= {param(name): proof for name, proof in positive(spec.params).items()}
         self.known = intervals(spec.params) | ({V_IDX: (0, spec.head_dim.v - 1)} if spec.head_dim.v in WHOLE_COLUMNS else {})
         self.integers = Integers(of_language, self.known)
-        # Of elements beside each other along the keys: from where they are read, and what they are called.
-        self.reads: dict[Load, Name] = {}
+        self.reads: dict[Load, Along] = {}  # by the address of the first
         self.names = Names()
         least = [param(p.name) for p in spec.params if p.min is not None and p.min >= 0]
         self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", V_IDX, *least)))
@@ -144,10 +144,12 @@ class Binder:
 
     def _read(self, tensor: "Tensor", indices: tuple[Node, ...], type: Type) -> Node:
         begin = call("+", FIRST["kv_len"], KV_BEGIN) if self.geometry.joined(tensor.shape) is not None else KV_BEGIN
-        address = Load(f"{param(tensor.name)}.address", (*indices, begin), POINTERS[tensor.dtype])
+        pointer = cast("Type", f"const {READ[tensor.dtype][1]}*")
+        address = Load(f"{param(tensor.name)}.address", (*indices, begin), pointer)
         if address not in self.reads:
-            self.reads[address] = Name(f"at.{self.names.fresh(tensor.argument)}", type, ELEMENT)
-        read = self.reads[address]
+            name = self.names.fresh(tensor.name)
+            self.reads[address] = Along(name, tensor, Name(f"at.{argument(name)}", type, ELEMENT))
+        read = self.reads[address].node
         return Call("flag_at", (read, COLUMN), "bool") if type == "bool" else read  # two of them share a word
 
     def _machine(self, row: Function, args: tuple[Node, ...], type: Type) -> Node:

@@ -125,7 +125,8 @@ class Hoist:
 
     def member(self, node: Node, hint: str) -> str:
         """The name of the member of Row that holds this."""
-        return cuda(self._outside(node, ELEMENT, hint)).removeprefix("row.")
+        found = self._outside(node, ELEMENT, hint)
+        return next(k.name for k in self.kept[ROW].values() if member_of(k.name, k.value.type, ROW) == found)
 
     def inline(self, node: Node) -> str:
         """A uniform number where no members are in scope."""
@@ -237,8 +238,10 @@ def _name(node: Node) -> str:
         case Load(tensor, indices):
             simple = [LANGUAGE.get(i.name, i.name).rpartition(".")[2] for i in indices if isinstance(i, Name)]  # row.index is a member
             return "_".join([tensor.removeprefix("p.arg_"), *(simple if len(simple) == len(indices) else ["value"])])
-        case Call("-", (Name("p.q_len" | "p.kv_len" | "q_len" | "kv_len" as length), Const(1))):
-            return "last_query" if length.endswith("q_len") else "last_key"
+        case Call("-", (Name("p.q_len" | "q_len"), Const(1))):
+            return "last_query"
+        case Call("-", (Name("p.kv_len" | "kv_len"), Const(1))):
+            return "last_key"
         case Call("min", (Name("q_idx"), _)):
             return "query"
         case Call("+" | "-", _, "int"):

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
-from flashgen.expr.holes.bind import KV_BEGIN, level
+from flashgen.dtypes import READ
+from flashgen.expr.holes.bind import KV_BEGIN, Along, level
 from flashgen.expr.holes.hoist import Body, Hoist
 from flashgen.expr.holes.passes import Kernel
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import UNIFORM, Load, Name
+from flashgen.expr.language.nodes import UNIFORM, Load
+from flashgen.expr.prove.affine import param
+from flashgen.spec.words import argument
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,22 @@ def key_reads(kernel: Kernel, keep: Body, shares_numbers: bool) -> KeyReads:
     `keep`: the mask. `shares_numbers`: a warp can bring numbers that all rows share, and that the score alone needs.
     """
     binder, hoist = kernel.binder, kernel.hoist
-    reads = tuple(read(hoist, address, name) for address, name in binder.reads.items())
+    reads = tuple(read(hoist, address, along) for address, along in binder.reads.items())
     keys = hoist.text(call("-", binder.renamed["kv_len"], KV_BEGIN), "keys", "from kv_begin to kv_len") if reads else ""
-    shared = shares_numbers and all(one.numeric for one in reads) and set(binder.reads.values()).isdisjoint(keep.below())
+    shared = (
+        shares_numbers and all(one.numeric for one in reads) and {along.node for along in binder.reads.values()}.isdisjoint(keep.below())
+    )
     return KeyReads(ahead=() if shared else reads, shared=reads if shared else (), keys=keys)
 
 
-def read(hoist: Hoist, address: Load, name: Name) -> Read:
-    """The read that begins at an address and is called so."""
-    _, _, called = name.name.partition(".")
+def read(hoist: Hoist, address: Load, along: Along) -> Read:
+    """The read of elements along the keys that begin at an address."""
     by_row = any(level(index) > UNIFORM for index in address.indices[:-1])
-    member = hoist.member(address, called.removeprefix("arg_") + "_row")
-    kind = "u32" if name.type == "bool" else name.type
-    element = address.type.removeprefix("const ").removesuffix("*")
-    return Read(type=kind, element=element, name=called, tensor=address.tensor.removesuffix(".address"), address=member, by_row=by_row)
+    return Read(
+        type="u32" if along.node.type == "bool" else along.node.type,
+        element=READ[along.tensor.dtype][1],
+        name=argument(along.name),
+        tensor=param(along.tensor.name),
+        address=hoist.member(address, f"{along.name}_row"),
+        by_row=by_row,
+    )
