@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.meaning.reference import Rows, rows_of
 from flashgen.expr.meaning.reference_backward import Flow, Sums
@@ -42,7 +43,9 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
             found["dq"][at] = np.float32(rows.scale) * (ds @ _float32(rows.k))
             found["dk"][keys] += np.float32(rows.scale) * (ds.T @ _float32(rows.q))
             found["dv"][keys] += p.T @ do[at]
-    return {name: order.given(x.astype(dtype).transpose(order.from_heads_first)) for name, x in found.items()} | sums.found
+    rounded = {name: _float32(x.astype(dtype)) if name[1:] in spec.embedded else x for name, x in found.items()}
+    before_embedding(spec, {"q": q, "k": k}, rounded, values, sums.add_learned)
+    return {name: order.given(x.astype(dtype).transpose(order.from_heads_first)) for name, x in rounded.items()} | sums.found
 
 
 def _float32(x: Array) -> Array:

@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from flashgen.expr import evaluate
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.nodes import Load, Name, Node
+from flashgen.expr.meaning.embedding import embedded
+from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
 from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
+from flashgen.spec import Spec
 from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights
 
 Array = NDArray[Any]
@@ -57,17 +60,27 @@ def interpret_backward(program: Program, given: Given, values: Mapping[str, Any]
         for one in sequences(spec, (len(arrays["q"]), arrays["q"].shape[2], arrays["k"].shape[2]), values):
             known = params | one.read(spec, values) | {"b": one.b, "q_len": one.q_len, "kv_len": one.kv_len}
             own = {name: x[_place(one, name)] for name, x in (arrays | numbers | totals).items()}
+            own |= {role: _embedded(spec, role, own[role], known) for role in spec.embedded}
             of_tensors = {t.name: one.own(spec, t, sums[t.name]) for t in spec.tensors if t.grad}
             run = _Run(program=program, arrays=own, values=known, sums=_Sums(sums | of_tensors), slopes=slopes, scale=scale)
             for h in range(arrays["q"].shape[1]):
                 run.head(h)
     rounded = {name: (x if name == "dv" else x * np.float32(scale)).astype(program.dtype.numpy) for name, x in totals.items()}
+    if spec.embedded:
+        rounded = {name: x.astype(np.float32) for name, x in rounded.items()}
+        before_embedding(spec, arrays, rounded, values, _Sums(sums).learn)
+        rounded = {name: x.astype(program.dtype.numpy) for name, x in rounded.items()}
     return {name: order.given(x.transpose(order.from_heads_first)) for name, x in rounded.items()} | sums
 
 
 def _place(one: Sequence, name: str) -> tuple[Any, ...]:
     """The place of a sequence's part of an array [B, H, S, D] or [B, H, S]."""
     return (one.keys_at, slice(None), one.keys) if name in OF_KEYS else (one.at, slice(None), one.rows)
+
+
+def _embedded(spec: Spec, role: str, x: Array, known: Mapping[str, Any]) -> Array:
+    """q or k of a sequence [H, S, D] after the norm and the rotary embedding."""
+    return embedded(spec, role, x.astype(np.float32), np.arange(x.shape[1]), known).astype(spec.element.numpy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +165,11 @@ class _Sums:
     """The gradients of tensors and params that ask for one, float32, summed over all that reads them."""
 
     found: Mapping[str, Array]
+
+    def learn(self, name: str, terms: Array) -> None:
+        """Adds what each row makes of the gradient of a norm's learned columns, [..., D]."""
+        if name in self.found:
+            self.found[name][...] += terms.sum(tuple(range(terms.ndim - 1)))
 
     def add(self, slopes: Mapping[Variable, Node], gradient: Array, known: Mapping[str, Any]) -> None:
         """Adds a gradient, of scores or of a sink, times the slope by each variable."""

@@ -9,6 +9,7 @@ from flashgen.expr import analyse, holes, lower
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.kernel import Kernel
 from flashgen.plan.kernels.key_ranges import row_ranges
+from flashgen.plan.kernels.unembed import embedded
 from flashgen.plan.program import Decision, Parts, Program, Rejected
 from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
@@ -42,7 +43,7 @@ def plan_backward(
     found = tried(problem, strategy)
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
-    parts = _preceded(strategy.parts(problem, best))
+    parts = embedded(spec, _preceded(strategy.parts(problem, best)))
     return Program(
         spec=spec,
         arch=problem.arch,

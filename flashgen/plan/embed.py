@@ -1,4 +1,4 @@
-"""The kernel of a program that writes queries or keys anew, as data."""
+"""The kernels of a program that write queries or keys anew, and bring their gradients back, as data."""
 
 from dataclasses import dataclass
 
@@ -28,3 +28,11 @@ class Embed(Kernel):
     def heads(self) -> str:
         """The heads of its array."""
         return {"q": "p.heads", "k": "p.heads / p.group"}[self.role]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unembed(Embed):
+    """The kernel that brings the gradient of what queries or keys become back to what a call gave: a block some tokens."""
+
+    tokens: int  # of a block
+    learned: str  # the member that the gradient of learned columns is added to; empty: there is none

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
-from flashgen.plan.embed import Embed
+from flashgen.plan.embed import Embed, Unembed
 from flashgen.plan.kernel import Attention, Combine, DealingPlan, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
@@ -95,8 +95,7 @@ class Decision:
 class Program:
     """The kernels by which a spec runs on an arch, with all that they share.
 
-    >>> program = plan(load("specs/causal.yaml"), "sm_90a")
-    >>> [kernel.entry for kernel in program.kernels]
+    >>> [kernel.entry for kernel in plan(load("specs/causal.yaml"), "sm_90a").kernels]
     ['forward']
     """
 
@@ -171,7 +170,12 @@ class Program:
     @property
     def embedding(self) -> tuple[Embed, ...]:
         """The kernels that write queries and keys anew before the attention."""
-        return tuple(kernel for kernel in self.kernels if isinstance(kernel, Embed))
+        return tuple(kernel for kernel in self.kernels if type(kernel) is Embed)
+
+    @property
+    def unembedding(self) -> tuple[Unembed, ...]:
+        """The kernels that bring gradients of those back, after a backward."""
+        return tuple(kernel for kernel in self.kernels if isinstance(kernel, Unembed))
 
     @property
     def turning(self) -> Rotary:

@@ -1,9 +1,10 @@
 """The launcher of a compiled kernel as a C file, for hosts that are not Python: it fills in the struct of the header, and launches."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.dtypes import by_name
-from flashgen.plan.embed import Embed
+from flashgen.plan.embed import Unembed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
 from flashgen.plan.kernel import Extent, Grid, SharePlan
 from flashgen.plan.program import Argument, Program
@@ -42,7 +43,7 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
             listed=_listed(program),
-            embedded=[_embedded(program, kernel) for kernel in program.embedding],
+            embedded=[*_embedded(program)],
             counting="states" if program.work_list else "shares",
             shared=_shared(program.shares),
             section=_section(program),
@@ -87,7 +88,7 @@ def _encoded(program: Program, argument: Argument) -> str:
     if of in _STAND_INS and not paged:
         array = f"n.kv_len ? {array} : &call->{ROLES[_STAND_INS[of]]}"
     batch = "1" if program.spec.geometry.packed else "n.batch"
-    lengths = "most(1, n.kv_len), n.kv_heads" if of in (*_STAND_INS, "embedded_k") else "n.q_len, n.heads"
+    lengths = "most(1, n.kv_len), n.kv_heads" if of in (*_STAND_INS, "embedded_k", "embedded_dk") else "n.q_len, n.heads"
     rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
     shape = f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}"
     element = (program.out_dtype if of == "o" else program.dtype).name.upper()
@@ -108,10 +109,12 @@ def _array(of: str) -> str:
     return f"call->{ROLES[of]}" if of in ROLES else of
 
 
-def _embedded(program: Program, kernel: Embed) -> tuple[str, str]:
-    """The name of an array in the scratch that is laid out as q or k, and its strides in C."""
-    d, heads, length = program.spec.head_dim.qk, "n.heads" if kernel.role == "q" else "n.kv_heads", f"n.{kernel.length}"
-    return f"embedded_{kernel.role}", f"{length} * {heads} * {d}, {d}, {heads} * {d}, 1"
+def _embedded(program: Program) -> Iterator[tuple[str, str]]:
+    """The names of arrays in the scratch that are laid out as q or k, and their strides in C."""
+    for kernel in (*program.embedding, *program.unembedding):
+        d, heads, length = program.spec.head_dim.qk, "n.heads" if kernel.role == "q" else "n.kv_heads", f"n.{kernel.length}"
+        name = f"embedded_d{kernel.role}" if isinstance(kernel, Unembed) else f"embedded_{kernel.role}"
+        yield name, f"{length} * {heads} * {d}, {d}, {heads} * {d}, 1"
 
 
 def _section(program: Program) -> tuple[Sections, str, str, str] | None:

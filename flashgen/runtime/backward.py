@@ -163,6 +163,7 @@ class GpuBackward:
         found |= fresh(Scratch.of(program, sizes).arrays, ordinal)
         found |= fresh({name: ((1,), "float32") for name in ("lse", "dlse") if name not in found}, ordinal)
         stand_ins = {} if sizes.kv_len else {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}
+        stand_ins |= {f"embedded_{name}": other for name, other in stand_ins.items() if f"embedded_{name}" in found}
         return found | {name: found[other] for name, other in stand_ins.items()}, stand_ins
 
     def _compiled(self, chosen: Program) -> Executable:

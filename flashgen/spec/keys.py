@@ -88,7 +88,7 @@ class TensorKeys(Closed):
         examples=["[hq]"],
     )
     dtype: Annotated[str, element_of(*TENSOR_DTYPES)] = Field(description="element type", examples=["float32"])
-    grad: Flag = Field(False, description="the backward gives its gradient; of float32, and where backward is true")
+    grad: Flag = Field(False, description="the backward gives its gradient, float32; of a tensor of floats, and where backward is true")
 
 
 class ParamKeys(Closed):

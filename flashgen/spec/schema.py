@@ -52,8 +52,6 @@ from flashgen.spec.tensors import Blocks, Tensor
 NO_GRADIENTS = {  # keys that the backward does not know, why, and what to do instead
     "weight": ("a weight of keys has no gradients", "multiply v by what varies with the key alone"),
     "output": ("output has no gradients", "apply it to o of a call that has gradients"),
-    "norm": ("a norm of q and k has no gradients", "apply it to q and k before the call"),
-    "rotary": ("a rotary embedding has no gradients", "apply it to q and k before the call"),
 }
 
 
@@ -206,7 +204,7 @@ class SpecKeys(Closed):
             if isinstance(one, Param) and one.type == "int":
                 hint = f"write its default with a point, {one.default}.0, or leave grad out"
                 raise refusal(f"{one.name} is an integer, which has no gradient", hint, within=(one.name, "grad"))
-            if isinstance(one, Tensor) and one.dtype != "float32":
+            if isinstance(one, Tensor) and one.dtype not in ATTENTION_DTYPES:
                 raise refusal(
                     f"{one.name} is {one.dtype}, which has no gradient", "dtype: float32, or leave grad out", within=(one.name, "grad")
                 )

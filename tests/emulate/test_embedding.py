@@ -107,7 +107,6 @@ def test_it_is_that_of_plain_attention_on_what_a_user_turned():
         ("rotary: {kind: halves, angles: {query: t}, of: [q]}", r"<spec>:3:40: rotary.angles.query: 't' is no tensor"),
         ("norm: {of: [q], key: w}", r"<spec>:3:22: norm.key: it is of k, and `of` has no k"),
         ("norm: {query: w}\ntensors: {w: {shape: [63], dtype: float32}}", r"<spec>:3:15: norm.query: w has shape \[63\](.|\n)*\[64\]"),
-        ("norm: {}\nbackward: true", r"<spec>:4:11: backward: a norm of q and k has no gradients yet"),
         ("norm: {eps: -1.0}", r"<spec>:3:13: norm.eps: expected 0 or more"),
     ],
 )

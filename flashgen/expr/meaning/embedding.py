@@ -28,10 +28,38 @@ def embedded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str,
             x = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.asarray(norm.eps, x.dtype))
             x = x if learned is None else x * np.asarray(known[learned]).astype(x.dtype)
     if rotary := spec.rotary_of(role):
-        angles = _angles(rotary, role, rows, known).astype(np.float64)
-        x = turned(x, np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype), rotary.pairs)
+        x = turned(x, *_cos_and_sin(rotary, role, rows, known, x.dtype), rotary.pairs)
     with np.errstate(all="ignore"):
         return x.astype(spec.element.numpy).astype(x.dtype)
+
+
+def embedding_gradient(spec: "Spec", role: str, x: Array, d: Array, rows: Array, known: Mapping[str, Any]) -> tuple[Array, Array | None]:
+    """The gradient of rows x of q or of k [..., n, D], where what they become has the gradient d; and that of the learned columns of the
+    norm [D], a row a row of d, if there are such. A row whose d is 0 has none, whatever it holds.
+
+    Other arguments as of `embedded`. With u = x / root and g = d * learned, where root^2 = mean(x^2) + eps:
+
+        dx = (g - u * mean(g * u)) / root        dlearned = d * u
+    """
+    if rotary := spec.rotary_of(role):
+        cos, sin = _cos_and_sin(rotary, role, rows, known, d.dtype)
+        d = turned(d, cos, -sin, rotary.pairs)
+    if not (norm := spec.norm_of(role)):
+        return d, None
+    learned, none = norm.columns(role), (d == 0).all(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        root = np.sqrt(np.mean(x * x, -1, keepdims=True) + np.asarray(norm.eps, x.dtype))
+        unit = x / root
+        g = d if learned is None else d * np.asarray(known[learned]).astype(d.dtype)
+        found = (g - unit * np.mean(g * unit, -1, keepdims=True)) / root
+        of_learned = None if learned is None else np.where(none, 0, d * unit)
+    return np.where(none, 0, found).astype(d.dtype), of_learned
+
+
+def _cos_and_sin(rotary: Rotary, role: str, rows: Array, known: Mapping[str, Any], dtype: Any) -> tuple[Array, Array]:
+    """Cosine and sine of the angles of rows, [n, pairs]."""
+    angles = _angles(rotary, role, rows, known).astype(np.float64)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def turned(x: Array, cos: Array, sin: Array, pairs: tuple[int, int]) -> Array:

@@ -64,7 +64,8 @@ def derivatives(spec: "Spec") -> Derivatives:
     for key, text, node in parts:
         _check(node, Located(text or "", spec.position(key)))
     score, of_sink, of_scale = (_by_each(node) for _, _, node in parts)
-    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale)})
+    learned = {name for role in spec.norm.of if (name := spec.norm.columns(role))} if spec.norm else set[str]()
+    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale)} | learned)
     return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale)
 
 
@@ -104,7 +105,7 @@ def _check_asked(spec: "Spec", smooth: set[str]) -> None:
             if one.grad and one.name not in smooth:
                 path = f"{kind}.{one.name}.grad"
                 message = f"{path}: the gradient is 0 whatever {one.name} holds: it is read by the mask or by decisions alone"
-                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale or sink")
+                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale, sink or norm")
 
 
 def _lacks_a_slope(node: Call) -> bool:

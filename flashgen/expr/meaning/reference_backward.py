@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flashgen.dtypes import ATTENTION_DTYPES
 from flashgen.expr.language.nodes import Name, Node
 from flashgen.expr.meaning.definition import clamped, meaning
+from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import Derivatives, Variable, derivatives
 from flashgen.expr.meaning.reference import Array, Rows, attend, output_heads_first, rows_of, weighted
 from flashgen.expr.meaning.sequences import heads_first
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a loss, float64: of q, k and v, each of its layout; of every float32 tensor, and of every float param, by name."""
+    """The gradients of a loss, float64: of q, k and v, each of its layout; of every tensor of floats, and of every float param, by name."""
 
     q: Array
     k: Array
@@ -54,6 +56,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
             dk[rows.place.keys] += rows.scale * weighted(ds.T, ds.T != 0, rows.q)
             dv[rows.place.keys] += weighted(flow.p.T, flow.p.T != 0, flow.do)
             sums.add_score(slopes, rows, flow, ds)
+    before_embedding(spec, {"q": q, "k": k}, {"dq": dq, "dk": dk}, values, sums.add_learned)
     dq, dk, dv = (spec.order.given(x.transpose(spec.order.from_heads_first)) for x in (dq, dk, dv))
     return Gradients(q=dq, k=dk, v=dv, values=sums.found, sizes=sums.sizes)
 
@@ -89,7 +92,7 @@ class Sums:
 
     def __init__(self, spec: "Spec", values: Mapping[str, Any]):
         self.spec = spec
-        self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype == "float32"}
+        self.found = {t.name: np.zeros(np.shape(values[t.name])) for t in spec.tensors if t.dtype in ATTENTION_DTYPES}
         self.found |= {p.name: np.zeros(()) for p in spec.params if p.type == "float"}
         self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
@@ -101,6 +104,12 @@ class Sums:
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
         """Adds the gradients that come through the sink of these rows."""
         self._add(slopes.sink, flow.sink, rows)
+
+    def add_learned(self, name: str, terms: Array) -> None:
+        """Adds what each row makes of the gradient of a norm's learned columns, [..., D]."""
+        if name in self.found:
+            self.found[name] += terms.sum(tuple(range(terms.ndim - 1)))
+            self.sizes[name] += np.abs(terms).sum(tuple(range(terms.ndim - 1)))
 
     def _add(self, slopes: Mapping[Variable, Node], gradient: Array, rows: Rows) -> None:
         for by, slope in slopes.items():

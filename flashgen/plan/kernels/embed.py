@@ -11,17 +11,17 @@ from flashgen.spec import Spec
 from flashgen.spec.embedding import LENGTHS
 from flashgen.spec.words import argument
 
-_THREADS = 256  # of a block: eight warps, each a head at a time
-_HEADS = {"q": "heads", "k": "kv_heads"}
+THREADS = 256  # of a block: eight warps, each a head at a time
+HEADS = {"q": "heads", "k": "kv_heads"}
 
 
 def embedding(spec: Spec, parts: Parts) -> Parts:
     """The kernels of a program behind those that write its queries and keys, which are then what the others read."""
     found = parts
     for role in reversed(spec.embedded):
-        arguments = tuple(replace(a, of=_name(role)) if a.of == role else a for a in found.arguments)
-        kernel = _kernel(spec, role)
-        scratch = Scratch(_name(role), spec.dtype, (*_tokens(spec, kernel.length), _HEADS[role], spec.head_dim.qk))
+        arguments = tuple(replace(a, of=scratch_name(role)) if a.of == role else a for a in found.arguments)
+        kernel = embed_kernel(spec, role)
+        scratch = Scratch(scratch_name(role), spec.dtype, (*tokens(spec, kernel.length), HEADS[role], spec.head_dim.qk))
         found = replace(found, arguments=arguments).preceded(Parts((kernel,), tuple(_arguments(spec, role)), (scratch,)))
     return found
 
@@ -30,23 +30,25 @@ def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
     """The cost of each kernel, for people."""
     for role in spec.embedded:
         length = LENGTHS[role]
-        rows = f"2 * {length} * {_HEADS[role]} * {spec.head_dim.qk * spec.element.bytes} bytes a sequence"
+        rows = f"2 * {length} * {HEADS[role]} * {spec.head_dim.qk * spec.element.bytes} bytes a sequence"
         yield "embedding", f"a kernel before the attention reads {role} and writes it anew: {rows}, and as much memory as {role} takes"
 
 
-def _name(role: str) -> str:
+def scratch_name(role: str) -> str:
+    """The name of the memory of an array after its norm and rotary embedding."""
     return f"embedded_{role}"
 
 
-def _tokens(spec: Spec, length: str) -> tuple[Extent, ...]:
+def tokens(spec: Spec, length: str) -> tuple[Extent, ...]:
     """The axes of all tokens: of sequences one behind the other there is one that is long."""
     return (1, length) if length in spec.geometry.behind else ("batch", length)
 
 
-def _kernel(spec: Spec, role: str) -> Embed:
+def embed_kernel(spec: Spec, role: str) -> Embed:
+    """The kernel of q or of k."""
     length = LENGTHS[role]
     behind = length in spec.geometry.behind
-    grid = Grid(_THREADS, _tokens(spec, length))
+    grid = Grid(THREADS, tokens(spec, length))
     return Embed(f"embed_{role}", grid, role=role, lying="behind" if behind else "apart", angle=_angle(spec, role, behind))
 
 
@@ -66,4 +68,4 @@ def _arguments(spec: Spec, role: str) -> Iterator[Argument]:
     cuda = spec.element.cuda
     yield Argument(f"given_{role}", f"const {cuda}*", "pointer", role, comment="before its norm and rotary embedding")
     yield Argument(f"given_{role}_strides", strides(spec, role), "strides", role)
-    yield Argument(_name(role), f"{cuda}*", "pointer", _name(role), comment="after them: [tokens, heads, D]")
+    yield Argument(scratch_name(role), f"{cuda}*", "pointer", scratch_name(role), comment="after them: [tokens, heads, D]")
