@@ -45,6 +45,13 @@ SPECS: dict[str, dict[str, Any]] = {
     "sigmoid": {"head_dim": 64, "score": "sigmoid(s)", "softmax": "none"},
     "scale": {"head_dim": 72, "dtype": "float16", "scale": "c / sqrt(d)", "params": C},
     "deterministic": {"head_dim": 64, "mask": "causal", "deterministic": True},
+    "norm and rotary": {
+        "head_dim": 128,
+        "mask": "causal",
+        "norm": {"query": "x", "key": "x"},
+        "rotary": {"kind": "halves", "base": 10000.0},
+        "tensors": {"x": tensor(128)},
+    },
 }
 
 
