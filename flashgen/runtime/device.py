@@ -128,7 +128,8 @@ def _driver() -> Any:
     try:
         check(*driver.cuInit(0))
     except RuntimeError as error:
-        raise BackendError(f"no CUDA driver here: {str(error).strip().splitlines()[0]}") from None
+        said = str(error).strip().splitlines()[0]
+        raise BackendError(f"no CUDA driver here: {said.removesuffix('.')}") from None
     return driver
 
 
