@@ -114,6 +114,20 @@ def test_a_skeleton_alone_knows_its_architecture(name):
     assert not re.search(r"\bsm_\d", (template_root() / name).read_text())
 
 
+def test_parameters_of_macros_are_read():
+    """Of macros that are called by their file; those of a name in several files, one of which the program names, share what they are given."""
+    trees = {name: parsed(name) for name in TEMPLATES}
+    imports = [found for tree in trees.values() for found in tree.find_all(jinja2.nodes.FromImport)]
+    of_a_file = [found for found in imports if isinstance(found.template, jinja2.nodes.Const)]
+    known = {(found.template.value, name if isinstance(name, str) else name[0]) for found in of_a_file for name in found.names}
+    for file, tree in trees.items():
+        known |= {(file, call.node.name) for call in tree.find_all(jinja2.nodes.Call) if isinstance(call.node, jinja2.nodes.Name)}
+        for macro in tree.find_all(jinja2.nodes.Macro):
+            read = {name.name for name in macro.find_all(jinja2.nodes.Name) if name.ctx == "load"}
+            unread = {argument.name for argument in macro.args} - read
+            assert not unread or (file, macro.name) not in known, (file, macro.name, unread)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_an_element_is_follows_from_its_dtype(name):
     """Its type, its bytes and what one product sums up are said by `flashgen/dtypes.py`; u16 is left to what reads words of bits."""
