@@ -19,6 +19,7 @@ _SIZES = {
     "kv_len": "keys of a sequence, Sk",
     "heads": "query heads, Hq",
 }
+_TOTALS = {"q_len": "queries of all sequences, total_q", "kv_len": "keys of all sequences, total_k"}  # where they lie one behind the other
 _SCALARS = {**_SIZES, "group": "query heads a key/value head", "shares": "of the key tiles of a query tile, at most"}
 _BROUGHT = {
     "counter": "three ints, 0 before the first launch; launches that may run at once have each their own",
@@ -56,7 +57,7 @@ def header(program: Program, source: Source, part: str = "kernel") -> str:
             grids=[_grid(kernel) for kernel in program.kernels],
             members=[_member(program, argument, c_name(program, part)) for argument in program.arguments],
             given=list(_given(program, c_name(program, part))),
-            ranks=sorted({argument.rank for argument in program.arguments if argument.rank}),
+            ranks=sorted({argument.rank for argument in program.arguments if argument.kind in ("array", "sums")}),
             name=c_name(program, part),
             part=part,
         )
@@ -78,13 +79,14 @@ def _grid(kernel: Kernel) -> str:
 def _given(program: Program, name: str) -> Iterator[Member]:
     """The members of a call: the sizes, arrays, and values from which the struct of the kernel is filled in."""
     comments = {argument.of: argument.comment for argument in program.arguments if argument.comment}
+    packed, sizes = program.spec.geometry.packed, _sizes(program)
     for size in ("batch", "q_len", "kv_len", "heads"):
-        yield Member(f"int {size}", comments.get(size, _SIZES[size]))
+        yield Member(f"int {size}", comments.get(size, sizes[size]))
     yield Member("int kv_heads", "key/value heads, Hk, which divide Hq")
     for role in dict.fromkeys(argument.of for argument in program.arguments if argument.of in ROLES):
-        axes = "batch, kv_len, kv_heads" if role in _OF_KEYS else "batch, q_len, heads"
-        axes = f"pages, {program.spec.page}, kv_heads" if program.spec.page and role in _OF_KEYS else axes
-        yield Member(f"struct {name}_array {ROLES[role]}", f"{role} [{axes}, D]")
+        axes = "kv_len, kv_heads" if role in _OF_KEYS else "q_len, heads"
+        whole = f"pages, {program.spec.page}, kv_heads" if program.spec.page and role in _OF_KEYS else axes if packed else f"batch, {axes}"
+        yield Member(f"struct {name}_array {ROLES[role]}", f"{role} [{whole}, D]")
     if program.scratch:
         yield Member("CUdeviceptr scratch", f"{name}_scratch_bytes(call) bytes, aligned to 256, for the kernels of this call alone")
     own = {*ROLES, *_SCALARS, "section", *(s.name for s in program.scratch)}
@@ -129,7 +131,12 @@ def _scalar(program: Program, argument: Argument) -> str:
     spec = program.spec
     if argument.of == "softmax_scale":
         return f"factor of q.k: {spec.scale or f'1/sqrt({spec.head_dim.qk})'}"
-    return (_SCALARS | {p.argument: _param(p) for p in spec.params})[argument.of]
+    return (_SCALARS | _sizes(program) | {p.argument: _param(p) for p in spec.params})[argument.of]
+
+
+def _sizes(program: Program) -> dict[str, str]:
+    """The meaning of each size of a call."""
+    return _SIZES | (_TOTALS if program.spec.geometry.packed else {})
 
 
 def _param(param: Param) -> str:

@@ -26,6 +26,7 @@ from flashgen.spec import Spec, load
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ship"
 COUNTER, HALVES, SCRATCH, STREAM, MULTIPROCESSORS = 0x7000, 0x8000, 0x9000, 5, 132
 BIAS: dict[str, Any] = {"score": "s + slopes[h] * reach", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+BLOCKS = {"m": 128, "n": 64, "lists": "lists"}
 ROTARY = {"kind": "halves", "base": 10000.0}
 PROGRAMS = {
     "tma": (Spec(head_dim=128, dtype="bfloat16", mask="causal", params={"reach": 3.0}, outputs=["o", "lse"], **BIAS), "sm_90a"),
@@ -35,6 +36,9 @@ PROGRAMS = {
     "cached": (Spec(head_dim=64, dtype="bfloat16", mask="causal", cache="contiguous"), "sm_90a"),
     "paged": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="bhsd", cache={"page": 16}), "sm_90a"),
     "packed": (Spec(head_dim=64, dtype="float16", mask="causal", layout="thd"), "sm_90a"),
+    "packed, paged": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", cache={"page": 16}), "sm_90a"),
+    "packed, paged lists": (Spec(head_dim=64, dtype="float16", layout="thd", cache={"page": 16}, blocks=BLOCKS), "sm_90a"),
+    "lists of a mask": (Spec(head_dim=64, dtype="float16", mask="kv_idx // 64 % 3 == q_idx // 64 % 3"), "sm_90a"),
     "lists": (Spec(head_dim=64, dtype="bfloat16", blocks={"m": 128, "n": 128, "lists": "lists"}), "sm_90a"),
     "turned": (Spec(head_dim=64, dtype="bfloat16", mask="causal", norm={}, rotary=ROTARY), "sm_90a"),
     "turned, packed": (Spec(head_dim=64, dtype="float16", layout="thd", rotary=ROTARY), "sm_80"),
@@ -113,7 +117,7 @@ def given(call_type: Any, program: Program, sizes: Sizes, known: dict[str, Layou
         if argument.kind == "array":
             values[argument.name] = (ctypes.c_int64 * (1 + argument.rank))(addresses[argument.of], *known[argument.of].strides)
         elif argument.kind == "extent":
-            values[argument.name] = known[argument.of].shape[-1]
+            values[argument.name] = known[argument.of].shape[argument.rank]
     return call_type(**{name: values[name] for name, _ in call_type._fields_})
 
 
