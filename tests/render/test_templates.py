@@ -115,7 +115,7 @@ def test_a_skeleton_alone_knows_its_architecture(name):
 
 
 def test_parameters_of_macros_are_read():
-    """Of macros that are called by their file; those of a name in several files, one of which the program names, share what they are given."""
+    """All that their file calls; those of a name in several files, one of which the program names, share what they are given."""
     trees = {name: parsed(name) for name in TEMPLATES}
     imports = [found for tree in trees.values() for found in tree.find_all(jinja2.nodes.FromImport)]
     of_a_file = [found for found in imports if isinstance(found.template, jinja2.nodes.Const)]
