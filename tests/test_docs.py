@@ -102,3 +102,14 @@ def test_a_decision_says_its_status_its_question_and_its_outcome(page):
     assert lines[2].startswith("Status: ")
     assert "## Question" in lines
     assert "## Decision" in lines
+
+
+def test_every_kernel_has_a_row():
+    """By the name of its template, or of its entry, whose end may be a name of a call."""
+    text = (DOCS / "how_it_works.md").read_text()
+    skeletons = {path.name.removesuffix(".cu.j2") for path in (ROOT / "templates" / "kernels").glob("*.cu.j2")}
+    made = "\n".join(path.read_text() for path in (ROOT / "flashgen" / "plan").rglob("*.py"))
+    entries = {name.rstrip("_") for name in re.findall(r'\b(?:Kernel|Embed|Unembed)\(\s*f?"([a-z_]+)', made)}
+    assert len(skeletons) > 10
+    assert len(entries) > 10
+    assert not {name for name in skeletons | entries if f"`{name}" not in text}
