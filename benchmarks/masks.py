@@ -5,15 +5,16 @@
 
 8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key.
 `ms`: a call; `making`: what of it runs before the attention, which finds those tiles. `times`: the attention over the ideal share of the
-time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention
-beside it, its block mask built before (`flex mask`). Needs a GPU and PyTorch.
+time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention beside it, its block mask built before
+(`flex mask`). Processes compile the rows beside each other, and measure one after the other. Needs a GPU and PyTorch.
 """
 
 import argparse
 import functools
 import importlib
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ LENGTH, HEADS, TILE = 8192, 16, 128
 RESULTS = Path(__file__).parent / "results"
 HEADS_LOOKED_AT = 2  # by whom the shares of tiles are counted where heads differ
 
+SECONDS = 240  # that the rows of a process may take to be made
 Tensors = Mapping[str, Any]
+Run = Callable[[], Any]
 Words = Callable[[Any, Any, Any, Any, Tensors], Any]
 
 
@@ -108,28 +111,21 @@ def ideal(name: str) -> float:
     return sum(found) / len(found)
 
 
-def flex(name: str, q: Any, k: Any, v: Any, given: Tensors) -> tuple[Callable[[], Any], float]:
-    """FlexAttention on the same mask, and the milliseconds in which its block mask is built, the second time."""
+def flex(name: str, qkv: Any, given: Tensors) -> tuple[Run, Run]:
+    """FlexAttention on the same mask, and what builds its block mask; both have run."""
     torch = importlib.import_module("torch")
     module = importlib.import_module("torch.nn.attention.flex_attention")
-    torch._dynamo.config.recompile_limit = 256
     tensors = {name: to_torch(x) for name, x in given.items()}
     words, by_heads = FLEX[name], any(x.ndim > 2 and x.shape[1] == HEADS for x in given.values())
 
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return words(b, h, q_idx, kv_idx, tensors)
 
-    def build() -> Any:
-        return module.create_block_mask(mask, 1, HEADS if by_heads else None, LENGTH, LENGTH, device="cuda")
-
-    build()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    block_mask = build()
-    end.record()
-    end.synchronize()
-    rows, called = [to_torch(x).transpose(1, 2) for x in (q, k, v)], torch.compile(module.flex_attention)
-    return lambda: called(*rows, block_mask=block_mask), start.elapsed_time(end)
+    build = functools.partial(module.create_block_mask, mask, 1, HEADS if by_heads else None, LENGTH, LENGTH, device="cuda")
+    rows = [to_torch(x).transpose(1, 2) for x in qkv]
+    run = functools.partial(torch.compile(module.flex_attention, dynamic=False), *rows, block_mask=build())
+    run()
+    return run, build
 
 
 def called(name: str, head_dim: int, qkv: Any) -> Any:
@@ -141,31 +137,53 @@ def called(name: str, head_dim: int, qkv: Any) -> Any:
     return run
 
 
-def rows_of(head_dim: int, names: list[str], repetitions: int, beside: bool) -> Iterator[dict[str, Any]]:
-    """Measured rows of a head dim."""
-    cp, clock = arrays.cupy(), DeviceClock()
+def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[str, Run]]:
+    """What is known of a row before it is measured, and its runs."""
+    cp = arrays.cupy()
     qkv = [rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3)]
-    dense = functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv)
-    with ThreadPoolExecutor() as pool:
-        made = list(pool.map(lambda name: called(name, head_dim, qkv), names))
-        listed = [name for name, run in zip(names, made, strict=True) if run.func.program.dealing.listed]
+    run = called(name, head_dim, qkv)
+    runs: dict[str, Run] = {"dense": functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv), "ms": run}
+    chosen = run.func.program
+    found = {"head_dim": head_dim, "mask": name, "tile": chosen.attention.tile.text, "by": chosen.dealing.listed or "ranges"}
+    if chosen.dealing.listed:
         with without_lists():  # plans are made at the first call
-            unlisted = dict(zip(listed, pool.map(lambda name: called(name, head_dim, qkv), listed), strict=True))
-    for name, run in zip(names, made, strict=True):
-        chosen = run.func.program
-        runs = {"dense": dense, "ms": run} | ({"unlisted": unlisted[name]} if name in unlisted else {})
-        found: dict[str, Any] = {"head_dim": head_dim, "mask": name, "ideal": ideal(name), "tile": chosen.attention.tile.text}
-        found |= {"by": chosen.dealing.listed or "ranges", "making": before_ms(run)}
-        if beside:
-            try:
-                runs["flex"], found["flex mask"] = flex(name, *qkv, run.keywords)
-                runs["flex"]()
-            except Exception as error:  # a peer may refuse with anything
-                runs.pop("flex", None)
-                found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
-        found |= {part: timing.ms for part, timing in measure(runs, clock, repetitions).items()}
-        found["times"] = (found["ms"] - found["making"]) / (found["ideal"] * found["dense"])
-        yield found
+            runs["unlisted"] = called(name, head_dim, qkv)
+    if beside:
+        try:
+            runs["flex"], runs["flex mask"] = flex(name, qkv, run.keywords)
+        except Exception as error:  # a peer may refuse with anything
+            found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+    return found, runs
+
+
+def measured(found: dict[str, Any], runs: dict[str, Run], repetitions: int) -> dict[str, Any]:
+    """A row with its times."""
+    found |= {"ideal": ideal(found["mask"]), "making": before_ms(runs["ms"])}
+    found |= {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
+    return found | {"times": (found["ms"] - found["making"]) / (found["ideal"] * found["dense"])}
+
+
+def take(names: list[str], asked: argparse.Namespace, head_dim: int, ready: Any, turn: Any, found: Any) -> None:
+    """A process of its own: makes its rows beside others, and measures them when all are made and nobody else measures."""
+    rows = [made(name, head_dim, not asked.no_flex) for name in names]
+    ready.wait()
+    with turn:
+        for row in rows:
+            found.put(measured(*row, 3 if asked.quick else 11))
+
+
+def rows_of(head_dim: int, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Measured rows of a head dim."""
+    start = multiprocessing.get_context("spawn")
+    count = max(1, min(len(asked.rows), os.cpu_count() or 1))
+    ready, turn, found = start.Barrier(count, timeout=SECONDS), start.Lock(), start.Queue()
+    processes = [start.Process(target=take, args=(asked.rows[i::count], asked, head_dim, ready, turn, found)) for i in range(count)]
+    for process in processes:
+        process.start()
+    for _ in asked.rows:
+        yield found.get(timeout=2 * SECONDS)
+    for process in processes:
+        process.join()
 
 
 COLUMNS = ("ideal", "dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
@@ -182,7 +200,7 @@ def main() -> None:
     on, measured = environment(), []
     print(f"{'':28}{'':16}" + "".join(f"{column:>10}" for column in COLUMNS))
     for head_dim in asked.head_dims:
-        for found in rows_of(head_dim, asked.rows, 3 if asked.quick else 11, not asked.no_flex):
+        for found in rows_of(head_dim, asked):
             measured.append(found)
             numbers = "".join(f"{found[column]:10.3f}" if column in found else f"{'':10}" for column in COLUMNS)
             print(f"{head_dim:4} {found['mask']:26}{found['tile']:>8} {found['by']:6}{numbers} {found.get('flex refused', '')}", flush=True)

@@ -17,6 +17,7 @@ from flashgen.spec import Spec
 COSTS = "lists"  # the table of its numbers in flashgen.plan.costs
 SAMPLE = 128, 64  # queries and keys of a tile, where a mask is looked at while planning
 BANDS = 6  # of query tiles that are looked at
+BIT_KEYS = 64  # whose bits are read at once
 HEADS, HEADS_LOOKED_AT = {"h", "hk"}, 4  # where a mask reads a head, so many
 
 
@@ -32,6 +33,11 @@ def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int)
         return "mask" if left_out(spec, length) >= known["gain"] else ""
     on_trust = any(isinstance(node, Load) for node in walk(mask))  # which looking at the tiles of each head does not get
     return "mask" if not on_trust and left_out(spec, length) >= known["gain_of_heads"] else ""
+
+
+def by_bits(spec: Spec, mask: Node) -> bool:
+    """True if an attention whose key tiles are listed because pairs of a mask are seen reads of each pair a bit: the heads share them."""
+    return not names(mask) & HEADS and (spec.block.n or BIT_KEYS) % BIT_KEYS == 0
 
 
 def loses(mask: Node, ranges: KeyRanges) -> bool:

@@ -289,7 +289,7 @@ _UNUSUAL = ("shares", "grouped", "listed")  # members of DealingPlan that most p
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
-    parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name != "ranges"}
+    parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name not in ("ranges", "mask")}
     plain: dict[str, Any] = {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}
     dealing = plain.get("dealing", {})
     for name in _UNUSUAL:

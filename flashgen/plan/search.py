@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
-from flashgen.expr.language.nodes import Load, walk
+from flashgen.expr.holes.bits import with_bits
+from flashgen.expr.language.fold import TRUE
+from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
-from flashgen.plan.lists import listed
+from flashgen.plan.lists import BIT_KEYS, by_bits, listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.shares import Demand, pinned
@@ -28,6 +30,7 @@ from flashgen.theory.schedule import SoftmaxPlan, resolve
 
 LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
 LISTED = 128  # queries and keys of a tile at most, where tiles are listed because pairs of them are seen
+S = Name("s", "float")  # a score that computes nothing
 DOCUMENT = 1024  # queries and keys of one of several packed into a sequence
 
 
@@ -106,6 +109,8 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
         for name, size, of in (("m", draft.tile.block_m, blocks.m), ("n", draft.tile.block_n, blocks.n)):
             if of % size and not (name == "m" and problem.grouped):  # the rows of a group are all of one list
                 return f"block {name} is {size}: it divides that of lists, {of}"
+    if problem.holes.mask.bits and draft.tile.block_n % BIT_KEYS:
+        return f"block n is {draft.tile.block_n}: bits of a mask are read for multiples of {BIT_KEYS} keys"
     if problem.seen.listed == "mask":
         for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
             if given is None and size > LISTED:
@@ -122,7 +127,9 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         if best.dealing.listed:
             parts = parts.preceded(key_lists(problem.spec, best, early=early))
         if best.dealing.listed == "mask":
-            parts = parts.preceded(seen_tiles(ranges.block_m, ranges.block_n, problem.expressions.mask, early=early))
+            mask, bits = problem.expressions.mask, problem.holes.mask.bits
+            looking = _holes(problem.request, strategy, replace(problem.expressions, score=S)) if bits else problem.holes
+            parts = parts.preceded(seen_tiles(best.tile, mask, looking, bits=bits, early=early))
         if not problem.softmax.materialize:
             parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces))
         parts = embed.embedding(problem.spec, parts)
@@ -163,15 +170,10 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     chosen = listed(request, strategy, ranges, length)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if request.of_group else "rows_of_head"
-    found = holes(
-        expressions,
-        spec,
-        request.arch.tanh,
-        strategy.separate,
-        beyond=strategy.beyond,
-        rows=rows,
-        shares_numbers=strategy.shares_numbers,
-    )
+    found = _holes(request, strategy, expressions, rows)
+    if chosen == "mask" and by_bits(spec, expressions.mask):
+        plain = _holes(request, strategy, replace(expressions, mask=TRUE), rows)
+        found = with_bits(plain, found, by_sequence="b" in names(expressions.mask))
     problem = Problem(
         request=request,
         expressions=expressions,
@@ -180,6 +182,18 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
         seen=replace(seen(spec, expressions, ranges, length), listed=chosen),
     )
     return strategy, problem
+
+
+def _holes(request: Request, strategy: Strategy, expressions: Expressions, rows: str = "rows_of_head") -> Holes:
+    return holes(
+        expressions,
+        request.spec,
+        request.arch.tanh,
+        strategy.separate,
+        beyond=strategy.beyond,
+        rows=rows,
+        shares_numbers=strategy.shares_numbers,
+    )
 
 
 def seen(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -> Seen:

@@ -10,6 +10,7 @@ from typing import Any
 from flashgen.expr.tiles.cuda import RangeText
 from flashgen.plan.alone import Alone
 from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.look import Look
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -44,7 +45,8 @@ def render(program: Program) -> Source:
     >>> source.entries
     ('forward',)
     """
-    context = {"program": program, "holes": program.holes, "digest": program.digest}
+    looking = next((kernel.mask for kernel in program.kernels if isinstance(kernel, Look)), program.holes)
+    context = {"program": program, "holes": program.holes, "looking": looking, "digest": program.digest}
     if program.attentions:
         context["keys"] = _some(program.attention.ranges.cuda())
     if isinstance(program.main, Backward):

@@ -63,6 +63,7 @@ class MaskHole:
     text: str  # as in the language
     body: Body  # of an element: whether the query attends to the key
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
+    bits: bool = False  # a kernel before has evaluated it
 
 
 class Members(NamedTuple):
@@ -106,6 +107,11 @@ class Holes:
     def reads(self) -> tuple[Read, ...]:
         """The reads of a thread ahead of its scores."""
         return self.along.ahead
+
+    @property
+    def ahead(self) -> bool:
+        """True if a thread reads anything ahead of its scores: what tensors hold, or bits of the mask."""
+        return bool(self.reads) or self.mask.bits
 
     @property
     def numbers(self) -> tuple[Read, ...]:

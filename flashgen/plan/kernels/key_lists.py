@@ -1,7 +1,9 @@
 """The kernels that run before the attention where a query tile takes the key tiles of a list: they make the lists."""
 
+from flashgen.expr import Holes
 from flashgen.expr.language.nodes import Node, names
-from flashgen.plan.kernel import Extent, Grid, Kernel
+from flashgen.plan.kernel import Extent, Grid, Kernel, TilePlan
+from flashgen.plan.look import Look
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.plan.strategy import Draft
 from flashgen.spec import Spec
@@ -29,16 +31,22 @@ def key_lists(spec: Spec, draft: Draft, *, early: bool) -> Parts:
     return Parts((kernel,), arguments, scratch)
 
 
-def seen_tiles(block_m: int, block_n: int, mask: Node, *, early: bool) -> Parts:
+def seen_tiles(tile: TilePlan, mask: Node, looking: Holes, *, bits: bool, early: bool) -> Parts:
     """The kernel that looks at each pair of the tiles where the ranges of a mask do not tell, and its memory: a byte a tile, for each
-    sequence and head if the mask differs along them."""
-    tiles, read = ("q_len", block_m), names(mask)
+    sequence and head if the mask differs along them. `bits`: and a bit a pair."""
+    tiles, read = ("q_len", tile.block_m), names(mask)
     heads = ("heads",) if "h" in read else ("kv_heads",) if "hk" in read else ()
     axes = (*(("batch",) if "b" in read else ()), *heads)
-    kernel = Kernel("seen_tiles", Grid(_WARP * _TILES, (*axes, tiles, ("kv_len", _TILES * block_n)), early))
+    columns = ("kv_len", tile.block_n)
+    kernel = Look("seen_tiles", Grid(_WARP * _TILES, (*axes, tiles, ("kv_len", _TILES * tile.block_n)), early), mask=looking)
     comment = "of each query tile and key tile: 0 where no row sees a key, 2 where each sees all, else 1"
     argument = Argument("tiles_seen", "unsigned char*", "pointer", "tiles_seen", comment=comment)
-    return Parts((kernel,), (argument,), (Scratch("tiles_seen", "bool", (*axes, tiles, ("kv_len", block_n))),))
+    found = Parts((kernel,), (argument,), (Scratch("tiles_seen", "bool", (*axes, tiles, columns)),))
+    if not bits:
+        return found
+    told = "of each query, a bit a key: whether it attends to it; where the mask is tested"
+    words = Scratch("mask_bits", "int32", (*axes, tiles, tile.block_m, columns, tile.block_n // WORD))
+    return found.followed(Parts((), (Argument("mask_bits", "u32*", "pointer", "mask_bits", comment=told),), (words,)))
 
 
 def query_tiles(spec: Spec, draft: Draft) -> tuple[Extent, ...]:
