@@ -11,6 +11,7 @@ from flashgen.cli.work import Work
 from flashgen.dtypes import by_name
 from flashgen.expr import TileRanges
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
+from flashgen.interpret.backward import query_tiles
 from flashgen.plan import Program
 from flashgen.plan.geometry import Sizes, shape
 
@@ -39,7 +40,8 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
     """
     spec, heads, lengths = program.spec, forward.heads, (forward.q_len, forward.kv_len)
     qk, v = spec.head_dim.qk, spec.head_dim.v
-    separate, count = program.tiled[1:], _counts(program.main.ranges, lengths, values)
+    found = query_tiles(program, {**values, "q_len": forward.q_len, "kv_len": forward.kv_len})
+    separate, count = program.tiled[1:], [int(np.count_nonzero(found == kind)) for kind in (EMPTY, PARTIAL, FULL)]
     executed = _met(program.main.ranges, count) * ((2 if separate else 3) * program.main.tile.qk_columns + 2 * program.main.tile.v_columns)
     for kernel in separate:
         executed += _met(kernel.ranges, _counts(kernel.ranges, lengths, values)) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)

@@ -32,7 +32,7 @@ def emulate_backward(
     """
     by_rows = program.spec.order.by_rows
     arrays = {name: by_rows(getattr(given, name)) for name in ("q", "k", "v", "o", "do")}
-    lengths = {name: np.shape(values[name]) for name, _ in program.spec.geometry.lengths}
+    lengths = {name: np.shape(values[name]) for name in program.spec.sizing}
     sizes = sizes_of(program.spec, arrays["q"].shape, arrays["k"].shape, lengths)
     results = {f"d{name}": guarded(getattr(given, name).shape, program.dtype.numpy) for name in ("q", "k", "v")}
     outputs = Emulated((name, x) for name, (_, x) in results.items())

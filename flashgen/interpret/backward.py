@@ -14,7 +14,11 @@ from flashgen.expr.language.nodes import Load, Name, Node
 from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
+from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.meaning.sequences import Sequence, sequences
+from flashgen.expr.tiles.lists import listed_tiles, looked_at
+from flashgen.expr.tiles.ranges import EMPTY, PARTIAL
+from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
@@ -56,6 +60,7 @@ def interpret_backward(program: Program, given: Given, values: Mapping[str, Any]
     totals = {f"d{name}": np.zeros(arrays[name].shape, np.float32) for name in ("q", "k", "v")}
     sums = {one.name: np.zeros(np.shape(values.get(one.name, 0)), np.float32) for one in spec.with_grad}
     scale, slopes = softmax_scale(program, params), derivatives(spec)
+    params |= {spec.blocks.lists: np.asarray(values[spec.blocks.lists])} if spec.blocks else {}
     with np.errstate(all="ignore"):  # of scores that are infinite or NaN, and so is the result
         for one in sequences(spec, (len(arrays["q"]), arrays["q"].shape[2], arrays["k"].shape[2]), values):
             known = params | one.read(spec, values) | {"b": one.b, "q_len": one.q_len, "kv_len": one.kv_len}
@@ -71,6 +76,20 @@ def interpret_backward(program: Program, given: Given, values: Mapping[str, Any]
         before_embedding(spec, arrays, rounded, values, _Sums(sums).learn)
         rounded = {name: x.astype(program.dtype.numpy) for name, x in rounded.items()}
     return {name: order.given(x.transpose(order.from_heads_first)) for name, x in rounded.items()} | sums
+
+
+def query_tiles(program: Program, known: Mapping[str, Any]) -> NDArray[np.int8]:
+    """The classes of the query tiles of each key tile of a head, [key tiles, query tiles]: by the mask, and by lists, where there are.
+
+    `known`: b, h, hk, q_len, kv_len, and params, tensors and lists by name.
+    """
+    main, blocks, lengths = program.main, program.spec.blocks, (known["q_len"], known["kv_len"])
+    assert isinstance(main, Backward)
+    classes, tile = main.ranges.classes(*lengths, known), (main.tile.block_m, main.tile.block_n)
+    if blocks:
+        taken = listed_tiles(blocks, list_of(blocks, known[blocks.lists], known), tile, lengths)
+        return np.where(taken.T, classes, np.int8(EMPTY))
+    return looked_at(program.expressions.mask, classes.T, tile, known).T if main.dealing.listed else classes
 
 
 def _place(one: Sequence, name: str) -> tuple[Any, ...]:
@@ -126,13 +145,10 @@ class _Run:
     def _tiles(self, known: Mapping[str, Any]) -> Iterator[tuple[slice, slice, bool]]:
         """The keys, the rows that meet them, and whether the mask is tested, in the order of the schedule."""
         tile, (q_len, kv_len) = self.program.main.tile, (known["q_len"], known["kv_len"])
-        ranges = self.program.main.ranges
-        begin, end = ranges.evaluate(q_len, kv_len, known)
-        for j in range(begin.shape[1]):
+        for j, kinds in enumerate(query_tiles(self.program, known)):
             keys = slice(j * tile.block_n, min((j + 1) * tile.block_n, kv_len))
-            for loop, first, last in zip(ranges.loops, begin[:, j], end[:, j], strict=True):
-                for i in range(first, last):
-                    yield keys, slice(i * tile.block_m, min((i + 1) * tile.block_m, q_len)), loop.masked
+            for i in np.flatnonzero(kinds).tolist():
+                yield keys, slice(i * tile.block_m, min((i + 1) * tile.block_m, q_len)), bool(kinds[i] == PARTIAL)
 
     def _step(
         self, known: dict[str, Any], rows: Mapping[str, Array], kv: tuple[Array, Array], tile: tuple[slice, slice], masked: bool

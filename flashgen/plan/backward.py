@@ -1,15 +1,18 @@
 """Plans the backward of a spec: a Program of its own, whose kernels take what the forward left behind."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
-from flashgen.expr import analyse, holes, lower
+from flashgen.expr import analyse, holes, lower, row_ranges
 from flashgen.plan.backward_kernel import Backward
-from flashgen.plan.kernel import Kernel
-from flashgen.plan.kernels.key_ranges import row_ranges
+from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
+from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
 from flashgen.plan.kernels.unembed import embedded
+from flashgen.plan.lists import listed
+from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Parts, Program, Rejected
 from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
 from flashgen.plan.strategies import BACKWARD_STRATEGIES
@@ -43,7 +46,7 @@ def plan_backward(
     found = tried(problem, strategy)
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
-    parts = embedded(spec, _preceded(strategy.parts(problem, best)))
+    parts = embedded(spec, _preceded(problem, best, strategy.parts(problem, best)))
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -54,7 +57,7 @@ def plan_backward(
         kernels=parts.kernels,
         arguments=parts.arguments,
         scratch=parts.scratch,
-        decision=_decision(strategy, problem, found, best, (*_passed(strategy, problem.request), *_shared(parts.kernels))),
+        decision=_decision(strategy, problem, found, best, (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length))),
     )
 
 
@@ -96,27 +99,34 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_sh
     _check(spec)
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
+    of_rows = row_ranges(expressions.mask, STRIPE, GRAIN, spec.tensors, spec.geometry, spec.params)
+    found = seen(spec, expressions, ranges, DOCUMENT if ranges.pairings else length)
     problem = Problem(
         request=request,
         expressions=expressions,
         holes=holes(expressions, spec, request.arch.tanh, backward=True, beyond=strategy.beyond),
         softmax=SoftmaxPlan(normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None),
-        seen=seen(spec, expressions, ranges, DOCUMENT if ranges.pairings else length),
+        seen=replace(found, listed=listed(request, strategy, of_rows, length)),
     )
     return strategy, problem
 
 
-def _preceded(parts: Parts) -> Parts:
-    """The kernels of a backward behind those that find the rows of a key tile where tensors tell them."""
+def _preceded(problem: Problem, best: Draft, parts: Parts) -> Parts:
+    """The kernels of a backward behind those that find which query tiles a key tile meets, where tensors or lists tell them."""
     if not parts.arguments:  # nothing is launched
         return parts
     (main,) = (kernel for kernel in parts.kernels if isinstance(kernel, Backward))
-    return parts.preceded(row_ranges(main.ranges))
+    if problem.seen.listed:
+        parts = parts.preceded(query_lists(best.tile))
+    if problem.seen.listed == "mask":
+        parts = parts.preceded(seen_tiles(best.tile, problem.expressions.mask, problem.holes, bits=False, early=False))
+    return parts.preceded(ranges_of_rows(main.ranges))
 
 
-def _shared(kernels: tuple[Kernel, ...]) -> Iterator[tuple[str, str]]:
-    """The reason why blocks share the query heads of a key tile, where they do."""
-    for kernel in kernels:
+def _of_tiles(problem: Problem, parts: Parts, length: int) -> Iterator[tuple[str, str]]:
+    """Why tiles are listed, and why blocks share the query heads of a key tile, where they do."""
+    yield from lists_reasons(problem.spec, problem.seen.listed, length)
+    for kernel in parts.kernels:
         if isinstance(kernel, Backward) and kernel.head_shares > 1:
             yield "heads", f"key tiles are few, so {kernel.head_shares} blocks share the query heads of each; finish_keys sums up dk and dv"
 

@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from flashgen.expr import KeyRanges, analyse, lower
+from flashgen.expr import analyse, lower
 from flashgen.expr.language.nodes import Call, Load, Node, names, walk
 from flashgen.expr.tiles.lists import looked_at
-from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.expr.tiles.ranges import EMPTY, TileRanges
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernel import Listed
-from flashgen.plan.strategy import Request, Strategy
+from flashgen.plan.strategy import Drafting, Request
 from flashgen.spec import Spec
 
 COSTS = "lists"  # the table of its numbers in flashgen.plan.costs
@@ -21,7 +21,7 @@ BIT_KEYS = 64  # whose bits are read at once
 HEADS, HEADS_LOOKED_AT = {"h", "hk"}, 4  # where a mask reads a head, so many
 
 
-def listed(request: Request, strategy: Strategy, ranges: KeyRanges, length: int) -> Listed:
+def listed(request: Request, strategy: Drafting, ranges: TileRanges, length: int) -> Listed:
     """The source of the lists of key tiles, for calls of this class of lengths; `ranges`: of the mask."""
     spec, known = request.spec, of_arch(request.arch, COSTS)
     if spec.blocks:
@@ -40,7 +40,7 @@ def by_bits(spec: Spec, mask: Node) -> bool:
     return not names(mask) & HEADS and (spec.block.n or BIT_KEYS) % BIT_KEYS == 0
 
 
-def loses(mask: Node, ranges: KeyRanges) -> bool:
+def loses(mask: Node, ranges: TileRanges) -> bool:
     """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too."""
     return bool(ranges.reasons) or (bool(ranges.pairings) and any(isinstance(node, Call) and node.op == "|" for node in walk(mask)))
 

@@ -173,7 +173,7 @@ class Draft:
             tile=self.tile,
             workers=self.workers,
             pipeline=self.pipeline,
-            dealing=self.dealing,
+            dealing=replace(self.dealing, listed=problem.seen.listed),
             ranges=ranges,
             key_stages=self.key_stages,
         )
@@ -201,6 +201,7 @@ class Drafting(ABC):
 
     skeleton: ClassVar[str]  # the template of its kernels
     costs: ClassVar[str] = ""  # the table of its numbers in flashgen.plan.costs, if it has one
+    walks_lists: ClassVar[bool] = False  # its skeleton walks lists of tiles
     beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more
 
     @abstractmethod
@@ -233,7 +234,6 @@ class Strategy(Drafting):
 
     lazy_from: ClassVar[tuple[float, float]] = NEVER  # columns of v from which on lazy is the default: of most scores, of busy ones
     shortest: ClassVar[int] = 1024  # of search.LENGTHS, from which on it has tiles of their own
-    walks_lists: ClassVar[bool] = False  # its skeleton walks lists of key tiles
     separate: ClassVar[bool] = False  # what a score adds to rows and to columns is separated: the skeleton has places for both
     shares_numbers: ClassVar[bool] = False  # a warp of its skeleton brings what tensors hold at the keys of a tile to shared memory
 

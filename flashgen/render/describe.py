@@ -6,7 +6,7 @@ from flashgen.dtypes import float32_text
 from flashgen.expr.tiles.ranges import TileRanges
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.geometry import shape_words
-from flashgen.plan.kernel import WARPGROUP_ROWS
+from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan
 from flashgen.plan.kernels.arguments import LENGTHS
 from flashgen.plan.program import Program
 from flashgen.theory.schedule import schedule_text
@@ -65,7 +65,7 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
     shared = f", of each of {main.head_shares} shares of the query heads" if main.head_shares > 1 else ""
     return [
-        ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}"),
+        ("queries", f"of a key tile, for every query head that shares it: {_ranges_of(main.ranges)}{_listed(program, main.dealing)}"),
         ("order", f"{_taken(main)}, {order}"),
         ("sums", f"{'dk and dv in registers of a block each' if main.grid.cluster > 1 else 'dk, dv in registers'}{shared}; {alone}"),
     ]
@@ -110,9 +110,14 @@ def _tiles_taken(program: Program) -> str:
     if program.softmax.materialize:
         return "all tiles, the mask tested in each"
     order = "outside the query tiles" if program.softmax.outer == "kv" else "taken downwards"
-    of_mask = "; of these, those that some row sees, by a look at each pair" if program.dealing.listed else ""
-    listed = f"; of these, {program.spec.blocks.text}" if program.spec.blocks else of_mask
-    return f"{_ranges_of(program.attention.ranges)}{listed}, {order}"
+    return f"{_ranges_of(program.attention.ranges)}{_listed(program, program.dealing)}, {order}"
+
+
+def _listed(program: Program, dealing: DealingPlan) -> str:
+    """Which tiles of the ranges are taken, where lists say so."""
+    bits = ", which leaves a bit for the mask" if program.holes.mask.bits else ""
+    of_mask = f"; of these, those that some row sees, by a look at each pair{bits}" if dealing.listed else ""
+    return f"; of these, {program.spec.blocks.text}" if program.spec.blocks else of_mask
 
 
 def _ranges_of(ranges: TileRanges) -> str:

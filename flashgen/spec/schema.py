@@ -234,8 +234,6 @@ class SpecKeys(Closed):
                 axes_given, expected = (f"[{', '.join(map(str, shape))}]" for shape in (tensor.shape, wanted.shape))
                 what = f"{blocks.lists} is {tensor.dtype} {axes_given} among the tensors"
                 raise refusal(f"{what}, and lists are int32 {expected}", "say so there, or leave it out there", within=("lists",))
-        if info.data.get("backward"):
-            raise refusal("gradients do not walk lists yet", "leave backward out, or say the blocks in the mask: bit(words[b, q_idx], i)")
         return blocks
 
     @field_validator("tensors")

@@ -1,4 +1,4 @@
-"""A mask that a kernel before the attention evaluates: a bit a pair of a query and a key, which the attention reads in place of the mask."""
+"""A mask that a kernel before the attention evaluates: a bit a pair, which the attention reads in place of the mask."""
 
 from dataclasses import replace
 

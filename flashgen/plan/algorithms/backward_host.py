@@ -1,6 +1,7 @@
 """Planning the backward for the CPU: the interpreter walks key tiles and query tiles in NumPy, any head dim."""
 
 from collections.abc import Iterator
+from math import gcd
 
 from flashgen.plan.engines.host import BLOCK
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
@@ -22,9 +23,10 @@ class BackwardHost(BackwardStrategy):
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """The usual tile."""
-        qk, v = problem.spec.head_dim.qk, problem.spec.head_dim.v
+        qk, v, blocks = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.blocks
+        m, n = (gcd(BLOCK, blocks.m), gcd(BLOCK, blocks.n)) if blocks else (BLOCK, BLOCK)
         yield Draft(
-            tile=TilePlan(block_m=BLOCK, block_n=BLOCK, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v),
+            tile=TilePlan(block_m=m, block_n=n, qk_columns=qk, v_columns=v, qk_stored=qk, v_stored=v),
             workers=WorkersPlan(1),
             pipeline=PipelinePlan(1),
             smem=SmemPlan(capacity=problem.arch.shared_bytes),

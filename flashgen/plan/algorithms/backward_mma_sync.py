@@ -39,9 +39,12 @@ class BackwardMmaSync(BackwardStrategy):
 
     skeleton = "backward_sm80"
     costs = "mma_sync"
+    walks_lists = True
 
     def serves(self, request: Request) -> str | None:
         """Refuses what is no backward of 16-bit operands for mma.sync."""
+        if request.spec.blocks and request.spec.deterministic:
+            return "the kernel that sums dq in order does not walk lists of blocks: leave deterministic out"
         return limits.unserved(request, engine="mma_sync", operand="native", algorithm="backward")
 
     def check(self, problem: Problem) -> None:
@@ -50,7 +53,8 @@ class BackwardMmaSync(BackwardStrategy):
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, warps, and whether the next query tile loads beside the products of this one."""
-        for warps, rows, keys, stages in product((4, 8), (1, 2), (16, 32, 64, 128), (1, 2)):
+        few = (1, 2) if problem.spec.blocks else ()  # for tiles of the few queries or keys that lists may have
+        for warps, rows, keys, stages in product((*few, 4, 8), (1, 2), (16, 32, 64, 128), (1, 2)):
             yield _draft(problem, 16 * warps * rows, keys, warps, stages)
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:

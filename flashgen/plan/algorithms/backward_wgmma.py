@@ -40,15 +40,17 @@ class BackwardWgmma(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims to 128."""
 
     skeleton = "backward_sm90"
-    beyond = True
+    walks_lists = beyond = True
 
     def serves(self, request: Request) -> str | None:
         """Refuses head dims beyond MOST, deterministic sums, and arrays that tensor maps do not take."""
         dims = request.spec.head_dim
         if max(dims.qk, dims.v) > MOST:
             return f"head dims are {dims.qk} and {dims.v}: registers hold the gradients of {MOST} columns of k and of v"
-        return limits.unserved(request, engine="wgmma", operand="native") or (
-            None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
+        return (
+            limits.unserved(request, engine="wgmma", operand="native")
+            or unlisted(request.spec)
+            or (None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous")
         )
 
     def check(self, problem: Problem) -> None:
@@ -145,6 +147,13 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
         dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
         key_stages=key_stages,
     )
+
+
+def unlisted(spec: Spec) -> str | None:
+    """The reason why no tile divides the blocks of a spec's lists, if none does; tiles of 32 and of 48 queries are always legal."""
+    if not (blocks := spec.blocks) or (blocks.n % KEYS == 0 and any(blocks.m % queries == 0 for queries in QUERIES[:2])):
+        return None
+    return f"its tiles have {KEYS} keys and 32 or 48 queries, or more, and blocks of lists {blocks.m} queries and {blocks.n} keys"
 
 
 def further_barriers(spec: Spec) -> list[tuple[str, str, int]]:

@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from flashgen.expr.language.nodes import Name
 from flashgen.expr.meaning.gradient import derivatives
-from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, SUM_BYTES, arrays, elements, further_barriers, others, shared_heads
+from flashgen.plan.algorithms.backward_wgmma import (
+    KEYS,
+    MOST,
+    SUM_BYTES,
+    arrays,
+    elements,
+    further_barriers,
+    others,
+    shared_heads,
+    unlisted,
+)
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
@@ -34,7 +44,7 @@ class BackwardWgmmaPair(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims from 128 to 256."""
 
     skeleton = "backward_sm90_pair"
-    beyond = True
+    walks_lists = beyond = True
 
     def serves(self, request: Request) -> str | None:
         """Refuses head dims that one block holds, deterministic sums, gradients that need scores, and arrays without tensor maps."""
@@ -44,8 +54,10 @@ class BackwardWgmmaPair(BackwardStrategy):
         if asked := _of_scores(request.spec):
             what = f"the gradient of {asked[0]} needs scores in the block that has ds, and those are in the other one"
             return f"{what}; backward_sm80 has both, and takes about 1.8 times as long"
-        return limits.unserved(request, engine="wgmma", operand="native") or (
-            None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
+        return (
+            limits.unserved(request, engine="wgmma", operand="native")
+            or unlisted(request.spec)
+            or (None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous")
         )
 
     def check(self, problem: Problem) -> None:

@@ -31,6 +31,22 @@ def key_lists(spec: Spec, draft: Draft, *, early: bool) -> Parts:
     return Parts((kernel,), arguments, scratch)
 
 
+def query_lists(tile: TilePlan) -> Parts:
+    """The kernel of a backward that lists the query tiles of each key tile, for each head, and its memory."""
+    keys, queries = ("kv_len", tile.block_n), ("q_len", WORD * tile.block_m)
+    arguments = (
+        Argument(
+            "query_lists", "uint2*", "pointer", "query_lists", comment="of each key tile, a bit a query tile: taken, and without the mask"
+        ),
+        Argument("query_spans", "int4*", "pointer", "query_spans", comment="begin, end and number of the query tiles of each key tile"),
+    )
+    scratch = (
+        Scratch("query_lists", "int32", ("batch", "heads", keys, queries, 2)),
+        Scratch("query_spans", "int32", ("batch", "heads", keys, 4)),
+    )
+    return Parts((Kernel("query_lists", Grid(_WARP, (keys, "heads", "batch"))),), arguments, scratch)
+
+
 def seen_tiles(tile: TilePlan, mask: Node, looking: Holes, *, bits: bool, early: bool) -> Parts:
     """The kernel that looks at each pair of the tiles where the ranges of a mask do not tell, and its memory: a byte a tile, for each
     sequence and head if the mask differs along them. `bits`: and a bit a pair."""

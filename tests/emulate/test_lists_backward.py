@@ -1,0 +1,74 @@
+"""Gradients where tiles are listed, by a call or because a mask shows them: kernels and interpreter beside the reference, under the race
+checker."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from flashgen.bench.lists import some_blocks
+from flashgen.emulate import emulate_backward
+from flashgen.errors import PlanError
+from flashgen.interpret import interpret_backward
+from flashgen.plan import plan_backward
+from flashgen.plan.geometry import Sizes
+from flashgen.render import render
+from flashgen.spec import Spec
+from tests.plan.gradients import given, judge
+
+INDICES = {"m": 64, "n": 64, "lists": "idx"}
+BITMAP = {"m": 96, "n": 128, "lists": "idx", "kind": "bitmap"}
+CASES = {
+    "mma_sync": ("sm_80", {"blocks": INDICES, "mask": "causal"}),
+    "few": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 16, "heads": "hk"}, "mask": "window(90, 20)"}),
+    "wgmma": ("sm_90a", {"blocks": INDICES | {"m": 128, "n": 128}, "mask": "causal", "layout": "bhsd"}),
+    "in order": ("sm_90a", {"blocks": INDICES | {"n": 128}, "deterministic": True}),
+    "pair": ("sm_90a", {"blocks": BITMAP, "head_dim": 136}),
+    "mask": ("sm_90a", {"mask": "kv_idx // 64 % 3 == q_idx // 128 % 3"}),
+    "mask of heads": ("sm_80", {"mask": "(kv_idx // 64 + h) % 9 == q_idx // 128 % 9"}),
+}
+
+
+@functools.cache
+def planned(name):
+    arch, said = CASES[name]
+    program = plan_backward(Spec(**{"head_dim": 16, "dtype": "float16", "backward": True, **said}), arch)
+    assert "query_lists" in program.by_entry
+    return program, render(program)
+
+
+@pytest.mark.parametrize("name", CASES)
+@drawn(st.data())
+@settings(max_examples=2)
+def test_key_tiles_meet_the_query_tiles_of_lists(name, data):
+    program, source = planned(name)
+    spec, kv_heads, seed = program.spec, data.draw(st.integers(1, 2)), data.draw(st.integers(0, 99))
+    shape = (
+        data.draw(st.integers(1, 2)),
+        kv_heads * data.draw(st.integers(1, 2)),
+        kv_heads,
+        data.draw(st.integers(1, 290)),
+        data.draw(st.integers(0, 300) | st.sampled_from([0, 1, 128])),
+    )
+    sizes = Sizes(**dict(zip(("batch", "heads", "kv_heads", "q_len", "kv_len"), shape, strict=True)))
+    values = {"idx": some_blocks(spec, sizes, np.random.RandomState(seed))} if spec.blocks else {}
+    arrays = given(spec, *shape, seed=seed, dlse=True, **values)
+    judge(spec, emulate_backward(program, source, arrays, values, seed=seed), arrays, **values)
+    for planned_for in (program, plan_backward(spec, "host")):
+        judge(spec, interpret_backward(planned_for, arrays, values), arrays, **values)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({"blocks": INDICES, "deterministic": True}, "does not walk lists of blocks"),
+        ({"blocks": INDICES | {"m": 20}}, "multiples of 16"),
+        ({"blocks": INDICES, "layout": "thd"}, "arrays of their own"),
+    ],
+)
+def test_what_no_kernel_does_is_refused(said, what):
+    with pytest.raises(PlanError, match=what):
+        plan_backward(Spec(head_dim=16, dtype="float16", backward=True, **said), "sm_80")
