@@ -3,8 +3,8 @@
     python benchmarks/tiles.py                            # a table to the terminal; needs no GPU
     python benchmarks/tiles.py --arch sm_80 --head-dim 64
 
-8,192 queries and keys. `ideal` counts tiles of the plan's own size; `ranges` are those without a look at pairs. Where masks differ from head
-to head, the first two are counted.
+8,192 queries and keys. `ideal` counts tiles of the plan's own size; `ranges` are those without a look at pairs. Where masks differ from
+head to head, the first two are counted.
 """
 
 import argparse
