@@ -12,7 +12,7 @@ from flashgen.cli.errors import CommandError
 from flashgen.dtypes import READ, by_name
 from flashgen.errors import did_you_mean
 from flashgen.expr import KeyRanges, evaluate
-from flashgen.expr.meaning.lists import list_of
+from flashgen.expr.meaning.lists import list_of, listed
 from flashgen.expr.tiles.lists import listed_tiles, looked_at
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.plan import Program
@@ -121,9 +121,10 @@ def _bands(
             raise _too_many(*lengths)
         yield from (looked_at(program.expressions.mask, band, tile, known, i * rows) for i, band in enumerate(bands))
         return
-    listed = listed_tiles(blocks, list_of(blocks, values[blocks.lists], values), tile, lengths)
+    taken = listed_tiles(blocks, list_of(blocks, values[blocks.lists], values), tile, lengths)
     for i, band in enumerate(bands):
-        yield np.where(listed[i * rows : i * rows + len(band)], band, np.int8(EMPTY))
+        kinds = np.minimum(band, np.int8(PARTIAL)) if blocks.by_key else band  # there each key is asked for
+        yield np.where(taken[i * rows : i * rows + len(band)], kinds, np.int8(EMPTY))
 
 
 def _too_many(q_len: int, kv_len: int) -> CommandError:
@@ -154,6 +155,9 @@ def _pairs(program: Program, band: NDArray[np.int8], top: int, q_len: int, kv_le
         kv_idx = columns[first : first + together, None, None] * n + np.arange(n)
         known = {**values, "q_idx": q_idx, "kv_idx": kv_idx, "q_len": q_len, "kv_len": kv_len}
         seen = evaluate(program.expressions.mask, known) & (q_idx < q_len) & (kv_idx < kv_len)
+        if (blocks := program.spec.blocks) and blocks.by_key:
+            own = list_of(blocks, values[blocks.lists], values)
+            seen = seen & np.stack([listed(blocks, own, q[:, 0], k[0]) for q, k in zip(q_idx, kv_idx, strict=True)])
         pairs += int(seen.sum())
     return pairs
 

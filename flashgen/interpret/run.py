@@ -18,7 +18,7 @@ from flashgen.expr.language.nodes import V_IDX, Name, names
 from flashgen.expr.meaning.lists import list_of
 from flashgen.expr.meaning.sequences import heads_first
 from flashgen.expr.tiles.lists import listed_tiles, looked_at, ranges_of
-from flashgen.expr.tiles.ranges import EMPTY
+from flashgen.expr.tiles.ranges import EMPTY, PARTIAL
 from flashgen.interpret.batch import alike, by_sequence, embedded_parts
 from flashgen.interpret.lists import in_lists
 from flashgen.interpret.shares import share_of
@@ -142,7 +142,8 @@ class _Run:
         if not blocks:
             return Ranges(*ranges_of(looked_at(self.program.expressions.mask, classes, tile, known)))
         taken = listed_tiles(blocks, list_of(blocks, self.values[blocks.lists], known), tile, (self.q_len, self.kv_len))
-        return Ranges(*ranges_of(np.where(taken, classes, np.int8(EMPTY))))
+        kinds = np.minimum(classes, np.int8(PARTIAL)) if blocks.by_key else classes  # there each key is asked for
+        return Ranges(*ranges_of(np.where(taken, kinds, np.int8(EMPTY))))
 
     def _together(self) -> int:
         rows, keys = self.q_len, self.kv_len
@@ -250,8 +251,8 @@ class _Run:
         whole = expressions.score == Name("s", "float")
         scores = s if whole else np.broadcast_to(evaluate(expressions.score, known | {"s": s}), raw.shape)
         seen, hidden = masked and evaluate(expressions.mask, known), np.float32(-np.inf if self.program.softmax.normalized else 0)
-        if self.program.spec.blocks and self.program.softmax.materialize:  # one tile of all keys
-            seen = seen & in_lists(self.program.spec, self.values, heads._asdict(), (self.q_len, self.kv_len))
+        if (blocks := self.program.spec.blocks) and (blocks.by_key or self.program.softmax.materialize):  # one tile of all keys
+            seen = seen & in_lists(blocks, self.values, heads._asdict(), (rows, keys))
         return np.where(seen, scores, hidden) if masked else scores
 
     def _known(self, heads: Heads, rows: slice, keys: slice) -> dict[str, Any]:

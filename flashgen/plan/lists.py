@@ -17,7 +17,7 @@ from flashgen.spec import Spec
 COSTS = "lists"  # the table of its numbers in flashgen.plan.costs
 SAMPLE = 128, 64  # queries and keys of a tile, where a mask is looked at while planning
 BANDS = 6  # of query tiles that are looked at
-BIT_KEYS = 64  # whose bits are read at once
+BIT_KEYS = (16, 32, 64, 128, 256)  # of a tile, whose bits one read brings
 HEADS, HEADS_LOOKED_AT = {"h", "hk"}, 4  # where a mask reads a head, so many
 
 
@@ -37,7 +37,7 @@ def listed(request: Request, strategy: Drafting, ranges: TileRanges, length: int
 
 def by_bits(spec: Spec, mask: Node) -> bool:
     """True if an attention whose key tiles are listed because pairs of a mask are seen reads of each pair a bit: the heads share them."""
-    return not names(mask) & HEADS and (spec.block.n or BIT_KEYS) % BIT_KEYS == 0
+    return not names(mask) & HEADS and (spec.block.n or BIT_KEYS[0]) in BIT_KEYS
 
 
 def loses(mask: Node, ranges: TileRanges) -> bool:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
-from flashgen.expr.holes.bits import with_bits
+from flashgen.expr.holes.bits import with_bits, with_listed
 from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs.model import of_arch
 from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
-from flashgen.plan.kernels.key_lists import key_lists, seen_tiles
+from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.lists import BIT_KEYS, by_bits, listed
 from flashgen.plan.lists import reasons as lists_reasons
@@ -107,10 +107,11 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
         return draft.smem
     if blocks := problem.spec.blocks:
         for name, size, of in (("m", draft.tile.block_m, blocks.m), ("n", draft.tile.block_n, blocks.n)):
-            if of % size and not (name == "m" and problem.grouped):  # the rows of a group are all of one list
+            free = problem.grouped if name == "m" else blocks.by_key  # the rows of a group are all of one list
+            if of % size and not free:
                 return f"block {name} is {size}: it divides that of lists, {of}"
-    if problem.holes.mask.bits and draft.tile.block_n % BIT_KEYS:
-        return f"block n is {draft.tile.block_n}: bits of a mask are read for multiples of {BIT_KEYS} keys"
+    if (problem.holes.mask.bits or problem.holes.mask.listed) and draft.tile.block_n not in BIT_KEYS:
+        return f"block n is {draft.tile.block_n}: bits are read for {', '.join(map(str, BIT_KEYS))} keys at once"
     if problem.seen.listed == "mask":
         for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
             if given is None and size > LISTED:
@@ -126,6 +127,8 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         early = parts.kernels[0].grid.early
         if best.dealing.listed:
             parts = parts.preceded(key_lists(problem.spec, best, early=early))
+        if problem.holes.mask.listed:
+            parts = parts.preceded(list_bits(problem.spec, best.tile, early=early))
         if best.dealing.listed == "mask":
             mask, bits = problem.expressions.mask, problem.holes.mask.bits
             looking = _holes(problem.request, strategy, replace(problem.expressions, score=S)) if bits else problem.holes
@@ -174,6 +177,8 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     if chosen == "mask" and by_bits(spec, expressions.mask):
         plain = _holes(request, strategy, replace(expressions, mask=TRUE), rows)
         found = with_bits(plain, found, by_sequence="b" in names(expressions.mask))
+    if spec.blocks and spec.blocks.by_key:
+        found = with_listed(found, spec.blocks)
     problem = Problem(
         request=request,
         expressions=expressions,

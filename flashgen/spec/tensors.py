@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from flashgen.spec.words import argument
 
 WORD = 32  # blocks of keys that a word of a bitmap has a bit for
+PRODUCT_KEYS = 16  # that one product takes at least
 MOST = "k"  # the last axis of lists of indices: as many as the longest has
 ROWS, WORDS = "rows", "words"  # of lists of packed sequences, whose lengths are known on the device: blocks of queries, words of a bitmap
 FREE = (MOST, ROWS, WORDS)  # axes of which a call gives as many as it likes
@@ -53,6 +54,11 @@ class Blocks:
     lists: str  # the array of a call that holds the lists
     kind: str = "indices"  # numbers of key blocks, in any order, -1 behind the last; or bitmap: a bit a key block, 32 a word
     heads: str = "hq"  # that have lists of their own: hq, query heads; or hk, key/value heads, each with one list for its group
+
+    @property
+    def by_key(self) -> bool:
+        """True if its blocks of keys are no multiple of what products take: each key of a tile is asked for, by a bit."""
+        return self.n % PRODUCT_KEYS > 0
 
     def array(self, behind: frozenset[str]) -> Lists:
         """The array of a call that holds the lists. `behind`: of q_len and kv_len, along which sequences lie one behind the other."""

@@ -34,6 +34,8 @@ CASES: dict[str, Case] = {
     "shares": ("sm_90a", {"blocks": BITMAP, "mask": "causal", "layout": "bhsd"}, Demand(shared=True)),
     "mma_sync": ("sm_80", {"blocks": BITMAP | {"n": 64}, "mask": "causal", "dtype": "bfloat16"}, None),
     "few rows": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 16}, "softmax": "off_by_one"}, Demand(shared=True, rows=16)),
+    "keys": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 1, "heads": "hk"}, "cache": "contiguous"}, Demand(shared=True, rows=16)),
+    "some keys": ("sm_90a", {"blocks": BITMAP | {"m": 128, "n": 24}, "mask": "window(90, 0)"}, None),
     "cache": ("sm_80", {"blocks": INDICES | {"n": 16}, "mask": "window(150, 20)", "cache": "contiguous"}, None),
 }
 
@@ -126,7 +128,11 @@ def test_lists_have_a_name_of_their_own():
         ({"dtype": "float32"}, "lists of blocks are walked by kernels of 16-bit operands, of one pass"),
         ({"schedule": "two_pass"}, "lists of blocks are walked by kernels of 16-bit operands, of one pass"),
         ({"block": {"m": 128, "n": 48}}, "block n is 48: it divides that of lists, 64"),
-        ({"blocks": INDICES | {"n": 1}}, "multiples of 16 queries and of 16 keys, and blocks of lists 128 and 1"),
+        ({"blocks": INDICES | {"m": 40}}, "multiples of 16 queries, and blocks of lists 40"),
+        (
+            {"blocks": INDICES | {"n": 1}, "layout": "thd"},
+            "blocks of lists have 1 keys: in a backward, and in packed sequences, multiples of 16",
+        ),
     ],
 )
 def test_plans_that_cannot_be(said, message):

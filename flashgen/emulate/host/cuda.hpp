@@ -87,6 +87,7 @@ template <class T> INLINED T atomicAdd(Pointer<T> address, std::type_identity_t<
   if constexpr (std::same_as<T, float>) leaves(value);
   return atomic(address.at, [=](T old) { return old + value; });
 }
+template <class T> INLINED T atomicOr(Pointer<T> address, std::type_identity_t<T> bits) { return atomic(address.at, [=](T old) { return old | bits; }); }
 template <class T> INLINED T atomicExch(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T) { return value; }); }
 template <class T> INLINED T atomicMax(Pointer<T> address, std::type_identity_t<T> value) { return atomic(address.at, [=](T old) { return old < value ? value : old; }); }
 template <class T> INLINED T atomicCAS(Pointer<T> address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {

@@ -1,9 +1,31 @@
 """A mask that a kernel before the attention evaluates: a bit a pair, which the attention reads in place of the mask."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flashgen.expr.holes.hoist import Body, Member
 from flashgen.expr.holes.holes import Holes, MaskHole, Members
+
+if TYPE_CHECKING:
+    from flashgen.spec.tensors import Blocks
+
+
+HELD = "return {0} & (row.{1}.words[column / 32] >> column % 32 & 1);"
+
+
+def with_listed(found: Holes, blocks: "Blocks") -> Holes:
+    """The holes of an attention that asks for each key whether lists have it: by bits that a kernel before has made of them."""
+    heads, head = ("p.heads", "head") if blocks.heads == "hq" else ("p.heads / p.group", "kv_head")
+    place = f"((long long)batch * ({heads}) + {head}) * ((p.q_len + {blocks.m - 1}) / {blocks.m})"
+    start = Member("const u32*", "listed_keys", f"p.list_bits + {place} * bit_words(p)", comment="32 keys a word: which are in its lists")
+    row = Member(
+        "Bits", "listed", f"Bits::of(listed_keys + q_idx / {blocks.m} * bit_words(p), kv_begin)", comment="of the keys from kv_begin on"
+    )
+    *lines, last = found.mask.body.lines
+    value = last.removeprefix("return ").removesuffix(";")
+    body = Body((*lines, HELD.format(f"({value})", "listed")), found.mask.body.nodes)
+    members = Members((*found.uniform, start), (*found.row, row))
+    return replace(found, members=members, mask=replace(found.mask, body=body, listed=True))
 
 
 def with_bits(plain: Holes, whole: Holes, by_sequence: bool) -> Holes:

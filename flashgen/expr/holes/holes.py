@@ -64,6 +64,7 @@ class MaskHole:
     body: Body  # of an element: whether the query attends to the key
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
     bits: bool = False  # a kernel before has evaluated it
+    listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
 
 
 class Members(NamedTuple):
@@ -110,8 +111,8 @@ class Holes:
 
     @property
     def ahead(self) -> bool:
-        """True if a thread reads anything ahead of its scores: what tensors hold, or bits of the mask."""
-        return bool(self.reads) or self.mask.bits
+        """True if a thread reads anything ahead of its scores: what tensors hold, or bits of the mask or of lists."""
+        return bool(self.reads) or self.mask.bits or self.mask.listed
 
     @property
     def numbers(self) -> tuple[Read, ...]:

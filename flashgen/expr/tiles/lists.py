@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr.language.nodes import Node
 from flashgen.expr.meaning.evaluate import evaluate
+from flashgen.expr.meaning.lists import listed
 from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 
 if TYPE_CHECKING:
@@ -21,8 +22,13 @@ _PAIRS_AT_ONCE = 1 << 22  # to bound memory
 def listed_tiles(blocks: "Blocks", x: Array, tile: tuple[int, int], lengths: tuple[int, int]) -> NDArray[np.bool_]:
     """True for the key tiles that each query tile may take, [query tiles, key tiles].
 
-    `x`: the lists of a head, [q_len / m, ...]; `tile`: its queries and keys, which divide m and n; `lengths`: q_len and kv_len.
+    `x`: the lists of a head, [q_len / m, ...]; `tile`: its queries and keys, which divide m and n, unless n is no multiple of what products
+    take: then a tile may be taken that has some listed key. `lengths`: q_len and kv_len.
     """
+    if blocks.by_key:
+        first = np.arange(0, lengths[0], tile[0]), np.arange(0, lengths[1], tile[1])
+        keys = listed(blocks, x, first[0], np.arange(lengths[1]))
+        return np.logical_or.reduceat(keys, first[1], axis=1) if lengths[1] else np.zeros((len(first[0]), 0), np.bool_)
     rows, keys = (np.arange(-(-length // size)) * size // of for length, size, of in zip(lengths, tile, (blocks.m, blocks.n), strict=True))
     count = -(-lengths[1] // blocks.n)
     found = np.zeros((1 + max(len(x), rows.max(initial=0)), count), np.bool_)  # of queries beyond the lists none

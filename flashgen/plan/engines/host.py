@@ -31,7 +31,8 @@ class Host(Strategy):
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """The pinned tile, or the usual one."""
         spec = problem.spec
-        of_lists = (spec.blocks.m, spec.blocks.n) if spec.blocks else (BLOCK, BLOCK)
+        blocks = spec.blocks
+        of_lists = (blocks.m, BLOCK if blocks.by_key else blocks.n) if blocks else (BLOCK, BLOCK)
         m, n = (gcd(BLOCK, of) if size is None else size for size, of in zip((spec.block.m, spec.block.n), of_lists, strict=True))
         stages, warps = (1 if count is None else count for count in (spec.stages, spec.warps))
         tile = TilePlan(

@@ -6,6 +6,7 @@ from flashgen.errors import PlanError
 from flashgen.plan.kernel import TilePlan
 from flashgen.plan.strategy import Problem, Request
 from flashgen.spec import HeadDim, Spec
+from flashgen.spec.tensors import PRODUCT_KEYS
 from flashgen.theory.schedule import SoftmaxPlan
 
 SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
@@ -33,8 +34,10 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
     if request.spec.blocks and request.backward and request.spec.geometry.packed:
         return "lists of blocks have gradients where sequences have arrays of their own, layout bshd or bhsd"
-    if (blocks := request.spec.blocks) and (blocks.n % 16 or (blocks.m % 16 and not request.of_group)):
-        return f"its tiles have multiples of 16 queries and of 16 keys, and blocks of lists {blocks.m} and {blocks.n}"
+    if (blocks := request.spec.blocks) and blocks.m % 16 and not request.of_group:
+        return f"its tiles have multiples of 16 queries, and blocks of lists {blocks.m}"
+    if blocks and blocks.by_key and (request.backward or request.spec.geometry.packed):
+        return f"blocks of lists have {blocks.n} keys: in a backward, and in packed sequences, multiples of {PRODUCT_KEYS}"
     if request.spec.weight and request.algorithm != "online":
         return "weight is a factor of keys in kernels of one pass: else multiply v by what varies with the key alone"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"

@@ -31,6 +31,17 @@ def key_lists(spec: Spec, draft: Draft, *, early: bool) -> Parts:
     return Parts((kernel,), arguments, scratch)
 
 
+def list_bits(spec: Spec, tile: TilePlan, *, early: bool) -> Parts:
+    """The kernel that makes of each list a bit a key, where blocks of keys are no multiple of what products take, and its memory."""
+    assert spec.blocks
+    together = max(WORD, tile.block_n)
+    heads = "heads" if spec.blocks.heads == "hq" else "kv_heads"
+    lists: tuple[Extent, ...] = ("batch", heads, ("q_len", spec.blocks.m))
+    argument = Argument("list_bits", "u32*", "pointer", "list_bits", comment="of each list, a bit a key: whether it has that")
+    words = Scratch("list_bits", "int32", (*lists, ("kv_len", together), together // WORD))
+    return Parts((Kernel("list_bits", Grid(_WARP, lists, early)),), (argument,), (words,))
+
+
 def query_lists(tile: TilePlan) -> Parts:
     """The kernel of a backward that lists the query tiles of each key tile, for each head, and its memory."""
     keys, queries = ("kv_len", tile.block_n), ("q_len", WORD * tile.block_m)
