@@ -29,10 +29,7 @@ def listed(request: Request, strategy: Drafting, ranges: TileRanges, length: int
     mask = lower(spec).mask
     if not strategy.walks_lists or spec.geometry.own or request.demand.rows or length < known["length"] or not loses(mask, ranges):
         return ""
-    if not names(mask) & HEADS:
-        return "mask" if left_out(spec, length) >= known["gain"] else ""
-    on_trust = any(isinstance(node, Load) for node in walk(mask))  # which looking at the tiles of each head does not get
-    return "mask" if not on_trust and left_out(spec, length) >= known["gain_of_heads"] else ""
+    return "mask" if left_out(spec, length) >= known["gain_of_heads" if names(mask) & HEADS else "gain"] else ""
 
 
 def by_bits(spec: Spec, mask: Node) -> bool:
@@ -41,8 +38,10 @@ def by_bits(spec: Spec, mask: Node) -> bool:
 
 
 def loses(mask: Node, ranges: TileRanges) -> bool:
-    """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too."""
-    return bool(ranges.reasons) or (bool(ranges.pairings) and any(isinstance(node, Call) and node.op == "|" for node in walk(mask)))
+    """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too, or
+    what tensors hold is compared by size, so that keys beside each other need not be seen together."""
+    by_size, either = (any(p.op == "<=" for p in ranges.pairings), any(isinstance(node, Call) and node.op == "|" for node in walk(mask)))
+    return bool(ranges.reasons) or by_size or (bool(ranges.pairings) and either)
 
 
 @lru_cache(256)

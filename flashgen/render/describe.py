@@ -114,7 +114,7 @@ def _tiles_taken(program: Program) -> str:
 
 
 def _listed(program: Program, dealing: DealingPlan) -> str:
-    """Which tiles of the ranges are taken, where lists say so."""
+    """The words for lists of tiles, where there are some."""
     bits = ", which leaves a bit for the mask" if program.holes.mask.bits else ""
     of_mask = f"; of these, those that some row sees, by a look at each pair{bits}" if dealing.listed else ""
     return f"; of these, {program.spec.blocks.text}" if program.spec.blocks else of_mask

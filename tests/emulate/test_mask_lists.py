@@ -97,7 +97,6 @@ def test_tiles_are_as_they_are_called(mask, q_len, kv_len, m, n):
         ({"mask": "causal & (kv_idx % 4 == 0)"}, 8192),  # every tile is seen
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3"}, 1024),
         ({"mask": "causal & ((kv_idx // 64 + h) % 4 != 0)"}, 8192),  # each head has tiles of its own, and few less
-        ({"mask": "seen[h, q_idx, kv_idx]", "tensors": {"seen": {"shape": ["hq", "q_len", "kv_len"], "dtype": "bool"}}}, 8192),
         ({"mask": "document(ids)", "tensors": IDS}, 8192),
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3", "schedule": "two_pass"}, 8192),
         ({"mask": "kv_idx // 64 % 3 == q_idx // 64 % 3", "dtype": "float32"}, 8192),

@@ -126,7 +126,22 @@ def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
-@pytest.mark.parametrize(("arch", "mask"), [("sm_90a", "block diffusion"), ("sm_90a", "longformer"), ("sm_80", "longformer")])
+LISTS = {"m": 128, "n": 128, "lists": "idx"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "blocks", "backward"),
+    [("sm_90a", LISTS, True), ("sm_80", LISTS | {"kind": "bitmap"}, True), ("sm_80", LISTS | {"n": 1}, False)],
+)
+def test_kernels_of_lists_compile(arch, blocks, backward):
+    spec = Spec(head_dim=64, dtype="bfloat16", mask="causal", blocks=blocks, backward=backward)
+    for made in (plan(spec, arch), *([plan_backward(spec, arch)] if backward else [])):
+        assert nvrtc.compile(render(made)).spill_bytes <= 16
+
+
+@pytest.mark.parametrize(
+    ("arch", "mask"), [("sm_90a", "block diffusion"), ("sm_90a", "longformer"), ("sm_80", "longformer"), ("sm_80", "bigbird")]
+)
 def test_nearly_nothing_spills_where_tiles_are_skipped(arch, mask):
     """By six runs of key tiles, which are gone through one by one, and by lists, beside what tensors hold."""
     assert nvrtc.compile(render(plan(ROWS[mask].spec(128), arch))).spill_bytes <= 16

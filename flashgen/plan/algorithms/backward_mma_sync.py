@@ -11,7 +11,7 @@ from flashgen.expr import analyse
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
-from flashgen.plan.engines.mma_sync import with_blocks
+from flashgen.plan.engines.mma_sync import LIST_REGISTERS, with_blocks
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import (
     further_arguments,
@@ -66,7 +66,7 @@ class BackwardMmaSync(BackwardStrategy):
         rows, threads = tile.block_m // (16 * warps), 32 * warps
         gradients = tile.block_n * (tile.qk_columns + tile.v_columns) // threads
         kept = max(gradients, rows * tile.qk_columns // 2 if problem.spec.deterministic else 0)
-        registers = kept + 9 * rows * tile.block_n // 8 + 4 * (rows + 1)
+        registers = kept + 9 * rows * tile.block_n // 8 + 4 * (rows + 1) + (LIST_REGISTERS if problem.seen.listed else 0)
         if registers > FRAGMENTS:
             return f"s, dp, dk and dv take {registers} registers a thread, {FRAGMENTS} can be held"
         return None
