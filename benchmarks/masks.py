@@ -138,7 +138,7 @@ def called(name: str, head_dim: int, qkv: Any) -> Any:
 
 
 def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[str, Run]]:
-    """What is known of a row before it is measured, and its runs."""
+    """The facts of a row that are known before it is measured, and its runs."""
     cp = arrays.cupy()
     qkv = [rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3)]
     run = called(name, head_dim, qkv)
