@@ -148,8 +148,7 @@ class Program:
     @property
     def lists_from(self) -> str:
         """The template of what says which key tiles are in lists: indices or a bitmap that a call gives, or the mask."""
-        blocks = self.spec.blocks
-        return "mask" if not blocks else "keys" if blocks.by_key else blocks.kind
+        return self.spec.blocks.template if self.spec.blocks else "mask"
 
     @property
     def walk(self) -> str:

@@ -60,6 +60,11 @@ class Blocks:
         """True if its blocks of keys are no multiple of what products take: each key of a tile is asked for, by a bit."""
         return self.n % PRODUCT_KEYS > 0
 
+    @property
+    def template(self) -> str:
+        """The template of what makes lists of tiles of them."""
+        return "keys" if self.by_key else self.kind
+
     def array(self, behind: frozenset[str]) -> Lists:
         """The array of a call that holds the lists. `behind`: of q_len and kv_len, along which sequences lie one behind the other."""
         rows = ROWS if "q_len" in behind else f"q_len / {self.m}"
