@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import walk
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "decisions"
@@ -83,6 +85,13 @@ def test_code_that_is_quoted_stands_in_the_code():
     for block in quoted:
         lines = set(filter(None, block.splitlines()))
         assert any(lines <= set(path.read_text().splitlines()) for path in sources), block
+
+
+def test_a_script_writes_what_the_examples_of_the_walk_print():
+    """Values and exceptions; what agrees stays as it is."""
+    page = "```python\n>>> x = 1 + 1\n>>> x\n2\n>>> {}[x]\nTraceback (most recent call last):\nKeyError: 2\n\n```\n"
+    assert walk.written(page) == page
+    assert walk.written(page.replace("\n2\n", "\n3\n4\n").replace("KeyError: 2", "IndexError: 5\n  at")) == page
 
 
 def test_the_walk_begins_with_the_shipped_spec():
