@@ -8,6 +8,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, holes, lower, row_ranges
 from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
 from flashgen.plan.kernels.unembed import embedded
@@ -73,7 +74,12 @@ def _decision(strategy: BackwardStrategy, problem: Problem, found: Tried, best: 
     chosen = f"the fewest clocks at length {problem.seen.length}" if best is found.legal[0][0] else "flashgen tune measured it,"
     return Decision(
         cost=tuple(cost.items()),
-        reasons=(("tile", f"{chosen} of {count}"), *further, *strategy.reasons(problem, best, found)),
+        reasons=(
+            ("tile", f"{chosen} of {count}"),
+            *costs.reasons(problem.arch, strategy.costs),
+            *further,
+            *strategy.reasons(problem, best, found),
+        ),
         rejected=tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *found.refused)),
     )
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from flashgen.expr.language.nodes import Load, walk
-from flashgen.plan.algorithms.backward_wgmma import KEY_TILE, SUM_BYTES
 from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.costs.model import of_arch
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.plan.sections import sections
 
 _SHARES = (1, 2, 4, 8)  # that are tried: each is a kernel of its own
 _MANY = 16  # key tiles a multiprocessor, with which the end of a call no longer counts
-_GAIN = 0.95  # of the clocks: so much less is worth another kernel
+_COSTS = "backward_wgmma"  # the table of its numbers
 
 
 def head_shares(program: Program, sizes: Sizes, params: Mapping[str, int | float]) -> int:
@@ -23,9 +23,10 @@ def head_shares(program: Program, sizes: Sizes, params: Mapping[str, int | float
     tiles = -(-sizes.kv_len // main.tile.block_n) * sizes.kv_heads * (1 if program.spec.geometry.packed else sizes.batch)
     if not isinstance(main, Backward) or program.skeleton == "backward_sm80" or sizes.group == 1 or tiles > _MANY * workers:
         return 1
+    known = of_arch(program.arch, _COSTS)
     clocks = {n: _clocks(_dealt(program, sizes, params, n), workers) for n in _SHARES if n <= sizes.group}
     best = min(clocks, key=lambda n: clocks[n])
-    return best if clocks[best] < _GAIN * clocks[1] else 1
+    return best if clocks[best] < known["head_shares"] * clocks[1] else 1
 
 
 def _clocks(dealt: Iterable[float], workers: int) -> float:
@@ -40,7 +41,8 @@ def _dealt(program: Program, sizes: Sizes, params: Mapping[str, int | float], sh
     """The clocks of each piece of work, in the order in which they are dealt."""
     tile, step, batch = program.main.tile, dict(program.decision.cost)["step"], max(1, sizes.batch)
     heads, width = sizes.kv_heads * batch, sections(program).heads(sizes)
-    around = KEY_TILE + (8 * tile.block_n * (tile.qk_columns + tile.v_columns) / SUM_BYTES if shares > 1 else 0)
+    known = of_arch(program.arch, _COSTS)
+    around = known["key_tile"] + (8 * tile.block_n * (tile.qk_columns + tile.v_columns) / known["sum_bytes"] if shares > 1 else 0)
     steps = _steps(program, sizes, params)
     for first in range(0, heads, width):
         for count in steps:

@@ -13,7 +13,7 @@ from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.holes.bits import with_bits, with_listed
 from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
-from flashgen.plan.costs.model import of_arch
+from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
@@ -265,8 +265,7 @@ def _reasons(problem: Problem, strategy: Strategy, cost: dict[str, float], why: 
     step = {k: v for k, v in cost.items() if k not in ("total", "step", "exposed")}
     busiest = max(step, key=lambda k: step[k])
     yield "tile", f"{why}. The busiest, {busiest}: {step[busiest]:.0f} of the {cost['step']:.0f} clocks of a key step"
-    if strategy.costs:
-        yield "cost", f"clocks by numbers {of_arch(problem.arch, strategy.costs).text}"
+    yield from costs.reasons(problem.arch, strategy.costs)
     yield "order", _order_reason(problem)
     yield "rescale", _rescale_reason(problem.softmax)
 

@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_nothing_behind(planned: Program, place: Path, monkey
 
 def test_without_a_home_it_does_not_write_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLASHGEN_CACHE_DIR")
-    monkeypatch.setattr(store, "user_cache_path", lambda _: Path("~/.cache/flashgen"))
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: Path("~/.cache/flashgen"))
     assert cache.entry(SOURCE).parent == Path("/dev/null/kernels")
 
 

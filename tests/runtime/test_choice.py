@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen import api, on_host
+import flashgen.interpret
+from flashgen import api
 from flashgen.arch import by_name
 from flashgen.expr import reference
 from flashgen.plan import plan
@@ -94,8 +95,8 @@ def test_a_sequence_is_served_alike_alone_and_in_company(q_len: int, kv_len: int
 
 def test_the_interpreter_runs_the_plan_of_the_arch_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    right = on_host.interpret
-    monkeypatch.setattr(on_host, "interpret", lambda chosen, *given: seen.append(chosen.digest) or right(chosen, *given))
+    right = flashgen.interpret.interpret
+    monkeypatch.setattr(flashgen.interpret, "interpret", lambda chosen, *given: seen.append(chosen.digest) or right(chosen, *given))
     given = arrays("backwards").values()
     api.compile(SPEC, arch="sm_90a", backend="interpreter")(*given)
     api.compile(SPEC, backend="interpreter")(*given)

@@ -83,7 +83,7 @@ class BackwardMmaSync(BackwardStrategy):
             "tensor cores": 2 * m * n * (3 * qk + 2 * v) / mma_flops,
             "shared memory": 2 * (of_rows + of_keys + 2 * m * n) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * qk / _SUM_BYTES,
+            "sums": 4 * m * qk / known["sum_bytes"],
         }
         waits = sum(step.values()) - step["sums"]  # of the one warp of a scheduler: its products and exponentials follow each other
         step["one warp"] = 4 * waits / (warps * draft.workers.blocks)
@@ -112,9 +112,6 @@ def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
     )
     kernel = replace(kernel, smem=replace(kernel.smem, regions=()))  # they are those of the other kernel
     return parts.followed(Parts((kernel,), (section_argument(),))).preceded(key_ranges(ranges, early=False, pieces=1))
-
-
-_SUM_BYTES = 16  # a clock that a multiprocessor adds to memory
 
 
 def column_warps(tile: TilePlan, warps: int) -> int:

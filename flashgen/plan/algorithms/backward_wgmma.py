@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 
 from flashgen.plan.backward_kernel import Elements
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
@@ -31,15 +32,13 @@ MOST_QUERIES = {
     "gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
-SUM_BYTES = 24  # a clock that a multiprocessor adds to memory: 3.3 TB/s of all of an H100, as measured
-STEP, KEY_TILE = 1000, 2500  # clocks of a step that products do not fill; of the start and the end of a key tile, where nothing overlaps
-UNEVEN = 1.1  # times as long where key tiles meet different numbers of query tiles and the next one does not load meanwhile, as measured
 
 
 class BackwardWgmma(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims to 128."""
 
     skeleton = "backward_sm90"
+    costs = "backward_wgmma"
     walks_lists = beyond = True
 
     def serves(self, request: Request) -> str | None:
@@ -75,19 +74,19 @@ class BackwardWgmma(BackwardStrategy):
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a query tile and a key tile, and what surrounds it."""
-        tile, arch = draft.tile, problem.arch
+        tile, arch, known = draft.tile, problem.arch, costs.of_arch(problem.arch, self.costs)
         m, n, qk, v = tile.block_m, tile.block_n, tile.qk_columns, tile.v_columns
         step = {
             "tensor cores": 2 * m * n * (3 * qk + 2 * v) / arch.mma_flops,
             "shared memory": 2 * (2 * m * (2 * qk + 2 * v) + n * (2 * qk + v) + 2 * m * n) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * qk / SUM_BYTES,
+            "sums": 4 * m * qk / known["sum_bytes"],
         }
-        clocks = max(step.values()) + STEP
+        clocks = max(step.values()) + known["step"]
         tiles = problem.seen.key_tiles(m, n)  # of a query tile
-        around = KEY_TILE / draft.key_stages * n / problem.seen.length  # a query row
-        waits = UNEVEN if draft.key_stages == 1 and not problem.seen.uniform else 1.0
-        return {**step, "step": clocks, "total": waits * (tiles * clocks / m + around)}
+        around = known["key_tile"] / draft.key_stages * n / problem.seen.length  # a query row
+        total = tiles * clocks / m + around
+        return {**step, "step": clocks, "total": total * known["uneven"] if draft.key_stages == 1 and not problem.seen.uniform else total}
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""

@@ -8,17 +8,8 @@ from dataclasses import replace
 
 from flashgen.expr.language.nodes import Name
 from flashgen.expr.meaning.gradient import derivatives
-from flashgen.plan.algorithms.backward_wgmma import (
-    KEYS,
-    MOST,
-    SUM_BYTES,
-    arrays,
-    elements,
-    further_barriers,
-    others,
-    shared_heads,
-    unlisted,
-)
+from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, arrays, elements, further_barriers, others, shared_heads, unlisted
+from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
@@ -37,13 +28,13 @@ STAGES, STEPS, BUFFERS = 4, 4, 2  # for tiles of q and do; steps that the loadin
 FRAGMENTS = 224  # registers a thread that a gradient, s, dq and two operands can have before the compiler spills
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
 DQ_COLUMNS = 128  # that a block multiplies
-STEP = 1000  # clocks of a step that products do not fill
 
 
 class BackwardWgmmaPair(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims from 128 to 256."""
 
     skeleton = "backward_sm90_pair"
+    costs = "backward_wgmma_pair"
     walks_lists = beyond = True
 
     def serves(self, request: Request) -> str | None:
@@ -81,15 +72,15 @@ class BackwardWgmmaPair(BackwardStrategy):
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a query tile and a key tile in either block, and what surrounds it."""
-        tile, arch = draft.tile, problem.arch
+        tile, arch, known = draft.tile, problem.arch, costs.of_arch(problem.arch, self.costs)
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
         step = {
             "tensor cores": 2 * m * n * (columns + DQ_COLUMNS) / arch.mma_flops,
             "shared memory": 2 * (2 * m * columns + n * max(tile.qk_columns, tile.v_columns) + 4 * m * n + n * DQ_COLUMNS) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * DQ_COLUMNS / SUM_BYTES,
+            "sums": 4 * m * DQ_COLUMNS / known["sum_bytes"],
         }
-        clocks = max(step.values()) + STEP
+        clocks = max(step.values()) + known["step"]
         return {**step, "step": clocks, "total": BLOCKS * problem.seen.key_tiles(m, n) * clocks / m}
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:

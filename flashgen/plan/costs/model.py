@@ -52,6 +52,12 @@ def of_arch(arch: Arch, strategy: str) -> Costs:
     return replace(found, numbers=_tried[strategy]) if strategy in _tried else found
 
 
+def reasons(arch: Arch, strategy: str) -> Iterator[tuple[str, str]]:
+    """The reason that says by whose numbers a strategy compares its candidates; none of a strategy without a table."""
+    if strategy:
+        yield "cost", f"clocks by numbers {of_arch(arch, strategy).text}"
+
+
 def cards() -> tuple[str, ...]:
     """The cards whose numbers are known, as their drivers name them."""
     return tuple(table["card"] for table in _tables().values())

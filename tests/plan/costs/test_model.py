@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from flashgen.arch import ARCHES, by_name
-from flashgen.plan import lists, plan, shares
+from flashgen.plan import lists, plan, plan_backward, shares
 from flashgen.plan.costs import model
-from flashgen.plan.strategies import STRATEGIES
+from flashgen.plan.strategies import BACKWARD_STRATEGIES, STRATEGIES
 from flashgen.spec import Spec
 
 PLAN = Path(model.__file__).parent.parent
 FILES = sorted((PLAN / "costs").glob("*.toml"))
-TABLES = sorted({strategy.costs for strategy in STRATEGIES if strategy.costs} | {lists.COSTS, shares.COSTS})
+TABLES = sorted({strategy.costs for strategy in (*STRATEGIES, *BACKWARD_STRATEGIES) if strategy.costs} | {lists.COSTS, shares.COSTS})
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
@@ -46,6 +46,10 @@ def test_the_reasons_say_whose_numbers_served():
     assert dict(plan(spec, "sm_90a").decision.reasons)["cost"] == "clocks by numbers fitted on NVIDIA H100 80GB HBM3"
     assert "the rates are this architecture's" in dict(plan(spec, "sm_89").decision.reasons)["cost"]
     assert "cost" not in dict(plan(spec, "host").decision.reasons)
+    spec = Spec(head_dim=64, dtype="float16", backward=True)
+    assert dict(plan_backward(spec, "sm_90a").decision.reasons)["cost"] == "clocks by numbers fitted on NVIDIA H100 80GB HBM3"
+    assert "the rates are this architecture's" in dict(plan_backward(spec, "sm_80").decision.reasons)["cost"]
+    assert "cost" not in dict(plan_backward(spec, "host").decision.reasons)
 
 
 def test_an_architecture_has_one_card():
