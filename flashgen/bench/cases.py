@@ -44,6 +44,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "score": "s + table[min(where(q_idx - kv_idx < 16, q_idx - kv_idx, 16 + (q_idx - kv_idx) // 128), 31), h]",
         "tensors": {"table": {"shape": [32, "hq"], "dtype": "float32"}},
     },
+    "bias_16": {
+        "mask": "causal",
+        "score": "s + bias[h, q_idx, kv_idx]",
+        "tensors": {"bias": {"shape": ["hq", "q_len", "kv_len"], "dtype": "bfloat16"}},
+    },
+    "key_bias": {
+        "mask": "causal",
+        "score": "s + bias[b, kv_idx]",
+        "tensors": {"bias": {"shape": ["b", "kv_len"], "dtype": "float32"}},
+    },
+    "forget": {
+        "mask": "causal",
+        "score": "s + gate[b, h, q_idx] - gate[b, h, kv_idx]",
+        "tensors": {"gate": {"shape": ["b", "hq", "kv_len"], "dtype": "float32"}},
+    },
+    "distance": {
+        "mask": "causal",
+        "score": "s + table[h, q_idx - kv_idx]",
+        "tensors": {"table": {"shape": ["hq", "kv_len"], "dtype": "float32"}},
+    },
     "temperature": {"mask": "causal", "score": "temperature[h] * s", "tensors": {"temperature": _PER_HEAD}},
     "log_n": {"mask": "causal", "score": "s * log(max(q_idx, 1))"},
     "sink": {"mask": "causal", "softmax": {"sink": "sinks[h]"}, "tensors": {"sinks": _PER_HEAD}},

@@ -141,6 +141,11 @@ def flex_words(case: Case, t: Tensors) -> tuple[Any, Any]:
         "softcap": lambda s, _b, _h, _q, _k: 50.0 * torch.tanh(s / 50.0),
         "alibi": lambda s, _b, h, q, k: s + t["slopes"][h] * (k - q),
         "bias": lambda s, _b, h, q, k: s + t["bias"][h, q, k],
+        "bias_16": lambda s, _b, h, q, k: s + t["bias"][h, q, k],
+        "key_bias": lambda s, b, _h, _q, k: s + t["bias"][b, k],
+        "forget": lambda s, b, h, q, k: s + t["gate"][b, h, q] - t["gate"][b, h, k],
+        "distance": lambda s, _b, h, q, k: s + t["table"][h, torch.clamp(q - k, min=0)],
+        "t5": lambda s, _b, h, q, k: s + t["table"][torch.clamp(torch.where(q - k < 16, q - k, 16 + (q - k) // 128), 0, 31), h],
         "temperature": lambda s, _b, h, _q, _k: t["temperature"][h] * s,
         "log_n": lambda s, _b, _h, q, _k: s * torch.log(torch.clamp(q, min=1)),
     }

@@ -16,6 +16,10 @@ __device__ __forceinline__ void load_shared_floats(float (&x)[4], u32 at) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(at) : "memory");
 }
 
+__device__ __forceinline__ void load_shared_x2(float& x, float& y, u32 at) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(at) : "memory");
+}
+
 __device__ __forceinline__ void load_shared_x4(u32 (&r)[4], u32 at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }

@@ -11,26 +11,26 @@ from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan.agreement import judge_of
 
-BIAS = {"score": "s + t[b, kv_idx]", "tensors": {"t": {"shape": ["b", "kv_len"], "dtype": "float32"}}}
+SCALED = {"score": "s * t[b, kv_idx]", "tensors": {"t": {"shape": ["b", "kv_len"], "dtype": "float32"}}}
 TWO = {
     "score": "s * w[b, hk, kv_idx] - n[kv_idx] / 64.0",
     "tensors": {"w": {"shape": ["b", "hk", "kv_len"], "dtype": "float16"}, "n": {"shape": ["kv_len"], "dtype": "int32"}},
 }
 GATES = {
-    "score": "s + g[b, h, q_idx] - g[b, h, kv_idx]",
+    "score": "s * g[b, h, q_idx] - g[b, h, kv_idx]",
     "tensors": {"g": {"shape": ["b", "hq", "kv_len"], "dtype": "bfloat16"}},
 }
 CASES = {  # q_len, kv_len
-    "a bias": ({**BIAS, "mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}, (200, 331)),
+    "a factor": ({**SCALED, "mask": "causal", "block": {"m": 128, "n": 64}, "stages": 2}, (200, 331)),
     "of two tensors": ({**TWO, "block": {"m": 64, "n": 80}}, (70, 250)),
     "gates": ({**GATES, "mask": "causal", "block": {"m": 64, "n": 32}}, (150, 150)),
-    "warpgroups pass key tiles": ({**BIAS, "mask": "window(60, 0)", "block": {"m": 192, "n": 32}}, (400, 400)),
-    "hidden values": ({**BIAS, "mask": "causal & window(100, 0)", "block": {"m": 128, "n": 64}}, (30, 300)),
-    "o leaves by keys": ({**BIAS, "head_dim": 128, "block": {"m": 128, "n": 128}, "mask": "causal"}, (300, 300)),
-    "shares": ({**BIAS, "split": 2}, (64, 700)),
-    "packed": ({**BIAS, "mask": "causal", "layout": "thd", "block": {"m": 64, "n": 64}}, (150, 170)),
-    "pages": ({**BIAS, "mask": "causal", "cache": {"page": 16}, "block": {"m": 64, "n": 64}}, (70, 160)),
-    "one query, no keys": ({**BIAS, "block": {"m": 64, "n": 64}}, (65, 0)),
+    "warpgroups pass key tiles": ({**SCALED, "mask": "window(60, 0)", "block": {"m": 192, "n": 32}}, (400, 400)),
+    "hidden values": ({**SCALED, "mask": "causal & window(100, 0)", "block": {"m": 128, "n": 64}}, (30, 300)),
+    "o leaves by keys": ({**SCALED, "head_dim": 128, "block": {"m": 128, "n": 128}, "mask": "causal"}, (300, 300)),
+    "shares": ({**SCALED, "split": 2}, (64, 700)),
+    "packed": ({**SCALED, "mask": "causal", "layout": "thd", "block": {"m": 64, "n": 64}}, (150, 170)),
+    "pages": ({**SCALED, "mask": "causal", "cache": {"page": 16}, "block": {"m": 64, "n": 64}}, (70, 160)),
+    "one query, no keys": ({**SCALED, "block": {"m": 64, "n": 64}}, (65, 0)),
 }
 
 

@@ -1,6 +1,7 @@
 """Names of the language to names of a kernel, and operations to what the machine has."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from flashgen.dtypes import READ
@@ -78,17 +79,26 @@ def varies(node: Node) -> bool:
 class Binder:
     """Takes nodes of one spec's language to nodes of its kernel."""
 
-    def __init__(self, spec: "Spec", scale: frozenset[str] | None, way: str, ahead: bool = True, heads_by_row: bool = False):
+    def __init__(
+        self,
+        spec: "Spec",
+        scale: frozenset[str] | None,
+        way: str,
+        ahead: bool = True,
+        heads_by_row: bool = False,
+        renamed: Mapping[str, Node] = MappingProxyType({}),
+    ):
         """`scale`: the params that the sign of softmax_scale rests on, if it is positive. `way`: how tanh and sigmoid are computed.
-        `ahead`: what lies beside each other along the keys is read ahead of the scores.
-        `heads_by_row`: rows of a tile are of several heads."""
+        `ahead`: what lies beside each other along the keys is read ahead of the scores. `heads_by_row`: rows of a tile are of several
+        heads. `renamed`: what names are besides."""
         self.way, self.ahead = way, ahead
         self.accurate = spec.exact  # else in terms of the special function unit
         self.tensors: dict[str, Tensor] = {t.name: t for t in spec.tensors}
         self.geometry = spec.geometry
         self.extents: dict[str | int, Node] = dict(EXTENTS)
         self.extents.update({name: OWN[name] for name in spec.geometry.behind})
-        self.renamed = {**RENAMED, **{name: OWN[name] for name in spec.geometry.own}, **({"h": HEAD_OF_ROW} if heads_by_row else {})}
+        own: dict[str, Node] = {name: OWN[name] for name in spec.geometry.own}
+        self.renamed = {**RENAMED, **own, **({"h": HEAD_OF_ROW} if heads_by_row else {}), **renamed}
         positives = dict.fromkeys(("p.q_len", "p.kv_len", *OWN), NOTHING) | ({SCALE.name: scale} if scale is not None else {})
         positives |= {param(name): proof for name, proof in positive(spec.params).items()}
         self.known = intervals(spec.params) | ({V_IDX: (0, spec.head_dim.v - 1)} if spec.head_dim.v in WHOLE_COLUMNS else {})
@@ -96,7 +106,7 @@ class Binder:
         self.reads: dict[Load, Along] = {}  # by the address of the first
         self.names = Names()
         least = [param(p.name) for p in spec.params if p.min is not None and p.min >= 0]
-        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", V_IDX, *least)))
+        self.signs = Signs(positives, frozenset(("batch", "head", "kv_head", "q_idx", "kv_begin", "column", V_IDX, "kv_idx", *least)))
 
     def __call__(self, node: Node, decided: bool = False) -> Node:
         """The node for a kernel: tensor indices clamped, functions of rows and elements in terms of the special function unit.

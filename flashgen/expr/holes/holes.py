@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
+from flashgen.expr.holes.begins import RENAMED, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
+from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
@@ -31,40 +33,7 @@ if TYPE_CHECKING:
 MAX_TOLD = 1000  # characters of a score that are told
 LEAST_SCALE = 2.0**-100  # that a column's slope is divided by, and that is not 0 times the unit of a plane
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
-
-
-@dataclass(frozen=True)
-class WeightHole:
-    """The text of a factor of what a key's value counts for, after the softmax."""
-
-    text: str  # as in the language
-    body: Body  # of an element
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreHole:
-    """The text of a score."""
-
-    text: str  # as in the language
-    body: Body | None  # of an element, in units of 1 / factor; None: linear in s, all of it in the factor
-    factor: str  # log2 units of one unit of the score
-    column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
-    row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
-    instructions: Instructions  # of an element, besides what makes exponents of it
-    rounding: Rounding | None  # of tanh and sigmoid
-    beside: bool  # whether an element computes anything besides s but multiples of its column
-    weight: WeightHole | None  # what comes after it and the softmax
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskHole:
-    """The text of a mask."""
-
-    text: str  # as in the language
-    body: Body  # of an element: whether the query attends to the key
-    early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
-    bits: bool = False  # a kernel before has evaluated it
-    listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
+BROUGHT = Instructions(other=0.75)  # the same, where it is loaded
 
 
 class Members(NamedTuple):
@@ -118,6 +87,11 @@ class Holes:
     def numbers(self) -> tuple[Read, ...]:
         """The reads of a warp that brings numbers to shared memory, key tile by key tile."""
         return self.along.shared
+
+    @property
+    def brought(self) -> bool:
+        """True if a warp brings anything to shared memory besides q, k and v."""
+        return bool(self.numbers or self.score.begin)
 
     @property
     def keys(self) -> str:
@@ -197,10 +171,14 @@ def holes(
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
     kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
-    parts = separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
+    start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist), rows == "rows_of_group") if shares_numbers else None
+    parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
     weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
+    if start:
+        begin = begin_hole(start[1], parts.factor, beside(way="fast", renamed=RENAMED[start[1].along]), hoist)
+        score = replace(score, begin=begin, instructions=score.instructions + BROUGHT)
     outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
@@ -270,6 +248,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
         rounding=rounding,
         beside=parts.beside,
         weight=weight,
+        begin=None,
     )
 
 

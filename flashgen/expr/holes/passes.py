@@ -11,7 +11,7 @@ from flashgen.expr.holes.saturate import saturated
 from flashgen.expr.language.nodes import Node
 from flashgen.expr.tiles.conditions import visible
 
-Kind = Literal["score", "mask", "sink", "weight", "output"]
+Kind = Literal["score", "mask", "sink", "weight", "output", "begin"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pass:
 
     name: str
     run: Callable[[Node, Kernel], Node]
-    kinds: tuple[Kind, ...] = ("score", "mask", "sink", "weight", "output")
+    kinds: tuple[Kind, ...] = ("score", "mask", "sink", "weight", "output", "begin")
 
 
 PASSES = (

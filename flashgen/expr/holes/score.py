@@ -27,6 +27,11 @@ class Score:
     proof: frozenset[str] = frozenset()  # the params that the sign of the factor rests on
 
     @property
+    def divisible(self) -> bool:
+        """True if what is added to the score can be divided by its factor."""
+        return _may_divide(self.factor)
+
+    @property
     def beside(self) -> bool:
         """True if it computes something of an element besides s and multiples of its column."""
         calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))

@@ -26,6 +26,7 @@ Type = Literal[
 LONG: Type = "long long"
 INDEX_NAMES = ("b", "h", "hk", "q_idx", "kv_idx", "q_len", "kv_len")  # all int
 V_IDX = "v_idx"  # an integer that `output` alone reads: the column of o
+DISTANCE = "q_idx - kv_idx"  # an integer that no text names: what stands for both where nothing else of them is read
 OUTPUT_NAMES = ("b", "h", "hk", "q_idx", V_IDX, "q_len", "kv_len")  # all int: what is known where o leaves
 INTEGER_NAMES = (*INDEX_NAMES, V_IDX)
 COMPUTED = ("s", "o")  # of products, which no two machines round alike

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.nodes import INTEGER_NAMES, V_IDX, Call, Const, Length, Name, Node, children, walk
+from flashgen.expr.language.nodes import DISTANCE, INTEGER_NAMES, V_IDX, Call, Const, Length, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
 from flashgen.expr.prove.intervals import ANY, Facts, Interval, Known
 from flashgen.expr.prove.names import LANGUAGE
@@ -58,6 +58,7 @@ class Integers:
         self.facts = Facts(1, 1, known)
         last = MAX_LENGTH - 1
         self.facts.known |= dict.fromkeys(("q_idx", "kv_idx", "kv_begin", V_IDX), (0, last)) | {"column": (0, MAX_BLOCK_N - 1)}
+        self.facts.known |= dict.fromkeys(("distance", param(DISTANCE)), (-last, last))
         self.facts.known |= dict.fromkeys(("rows after", "keys after"), (0, last))
         key = named("kv_idx")
         rows = {"q_len": named("q_idx") + 1 + named("rows after")}

@@ -37,6 +37,8 @@ def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
         yield "multiplied", f"one exponential in {pipe.multiplied} by multiply-adds, off by 2^-13: the score keeps special functions busy"
     if holes.score.column_slope:
         yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
+    if holes.score.begin:
+        yield "start", f"a warp brings {holes.score.begin.text}, once a key tile, to where the sums of q.k begin: an element adds nothing"
     if holes.score.row_bias:
         yield "bias", "what rows and key tiles add to scores goes to the maximum and the reference of a row"
     if holes.score.rounding:

@@ -5,6 +5,7 @@ from itertools import product
 from math import gcd
 
 from flashgen.expr import Holes, KeyRanges
+from flashgen.expr.holes.begins import Begin
 from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
@@ -223,20 +224,26 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
         ("K", "K", tile.block_n * tile.qk_stored * size, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
-        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.numbers else []),
+        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.brought else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
     barriers += [("V arrived", "V_ARRIVED", stages)] if problem.holes.reach else []
-    barriers += [(f"numbers {state}", f"NUMBERS_{state.upper()}", NUMBER_STAGES) for state in ("full", "empty") if problem.holes.numbers]
+    barriers += [(f"numbers {state}", f"NUMBERS_{state.upper()}", NUMBER_STAGES) for state in ("full", "empty") if problem.holes.brought]
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, told, 8))
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
 
 
 def number_bytes(holes: Holes, tile: TilePlan) -> int:
-    """The bytes of what tensors hold at the keys of a tile: 4 a number; those of each of four lanes lie together, in banks of its own."""
-    return len(holes.numbers) * 4 * (tile.block_n + 16)
+    """The bytes of what a warp brings for a key tile, 4 a number. Of what tensors hold at its keys, those of each of four lanes lie
+    together, in banks of its own; of distances there are two copies, in banks of their own."""
+    match holes.score.begin:
+        case None:
+            return len(holes.numbers) * 4 * (tile.block_n + 16)
+        case Begin(along="keys"):
+            return 4 * tile.block_n + 16
+    return 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
 
 
 def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:

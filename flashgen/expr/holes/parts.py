@@ -1,0 +1,48 @@
+"""The holes of score, mask and weight, as text."""
+
+from dataclasses import dataclass
+
+from flashgen.expr.holes.begins import Begin
+from flashgen.expr.holes.hoist import Body
+from flashgen.expr.language.instructions import Instructions
+from flashgen.expr.prove.rounding import Rounding
+
+
+@dataclass(frozen=True)
+class WeightHole:
+    """The text of a factor of what a key's value counts for, after the softmax."""
+
+    text: str  # as in the language
+    body: Body  # of an element
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreHole:
+    """The text of a score."""
+
+    text: str  # as in the language
+    body: Body | None  # of an element, in units of 1 / factor; None: linear in s, all of it in the factor
+    factor: str  # log2 units of one unit of the score
+    column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
+    row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
+    instructions: Instructions  # of an element, besides what makes exponents of it
+    rounding: Rounding | None  # of tanh and sigmoid
+    beside: bool  # whether an element computes anything besides s but multiples of its column
+    weight: WeightHole | None  # what comes after it and the softmax
+    begin: Begin | None  # where the sums of q.k begin, if at what a warp brings
+
+    @property
+    def biased(self) -> bool:
+        """True if all scores of a row may have something besides in a key tile."""
+        return bool(self.row_bias or self.begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskHole:
+    """The text of a mask."""
+
+    text: str  # as in the language
+    body: Body  # of an element: whether the query attends to the key
+    early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
+    bits: bool = False  # a kernel before has evaluated it
+    listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
