@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from flashgen.expr.holes.bind import Binder, S
-from flashgen.expr.holes.hoist import Body, Hoist
+from flashgen.expr.holes.bind import S, level
+from flashgen.expr.holes.hoist import Body
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.score import ONE, Score, separated
 from flashgen.expr.language.fold import call, fold
-from flashgen.expr.language.nodes import DISTANCE, ELEMENT, Call, Const, Name, Node, names, rebuild
+from flashgen.expr.language.nodes import DISTANCE, ELEMENT, UNIFORM, Call, Const, Name, Node, names, rebuild
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.linear import normal
 
@@ -30,9 +30,9 @@ RENAMED: dict[Along, dict[str, Node]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Begin:
-    """What the sums of q.k begin at."""
+    """The text of what the sums of q.k begin at."""
 
     along: Along
     text: str  # as in the language
@@ -41,7 +41,7 @@ class Begin:
 
     @property
     def argument(self) -> str:
-        """What it is a function of."""
+        """The name of what it is a function of."""
         return "kv_idx" if self.along == "keys" else "distance"
 
 
@@ -71,11 +71,12 @@ def separations(score: Node) -> Iterator[Separation]:
             yield Separation(along, _sum(taken), _sum(rest))
 
 
-def begun(score: Node, spec: "Spec", kernel: Kernel, heads_by_row: bool) -> tuple[Score, Separation] | None:
+def begun(score: Node, spec: "Spec", kernel: Kernel) -> tuple[Score, Separation] | None:
     """The score as sums that begin somewhere leave it, and where; None where that does not make it linear, or it is linear already.
 
-    `kernel`: of reads that nobody brings. `heads_by_row`: rows of a tile are of several heads, and then not one query behind the other.
+    `kernel`: of reads that nobody brings.
     """
+    heads_by_row = level(kernel.binder(Name("h", "int"))) > UNIFORM  # rows are then not one query behind the other
 
     def of(node: Node) -> Score:
         return separated(passed(node, "score", kernel), spec, kernel.binder.signs, separate_rows=True)
@@ -91,12 +92,12 @@ def begun(score: Node, spec: "Spec", kernel: Kernel, heads_by_row: bool) -> tupl
     return None
 
 
-def begin_hole(found: Separation, factor: Node, binder: Binder, hoist: Hoist) -> Begin:
-    """The text of where sums begin. `binder`: one that knows what it is alike along; `factor`: of the raw q.k in the score."""
+def begin_hole(found: Separation, factor: Node, kernel: Kernel) -> Begin:
+    """The text of where sums begin. `kernel`: one that knows what it is alike along; `factor`: of the raw q.k in the score."""
     node = _of_distance(found.begin) if found.along == "distances" else found.begin
-    body = hoist.body(passed(node, "begin", Kernel(binder, hoist)))
-    unit = hoist.text(call("/", ONE, factor), "unit", "of the raw q.k, which one unit of the score is")
-    return Begin(found.along, show(found.begin), body, unit)
+    body = kernel.hoist.body(passed(node, "begin", kernel))
+    unit = kernel.hoist.text(call("/", ONE, factor), "unit", "of the raw q.k, which one unit of the score is")
+    return Begin(along=found.along, text=show(found.begin), body=body, unit=unit)
 
 
 def _terms(node: Node, negative: bool = False) -> Iterator[tuple[bool, Node]]:

@@ -1,12 +1,13 @@
 """The holes of a skeleton, filled from a spec: each part of score and mask is computed where it varies, and no further inside."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
 from flashgen.expr.holes.backward import BackwardHoles, backward_holes
-from flashgen.expr.holes.begins import RENAMED, begin_hole, begun
+from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
@@ -171,22 +172,19 @@ def holes(
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
     kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
-    start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist), rows == "rows_of_group") if shares_numbers else None
+    start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
     weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
-    if start:
-        begin = begin_hole(start[1], parts.factor, beside(way="fast", renamed=RENAMED[start[1].along]), hoist)
-        score = replace(score, begin=begin, instructions=score.instructions + BROUGHT)
+    score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     along = key_reads(kernel, keep, shares_numbers)
-    early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     return Holes(
         score=score,
-        mask=MaskHole(text=show(expressions.mask), body=keep, early=early),
+        mask=_mask(expressions, keep, hoist),
         along=along,
         requires=tuple({r.text: r for r in (*expressions.requires, *own)}.values()),
         reach=reach(expressions.mask, spec, beyond),
@@ -250,6 +248,16 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
         weight=weight,
         begin=None,
     )
+
+
+def _begun(score: ScoreHole, found: Separation, factor: Node, binder: Callable[..., Binder], hoist: Hoist) -> ScoreHole:
+    begin = begin_hole(found, factor, Kernel(binder(renamed=RENAMED[found.along]), hoist))
+    return replace(score, begin=begin, instructions=score.instructions + BROUGHT)
+
+
+def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
+    early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
+    return MaskHole(text=show(expressions.mask), body=keep, early=early)
 
 
 def _paired(reads: tuple[Read, ...], begin: str) -> tuple[Member, ...]:

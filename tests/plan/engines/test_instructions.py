@@ -35,4 +35,5 @@ def test_machine_code_has_what_the_plan_foretells(variant, head_dim):
     )  # differences taken first: a branch of the loop, seldom taken
     assert foretold.special == pytest.approx(found.special, rel=0.15)
     assert foretold.multiply + large == pytest.approx(found.multiply, rel=0.15)
-    assert not binary.spill_bytes
+    brings = chosen.holes.score.begin is not None  # by a warp of few registers, beside the loop
+    assert binary.spill_bytes <= (64 if brings else 0)
