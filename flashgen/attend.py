@@ -13,11 +13,12 @@ from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.functions import SHORTENED
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import Node
+from flashgen.expr.language.nodes import V_IDX, Name, Node
 from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.expr.language.scope import words as language_words
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
+from flashgen.further import WORDS, embedded, expressions, further, keys, shape
 from flashgen.runtime import autograd
 from flashgen.runtime.arguments import checked_number, rows_first
 from flashgen.runtime.arrays import Layout, adopt, contiguous_strides, liken, name_of
@@ -37,6 +38,11 @@ def attention(
     *,
     score: str | Callable[..., Any] = "s",
     scale: str | float | None = None,
+    weight: str | None = None,
+    output: str | None = None,
+    let: Mapping[str, str] | None = None,
+    norm: Mapping[str, Any] | None = None,
+    rotary: Mapping[str, Any] | None = None,
     layout: str = DEFAULT,
     lse: bool = False,
     out: Any = None,
@@ -50,12 +56,14 @@ def attention(
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse: [B, Hq, Sq]
     float32, natural log. `values`: what the expressions name, numbers and arrays. mask and score may be functions, as `trace` takes them.
-    Tensors of PyTorch that require gradients get them. Raises SpecError, CallError, PlanError, BackendError.
+    weight, output, let, norm and rotary are what the keys of a spec are; those two name arrays of `values`. Tensors of PyTorch that
+    require gradients get them. Raises SpecError, CallError, PlanError, BackendError.
     """
     mask, score, values = as_texts(mask, score, values)
     if scale is not None and not isinstance(scale, str):
         scale = _as_param(scale, values, mask, score)
-    sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
+    more = further(weight, output, let, norm, rotary)
+    sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",), more=more)
     return run(sketch, q, k, v, values, out)
 
 
@@ -69,12 +77,14 @@ class Sketch(NamedTuple):
     outputs: tuple[str, ...]
     sink: str | None = None
     cache: str | None = None
+    more: str = ""  # further keys, as `flashgen.further` writes them
     sought: tuple[str, ...] | None = None  # values that have gradients beside q, k and v; None: nothing has
 
     @property
     def words(self) -> frozenset[str]:
         """The words that the expressions name, and lengths of sequences."""
-        return _words(self.mask, self.score, self.scale, self.sink) | self.lengths
+        named = _words(self.mask, self.score, self.scale, self.sink, *expressions(self.more))
+        return named | self.lengths | embedded(self.more).keys()
 
     @property
     def lengths(self) -> frozenset[str]:
@@ -143,7 +153,7 @@ def check_words(sketch: Sketch, names: Collection[str]) -> None:
     words = sketch.words
     for name in names:
         if name not in words or (name in language_words() and name in HABITS and name not in sketch.lengths):
-            raise unknown(name, [*sorted(words - language_words() - set(names)), "mask", "score", "scale", "layout", "lse", "out"])
+            raise unknown(name, [*sorted(words - language_words() - set(names)), "mask", "score", "scale", *WORDS, "layout", "lse", "out"])
 
 
 def _kinds(values: Mapping[str, Any], sketch: Sketch) -> tuple[tuple[str, "_Kind"], ...]:
@@ -215,6 +225,7 @@ def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, 
     read = {name: kind for name, kind in values.items() if isinstance(kind, Layout)}
     dtypes = {name: _dtype(name, array) for name, array in read.items()}
     shapes: dict[str, tuple[str | int, ...]] = {name: ("kv_len",) * len(array.shape) for name, array in read.items()}
+    known = {name: shape(rows, read[name].shape) for name, rows in embedded(sketch.more).items() if name in read}
 
     def spec(shapes: Mapping[str, tuple[str | int, ...]]) -> Spec:
         declared = tuple([(name, (shapes[name], dtypes[name]) if isinstance(kind, Layout) else kind) for name, kind in values.items()])
@@ -222,8 +233,8 @@ def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, 
 
     if not read:
         return spec({})
-    reads, free = indices(spec(shapes)), Names(values)
-    return spec({name: _shape(array, axes, reads[name], free) for name, array in read.items()})
+    reads, free = indices(spec(shapes | known)), Names(values)
+    return spec({name: known.get(name) or _shape(array, axes, reads[name], free) for name, array in read.items()})
 
 
 def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int], dict[str, int]]:
@@ -266,7 +277,7 @@ def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...]
         exact = [EXTENT_OF[index] for index in over(found)]
         if exact:
             return next((word for word in exact if axes[word] == n), exact[0])
-        if all(integers.extent(index)[1] < MAX_LENGTH - 1 for index in found):
+        if Name(V_IDX, "int") in found or all(integers.extent(index)[1] < MAX_LENGTH - 1 for index in found):
             return int(n)
         return next((word for word, m in axes.items() if m == n), None) or free.fresh("n")
 
@@ -297,4 +308,5 @@ def _spec(sketch: Sketch, dtype: str, dims: tuple[int, int], declared: tuple[tup
         backward=sketch.sought is not None or None,
         params={name: {"default": default, "grad": name in sought} for name, (default, _) in numbers.items()},
         tensors={name: {"shape": list(shape), "dtype": dtype, "grad": name in sought} for name, (shape, dtype) in arrays.items()},
+        **keys(sketch.more),
     )

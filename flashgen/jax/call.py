@@ -14,6 +14,7 @@ from jax.custom_derivatives import SymbolicZero
 import flashgen
 from flashgen.attend import Sketch, as_texts, check_words
 from flashgen.errors import CallError
+from flashgen.further import further
 from flashgen.jax import targets
 from flashgen.jax.text import Text, foldable, layouts, text_of, told
 from flashgen.runtime.arguments import check_arrays, check_names, output_shapes
@@ -31,6 +32,11 @@ def attention(
     *,
     score: str | Callable[..., Any] = "s",
     scale: str | float | None = None,
+    weight: str | None = None,
+    output: str | None = None,
+    let: Mapping[str, str] | None = None,
+    norm: Mapping[str, Any] | None = None,
+    rotary: Mapping[str, Any] | None = None,
     layout: str = DEFAULT,
     lse: bool = False,
     **values: Any,
@@ -47,7 +53,8 @@ def attention(
     mask, score, values = as_texts(mask, score, values)
     if scale is not None and not isinstance(scale, str):
         values["given_scale"], scale = _number("scale", scale), "given_scale"
-    sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",))
+    more = further(weight, output, let, norm, rotary)
+    sketch = Sketch(mask=mask, score=score, scale=scale, layout=layout, outputs=("o", "lse") if lse else ("o",), more=more)
     check_words(sketch, values)
     results = _call(sketch, q, k, v, values)
     return results if lse else results[0]

@@ -10,7 +10,7 @@ from flashgen.api import Attention as Compiled
 from flashgen.errors import CallError
 from flashgen.spec.layout import DEFAULT
 from flashgen.torch import operators, transforms  # noqa: F401, the former defines them
-from flashgen.torch.text import known, sorted_out, text_of_sketch, text_of_spec
+from flashgen.torch.text import known, sorted_out, text_of_sketch, text_of_spec, told
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -23,6 +23,11 @@ def attention(
     *,
     score: str | Callable[..., Any] = "s",
     scale: str | float | None = None,
+    weight: str | None = None,
+    output: str | None = None,
+    let: Mapping[str, str] | None = None,
+    norm: Mapping[str, Any] | None = None,
+    rotary: Mapping[str, Any] | None = None,
     layout: str = DEFAULT,
     lse: bool = False,
     **values: Any,
@@ -38,12 +43,14 @@ def attention(
     """
     if direct(q, k, v):
         q, k, v = cast(q, k, v)
-        return attend.attention(q, k, v, mask, score=score, scale=scale, layout=layout, lse=lse, **values)
+        further: Any = {"weight": weight, "output": output, "let": let, "norm": norm, "rotary": rotary}
+        return attend.attention(q, k, v, mask, score=score, scale=scale, layout=layout, lse=lse, **further, **values)
     if not (isinstance(mask, str) and isinstance(score, str)):
         raise CallError("a function cannot be traced here: give the texts, found = flashgen.trace(mask=f), found.mask and **found.values")
     if scale is not None and not isinstance(scale, str):
         values["given_scale"], scale = scale, "given_scale"
-    return run(attend.Sketch(mask, score, scale, layout, ("o", "lse") if lse else ("o",)), q, k, v, values)
+    more = told(weight, output, let, norm, rotary)
+    return run(attend.Sketch(mask, score, scale, layout, ("o", "lse") if lse else ("o",), more=more), q, k, v, values)
 
 
 def run(sketch: attend.Sketch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, values: Mapping[str, Any]) -> Any:

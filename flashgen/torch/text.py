@@ -11,6 +11,7 @@ import torch
 from flashgen.api import Attention
 from flashgen.attend import Sketch, attention_of, check_words, compiled, number, spec_of
 from flashgen.errors import CallError
+from flashgen.further import further
 from flashgen.runtime.arrays import Layout, name_of
 from flashgen.spec import Spec
 
@@ -93,6 +94,12 @@ def text_of_sketch(fields: tuple[Any, ...], names: Names) -> str:
 def text_of_spec(spec: str, names: Names) -> str:
     """The text for a spec, given as JSON."""
     return _text({"spec": json.loads(spec)}, names)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def told(*words: Any) -> str:
+    """The words of `flashgen.further` as a text."""
+    return further(*words)
 
 
 def _text(what: dict[str, Any], names: Names) -> str:

@@ -84,7 +84,7 @@ FAULTS = {  # what the emulator says of it, or nothing: the result is wrong
     "the distance before": ("tile * BLOCK_N - entry)", "tile * BLOCK_N - entry + 1)", None),
     "no bias": ("    rows.bias = __uint_as_float(ptx::load_shared(numbers + BIAS));\n", "", None),
     "a bias in units of the score": ("__float_as_uint(bias * variant.unit)", "__float_as_uint(bias)", None),
-    "products that begin at zero": ("(16 * k)),\n                      1);", "(16 * k)),\n                      k > 0);", None),
+    "products that begin at zero": ("(K_STEP * k)),\n                      1);", "(K_STEP * k)),\n                      k > 0);", None),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the sums of q.k begin at: of a score that is linear in s, the terms of the key alone, or of the distance of query and key alone.
+"""Sums of q.k that begin at terms of a score: where it is linear in s, at those of the key alone, or of the distance alone.
 
 They are one number a key, or a distance, for all rows of a query tile. A warp computes these once a key tile and puts them into shared
 memory; the products add to them, so that an element computes nothing for them.
@@ -119,7 +119,7 @@ def _sum(terms: list[tuple[bool, Node]]) -> Node:
 
 
 def _along(term: Node) -> Along | None:
-    """What the term is a function of, besides what is alike in a query tile."""
+    """The argument of a term, besides what is alike in a query tile."""
     read = names(term)
     if "kv_idx" not in read or "s" in read:
         return None
