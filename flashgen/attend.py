@@ -27,7 +27,7 @@ from flashgen.runtime.tensors import shape_text
 from flashgen.spec import Spec
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import DEFAULT, LAYOUTS, LETTERS, axis_order
-from flashgen.tracing import trace
+from flashgen.texts import as_texts
 
 
 def attention(
@@ -106,25 +106,6 @@ def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str,
     return _for(sketch, tuple(map(_array, qkv, "qkv")), _kinds(values, sketch) if values else ())
 
 
-def as_texts(mask: Any, score: Any, values: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Mask and score as texts, and the values of a call with what functions captured. Raises SpecError, CallError."""
-    if callable(mask) or callable(score):
-        mask, score, values = _traced(mask, score, values)
-    if not (isinstance(mask, str) and isinstance(score, str)):
-        raise _no_text(*(("score", score) if isinstance(mask, str) else ("mask", mask)))
-    return mask, score, values
-
-
-def _traced(mask: Any, score: Any, values: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Mask and score, of which one is a function, as texts, and the values of the call with what the functions captured. Raises SpecError,
-    CallError."""
-    found = trace(*(x if callable(x) else None for x in (mask, score)))
-    hidden = [text for text in (mask, found.mask) if isinstance(text, str) and text != "full"]
-    if twice := sorted(values.keys() & found.values.keys()):
-        raise CallError(f"{twice[0]} is given, and the function has its own: leave the keyword out, or rename one of them")
-    return " & ".join(f"({text})" for text in hidden) or "full", found.score if callable(score) else score, values | found.values
-
-
 def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
     """The name of a param that holds the scale, so that one compilation serves every number. Raises CallError."""
     if not isinstance(scale, int | float | np.number) and getattr(scale, "shape", None) != ():
@@ -134,12 +115,6 @@ def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
         name = f"a_{name}"
     values[name] = checked_number("scale", "float", scale)
     return name
-
-
-def _no_text(name: str, given: Any) -> CallError:
-    """The refusal of a mask or score that is no expression."""
-    what = f"{name} is a {type(given).__name__}: expected an expression as text, as {'causal' if name == 'mask' else 's'!r}"
-    return CallError(f"{what}. An array is read by one: attention(q, k, v, 'causal & m[q_idx, kv_idx]', m=m)")
 
 
 @functools.lru_cache(1024)

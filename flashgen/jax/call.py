@@ -12,7 +12,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 import flashgen
-from flashgen.attend import Sketch, as_texts, check_words
+from flashgen.attend import Sketch, check_words
 from flashgen.errors import CallError
 from flashgen.further import further
 from flashgen.jax import targets
@@ -20,6 +20,7 @@ from flashgen.jax.text import Text, foldable, layouts, text_of, told
 from flashgen.runtime.arguments import check_arrays, check_names, output_shapes
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
+from flashgen.texts import as_texts
 
 Given = tuple[Any, ...]
 
