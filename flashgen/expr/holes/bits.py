@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flashgen.expr.holes.hoist import Body, Member
-from flashgen.expr.holes.holes import Holes
-from flashgen.expr.holes.parts import MaskHole, Members
+from flashgen.expr.holes.holes import Holes, Members
+from flashgen.expr.holes.parts import MaskHole
 
 if TYPE_CHECKING:
     from flashgen.spec.tensors import Blocks
