@@ -1,4 +1,4 @@
-"""The README's examples of frameworks run, where PyTorch is installed."""
+"""The examples of the page of frameworks run, where PyTorch is installed."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_the_calls_run(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # tests/torch/test_compile.py compiles
     scope = {}
-    for block in re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+    for block in re.findall(r"```py\n(.*?)```", (ROOT / "docs" / "frameworks.md").read_text(), re.DOTALL):
         exec(block, scope)
     assert scope["o"].shape == scope["q"].shape
     assert scope["module"].slopes.shape == (8,)
