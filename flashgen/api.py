@@ -165,12 +165,14 @@ class Attention:
         `max_q_len` and `max_kv_len` are of all sequences together; with pages, `max_kv_len` is what a row of the block table may hold.
         `params`: numbers of the spec. Raises CallError, PlanError, SpecError, CompileError; BackendError where there is no GPU.
         """
+        given = {"max_batch": max_batch, "max_q_len": max_q_len, "max_kv_len": max_kv_len, "heads": heads, "kv_heads": kv_heads}
+        if taken := [p.name for p in self.spec.params if p.name in given]:
+            raise CallError(f"{taken[0]} is a param of the spec, and prepare has an argument of that name: call the param my_{taken[0]}")
         if reason := device.missing():
             raise BackendError(reason)
         if wrong := sorted(params.keys() - {p.name for p in self.spec.params}):
-            raise unknown(wrong[0], ["max_batch", "max_q_len", "max_kv_len", "heads", "kv_heads", *(p.name for p in self.spec.params)])
-        given = {"batch": max_batch, "q_len": max_q_len, "kv_len": max_kv_len, "heads": heads, "kv_heads": kv_heads}
-        bounds = checked_bounds(self.spec, given)
+            raise unknown(wrong[0], [*given, *(p.name for p in self.spec.params)])
+        bounds = checked_bounds(self.spec, {name.removeprefix("max_"): count for name, count in given.items()})
         return Launcher(self._gpu, device.current(), bounds, numbers(self.spec, params))
 
     def bound(self, q: Any, k: Any, v: Any, out: tuple[Any, ...], **values: Any) -> Callable[[list[int], Any], None] | None:

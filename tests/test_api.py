@@ -242,3 +242,12 @@ def test_a_kernel_is_compiled_without_a_gpu_and_explained(tmp_path: Path, monkey
     assert "bytes of shared memory" in text
     q, k, v = qkv(d=64, dtype="bfloat16")
     assert attn(q, k, v).shape == q.shape
+
+
+@pytest.mark.parametrize("name", ["max_batch", "max_q_len", "max_kv_len", "heads", "kv_heads"])
+def test_a_param_that_prepare_could_not_tell_from_its_own_arguments_is_refused_there(name: str) -> None:
+    attn = flashgen.compile({"head_dim": 16, "dtype": "float32", "score": f"s * {name}", "params": {name: 2.0}})
+    with pytest.raises(
+        CallError, match=f"^{name} is a param of the spec, and prepare has an argument of that name: call the param my_{name}$"
+    ):
+        attn.prepare(max_batch=1, max_q_len=1, max_kv_len=64, heads=2, kv_heads=1)
