@@ -48,6 +48,11 @@ class RangeText:
     pairings: tuple[PairingText, ...] = ()
     contiguous: bool = True  # each loop begins where the one before it ends
 
+    @property
+    def spared(self) -> bool:
+        """True if the mask is not tested in some loop."""
+        return any(not masked for _, _, masked in self.loops)
+
 
 class Printer:
     """Text of 32-bit values: plain int wherever no partial result can leave 32 bits, else long long inside."""
