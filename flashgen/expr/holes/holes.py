@@ -62,6 +62,7 @@ class Holes:
     reach: Reach | None  # the keys that some query may see by their position alone; None: all
     outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
+    bounded: bool  # scores lie between -1 and 1 in units of 1 / factor, and are approximate: products with the factor lose nothing
     backward: BackwardHoles | None = None  # of a kernel that computes gradients
 
     @property
@@ -190,6 +191,7 @@ def holes(
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
+        bounded=parts.bounded and not score.biased,
         backward=backward_holes(spec, parts.rest, kernel) if backward else None,
         members=_members(hoist, (*along.ahead, *along.shared), spec),  # which all others have asked for by now
     )

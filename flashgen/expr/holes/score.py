@@ -37,6 +37,12 @@ class Score:
         calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))
         return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
 
+    @property
+    def bounded(self) -> bool:
+        """True if it lies between -1 and 1 in units of the factor, with an error larger than what is lost in products with the factor."""
+        alone = self.row_bias is None and self.column_slope is None
+        return alone and isinstance(self.rest, Call) and self.rest.op == "ptx::tanh"
+
 
 def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> Score:
     """The parts of a bound score; `separate_rows`: what a row and a column have of it is taken from the elements."""
