@@ -112,3 +112,46 @@ def test_faults(fault):
         else:
             with pytest.raises((AssertionError, EmulationFault)):
                 judge(spec, emulate(chosen, broken, q, k, v, values, seed=seed), q, k, v, **values)
+
+
+WHOLE = {  # of key tiles in which no mask is tested, what tells them from others
+    "all": ("(work.whole(tile) ? V_FULL : V_ARRIVED)", "V_ARRIVED", "deadlock"),
+    "none": ("(work.whole(tile) ? V_FULL : V_ARRIVED)", "V_FULL", "deadlock|phase|race"),
+    "cleared": ("if (!work.whole(tile)) clear_tile", "clear_tile", "deadlock|phase"),
+    "where": ("return (begin[1] <= tile && tile < end[1]);", "return begin[1] <= tile;", None),
+}
+
+
+def padded():
+    """A call whose keys are seen in tiles of 64: whole, with a hole, whole, with an end, and none."""
+    tensors = {"pad": TENSORS["pad"]}
+    spec = Spec(head_dim=16, dtype="bfloat16", mask="pad[b, kv_idx]", tensors=tensors, block={"n": 64}, stages=2, outputs=["o", "lse"])
+    q, k, v = arrays(spec, 2, 4, 2, 70, 320)
+    pad = np.arange(320) < np.array([[230], [150]])
+    pad[0, 70:80] = False
+    k, v = poisoned(spec, q, k, v, {"pad": pad})
+    return spec, q, k, v, {"pad": pad}
+
+
+def test_tiles_without_a_mask_pass_by_the_warp_that_clears():
+    spec, q, k, v, values = padded()
+    source = render(plan(spec, "sm_90a"))
+    assert all(old in source.text for old, *_ in WHOLE.values())
+    for seed in range(4):
+        judge(spec, emulate(plan(spec, "sm_90a"), source, q, k, v, values, seed=seed), q, k, v, **values)
+
+
+@pytest.mark.parametrize("fault", WHOLE)
+def test_faults_of_whole_tiles(fault):
+    old, new, message = WHOLE[fault]
+    spec, q, k, v, values = padded()
+    chosen = plan(spec, "sm_90a")
+    source = render(chosen)
+    broken = type(source)(source.name, source.text.replace(old, new), source.arch, source.entries, source.options)
+    for seed in (0, 1):
+        if message:
+            with pytest.raises(EmulationFault, match=message):
+                emulate(chosen, broken, q, k, v, values, seed=seed)
+        else:
+            with pytest.raises(AssertionError):
+                judge(spec, emulate(chosen, broken, q, k, v, values, seed=seed), q, k, v, **values)

@@ -51,12 +51,12 @@ CASES = {  # what the spec says, and m: with PAIRS of a query and a key, with RO
 }
 KERNELS = {"sm_90a": ("sm_90a", {"m": 128, "n": TILE}), "sm_80": ("sm_80", {"m": 64, "n": TILE})}
 
-VOTE, LARGE_VOTE = "if (__any_sync(~0u, raised)) {", "if (__any_sync(~0u, large[0] || large[1])) {"
+VOTE, LARGE_VOTE = "if (__any_sync(~0u, raised)) {", "if (!__any_sync(~0u, large)) return;"
 RISES = "(top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD"
-BASE, BIAS = "fabsf(base[r]) * variant.to_log2() >= LARGE", "fmaxf(fabsf(base[r]), fabsf(bias[r])) * variant.to_log2() >= LARGE"
+BASE, BIAS = "fabsf(base[r]) * variant.to_log2()", "fmaxf(fabsf(base[r]), fabsf(bias[r])) * variant.to_log2()"
 FACTORS = "factor[0] != 1.0f || factor[1] != 1.0f"
 NEAR = "near(base[r], bias[r], top[r], variant)"
-SUBTRACTED = "subtract(s, r, large[r] ? base[r] : 0.0f);"
+SUBTRACTED = "subtract(s, r, large ? near : 0.0f);"
 FAULTS = {  # the case that shows it, what stands in its text, and what is planted
     "no vote": ("row-5", VOTE, "if (false) {"),
     "one lane votes": ("row-5", VOTE, "if (__any_sync(~0u, raised && threadIdx.x % 32 == 0)) {"),
@@ -77,21 +77,21 @@ FAULTS = {  # the case that shows it, what stands in its text, and what is plant
     "l stays": ("rising", "rows.sum[r] = rows.sum[r] * rescale + sum;", "rows.sum[r] += sum;"),
     "the maximum stays": ("rising", "  rows.max[r] = largest;\n", ""),
     "before the first key": ("rising", "{ return max == -INF ? 0.0f : max; }", "{ return max; }"),
-    "large is no question": ("far", f" || {BASE}", ""),
-    "large below": ("all-far", BASE, BASE.replace(">=", "<")),
-    "no vote of large": ("far", LARGE_VOTE, "if (false) {"),
-    "one lane votes of large": ("far", LARGE_VOTE, "if (__any_sync(~0u, (large[0] || large[1]) && threadIdx.x % 32 == 0)) {"),
-    "all have to be large": ("far", LARGE_VOTE, "if (__all_sync(~0u, large[0] || large[1])) {"),
+    "large is no question": ("far", f" || {BASE} >= LARGE", ""),
+    "large below": ("all-far", "magnitude >= LARGE", "magnitude < LARGE"),
+    "no vote of large": ("far", LARGE_VOTE, "return;"),
+    "one lane votes of large": ("far", LARGE_VOTE, "if (!__any_sync(~0u, large && threadIdx.x % 32 == 0)) return;"),
+    "all have to be large": ("far", LARGE_VOTE, "if (!__all_sync(~0u, large)) return;"),
     "nothing subtracted": ("far", SUBTRACTED, ""),
     "one row subtracted": ("far", SUBTRACTED, f"if (r == 0) {SUBTRACTED}"),
-    "the base of the other row": ("far", SUBTRACTED, SUBTRACTED.replace("base[r]", "base[0]")),
-    "subtracted twice": ("far", "if (large[r]) reference[r] = 0.0f;", ""),
+    "the base of the other row": ("far", "subtract_large(s, r, base[r],", "subtract_large(s, r, base[0],"),
+    "subtracted twice": ("far", "if (large) reference = 0.0f;", ""),
 }
 OF_SM_90A = {
     "o stays in the last warpgroup": ("rising", "rescale_rows(o, rescale)", "if (warpgroup < WARPGROUPS - 1) rescale_rows(o, rescale)"),
-    "a large bias is no question": ("large-row", f" || {BIAS}", ""),
-    "no vote of a large bias": ("large-row", LARGE_VOTE, "if (false) {"),
-    "a large bias of the second row": ("large-row", f"large[r] = {BIAS}", f"large[r] = r == 1 && {BIAS}"),
+    "a large bias is no question": ("large-row", f" || {BIAS} >= LARGE", ""),
+    "no vote of a large bias": ("large-row", LARGE_VOTE, "return;"),
+    "a large bias of the second row": ("large-row", f"{BIAS}, reference[r]", f"r * {BIAS}, reference[r]"),
     "large is a sum": ("cancelling", BIAS, BASE),
     "the bias of the other row": ("large-rows", NEAR, NEAR.replace("bias[r]", "bias[1 - r]")),
     "a sum less its bias": ("large-rows", "top + bias == base ? top + (bias - bias) : ", ""),

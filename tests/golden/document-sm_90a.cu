@@ -272,6 +272,14 @@ __device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float n
   for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
 }
 
+// If a row of the warp is so large; each rounds as it would alone, whatever those beside it hold.
+__device__ __forceinline__ void subtract_large(float (&s)[BLOCK_N / 2], int r, float near, float magnitude, float& reference) {
+  const bool large = magnitude >= LARGE;
+  if (!__any_sync(~0u, large)) return;   // nearly always
+  subtract(s, r, large ? near : 0.0f);
+  if (large) reference = 0.0f;
+}
+
 // The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns it, or 0 before the first key.
 __device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
   float largest = fmaxf(rows.max[r], row_max(top));
@@ -313,8 +321,9 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     }
     if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
       base[r] = raise(r, top[r], rows, rescale[r], variant);
-      subtract(s, r, base[r]);
-      exponentials(s, r, 0.0f, rows, rescale[r], variant);
+      reference[r] = base[r] * variant.to_log2();
+      subtract_large(s, r, base[r], fabsf(base[r]) * variant.to_log2(), reference[r]);
+      exponentials(s, r, reference[r], rows, rescale[r], variant);
     } else {
       rescale[r] = 1.0f;
       base[r] = base_of(rows.max[r]);
@@ -324,19 +333,11 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
   }
   if (MASKED) return;
   if (__any_sync(~0u, raised)) {         // seldom
-    bool large[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       base[r] = raise(r, top[r], rows, rescale[r], variant);
       reference[r] = base[r] * variant.to_log2();
-      large[r] = fabsf(base[r]) * variant.to_log2() >= LARGE;
-    }
-    if (__any_sync(~0u, large[0] || large[1])) {
-      #pragma unroll
-      for (int r = 0; r < 2; ++r) {      // a row rounds as it would alone, whatever those beside it hold
-        subtract(s, r, large[r] ? base[r] : 0.0f);
-        if (large[r]) reference[r] = 0.0f;
-      }
+      subtract_large(s, r, base[r], fabsf(base[r]) * variant.to_log2(), reference[r]);
     }
   }
   #pragma unroll

@@ -204,13 +204,6 @@ __device__ __forceinline__ float row_sum(float x) { x += __shfl_xor_sync(~0u, x,
 
 __device__ __forceinline__ float base_of(float max) { return max == -INF ? 0.0f : max; }   // no key yet: exp2(-inf - 0) = 0, not NaN
 
-constexpr float LARGE = 65536.0f;        // log2 units; from there on differences of scores are taken before they are multiplied
-// Of one row, s less a number that comes near its largest.
-__device__ __forceinline__ void subtract(float (&s)[BLOCK_N / 2], int r, float near) {
-  #pragma unroll
-  for (int i = 2 * r; i < BLOCK_N / 2; i += 4) s[i] -= near, s[i + 1] -= near;
-}
-
 // The maximum of row r takes in the largest of a thread's scores. `rescale` becomes what brings o and l to it. Returns it, or 0 before the first key.
 __device__ __forceinline__ float raise(int r, float top, Rows& rows, float& rescale, const Variant& variant) {
   float largest = fmaxf(rows.max[r], row_max(top));
@@ -253,30 +246,21 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     }
     if (MASKED) {                        // row by row, so that the mask of the second runs beside the exponentials of the first
       base[r] = raise(r, top[r], rows, rescale[r], variant);
-      subtract(s, r, base[r]);
-      exponentials(s, r, 0.0f, rows, rescale[r], variant);
+      reference[r] = base[r] * variant.to_log2();
+      exponentials(s, r, reference[r], rows, rescale[r], variant);
     } else {
       rescale[r] = 1.0f;
       base[r] = base_of(rows.max[r]);
       reference[r] = base[r] * variant.to_log2();
-      raised |= (top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD || fabsf(base[r]) * variant.to_log2() >= LARGE;
+      raised |= (top[r] - rows.max[r]) * variant.to_log2() > RESCALE_THRESHOLD;
     }
   }
   if (MASKED) return;
   if (__any_sync(~0u, raised)) {         // seldom
-    bool large[2];
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
       base[r] = raise(r, top[r], rows, rescale[r], variant);
       reference[r] = base[r] * variant.to_log2();
-      large[r] = fabsf(base[r]) * variant.to_log2() >= LARGE;
-    }
-    if (__any_sync(~0u, large[0] || large[1])) {
-      #pragma unroll
-      for (int r = 0; r < 2; ++r) {      // a row rounds as it would alone, whatever those beside it hold
-        subtract(s, r, large[r] ? base[r] : 0.0f);
-        if (large[r]) reference[r] = 0.0f;
-      }
     }
   }
   #pragma unroll
