@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from flashgen.expr import Instructions, evaluate, holes, lower
 from flashgen.expr.holes.holes import Read
+from flashgen.plan import plan
+from flashgen.render import render
 from flashgen.spec import Spec
 from tests.expr import harness
 from tests.expr.errors import bounded
@@ -261,3 +263,20 @@ def test_emitted_text_computes_the_expressions(separate, tmp_path):
         library = harness.build(tmp_path / f"{first}", [holes(*case, separate=separate) for case in zip(lowered, specs, strict=True)])
         compared += [check(library, number, expressions, values, raw) for number, expressions in enumerate(lowered)]
     assert np.mean(compared) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("score", "between"),
+    [
+        ("c * tanh(s / c)", True),
+        ("5 * tanh(s)", True),
+        ("s", False),
+        ("c * tanh(s / c) + 0.5 * kv_idx", False),
+        ("-5 * tanh(s)", False),
+        ("tanh(s) * s", False),
+    ],
+)
+def test_scores_between_minus_one_and_one_in_their_unit(score, between):
+    spec = Spec(head_dim=64, dtype="bfloat16", score=score, params={"c": 50.0} if "c *" in score else {})
+    assert holes(lower(spec), spec).score.bounded == between
+    assert ("LARGE" in render(plan(spec, "sm_90a")).text) != between
