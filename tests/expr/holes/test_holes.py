@@ -278,5 +278,5 @@ def test_emitted_text_computes_the_expressions(separate, tmp_path):
 )
 def test_scores_between_minus_one_and_one_in_their_unit(score, between):
     spec = Spec(head_dim=64, dtype="bfloat16", score=score, params={"c": 50.0} if "c *" in score else {})
-    assert holes(lower(spec), spec).score.bounded == between
+    assert holes(lower(spec), spec).bounded == between
     assert ("LARGE" in render(plan(spec, "sm_90a")).text) != between
