@@ -42,7 +42,7 @@ class DType:
         >>> by_name("float32").multiplied.name
         'float16'
         """
-        return next(row for row in _ROWS if row.operand == "native" and row.mma == self.mma)
+        return next(row for row in _ROWS if row.operand == "native" and row.mma == self.mma) if self.operand == "planes" else self
 
 
 _ROWS = (

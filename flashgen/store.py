@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from flashgen.errors import BackendError
 
-COMPILED = ("kernels", "emulate")  # folders whose entries are made again at need, and so make room for others
+TEMPLATES = "templates"  # compiled by Jinja
+COMPILED = ("kernels", "emulate", TEMPLATES)  # folders whose entries are made again at need, and so make room for others
 _SIZE = "1G"  # by default
 _ABANDONED = 3600.0  # seconds after which what is being built belongs to a process that died
 _IN_USE = 60.0  # seconds for which an entry that was just found is not removed: somebody is about to load it
@@ -78,12 +79,12 @@ def aside(path: Path) -> Path:
     return path.with_name(f".building-{os.urandom(16).hex()}")
 
 
-def put(path: Path, text: str) -> None:
+def put(path: Path, content: str | bytes) -> None:
     """Writes a file at once, in place of what was there. Raises OSError."""
     make(path.parent)
     unfinished = aside(path)
     try:
-        unfinished.write_text(text)
+        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from flashgen import store
 from flashgen.cli.terminal import console, plain
 from flashgen.cli.terminal import table as lines
 
-_HOLDS = {"kernels": "kernels by NVRTC", "emulate": "kernels for the CPU by the C++ compiler"}
+_HOLDS = {"kernels": "kernels by NVRTC", "emulate": "kernels for the CPU by the C++ compiler", store.TEMPLATES: "templates by Jinja"}
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,11 @@ def _cache() -> Finding:
         return Finding("cache", False, f"{root} is not used ({error.strerror}); set FLASHGEN_CACHE_DIR")
     if not os.access(root / "kernels", os.W_OK):
         return Finding("cache", False, f"{root} cannot be written; set FLASHGEN_CACHE_DIR")
-    kernels, emulated = (list(store.entries(kind)) for kind in store.COMPILED)
-    size = sum(entry.bytes for entry in (*kernels, *emulated))
+    kept = {kind: list(store.entries(kind)) for kind in store.COMPILED}
+    size = sum(entry.bytes for entries in kept.values() for entry in entries)
     closed = "nobody else may write to it"
-    kept = f"{len(kernels)} kernels, {len(emulated)} files of the emulator, {size / 2**20:.1f} of {limit / 2**20:.0f} MiB"
-    return Finding("cache", True, f"{root}, {closed}: {kept}")
+    said = f"{len(kept['kernels'])} kernels, {len(kept['emulate'])} files of the emulator, {size / 2**20:.1f} of {limit / 2**20:.0f} MiB"
+    return Finding("cache", True, f"{root}, {closed}: {said}")
 
 
 def table(findings: list[Finding]) -> None:

@@ -3,7 +3,7 @@
 import textwrap
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashgen.expr.holes.cuda import literal
 
@@ -13,6 +13,23 @@ if TYPE_CHECKING:
 COMMENT_COLUMN = 41  # characters before it
 RULER_WIDTH = 121
 WIDTH = 160  # of a line of emitted text, at most
+
+
+_SYNTAX: dict[str, Any] = {
+    "variable_start_string": "${",
+    "variable_end_string": "}",
+    "line_statement_prefix": "//%",
+    "line_comment_prefix": "//#",
+    "block_start_string": "{%",
+    "block_end_string": "%}",
+    "comment_start_string": "{#",
+    "comment_end_string": "#}",
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+    "keep_trailing_newline": True,
+    "autoescape": False,
+    "optimized": False,  # folding constants would take longer than it saves
+}
 
 
 @cache
@@ -55,22 +72,10 @@ def environment() -> "jinja2.Environment":
     """Delimiters that collide with neither PTX nor C++; an unknown name is an error."""
     import jinja2  # heavy, and whoever only plans or interprets needs none
 
+    from flashgen.render.bytecode import Bytecode
+
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_root()),
-        undefined=jinja2.StrictUndefined,
-        variable_start_string="${",
-        variable_end_string="}",
-        line_statement_prefix="//%",
-        line_comment_prefix="//#",
-        block_start_string="{%",
-        block_end_string="%}",
-        comment_start_string="{#",
-        comment_end_string="#}",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-        optimized=False,  # folding constants would take longer than it saves
+        loader=jinja2.FileSystemLoader(template_root()), undefined=jinja2.StrictUndefined, bytecode_cache=Bytecode(repr(_SYNTAX)), **_SYNTAX
     )
     env.filters["aligned"] = aligned
     env.filters["literal"] = literal
