@@ -282,7 +282,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="remove what was compiled; what `tune` found stays")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many compiled kernels are kept, where, and how large they are."""
+    """Show how many compiled kernels and templates are kept, where, and how large they are."""
     if clear:
         store.clear()
     if as_json:

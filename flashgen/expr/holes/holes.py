@@ -176,7 +176,9 @@ def holes(
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, Kernel(beside(way=binder.way), hoist)))
+    score = _score(
+        hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, Kernel(beside(way=binder.way), hoist))
+    )
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
