@@ -18,7 +18,7 @@ from flashgen.spec.embedding import NO_ROTARY, Rotary
 from flashgen.spec.outputs import of_rows
 from flashgen.theory.schedule import SoftmaxPlan
 
-MOST_LOOPS = 5  # over ranges of key tiles, each with the text of a step: with more of them compilers take seconds
+MOST_LOOPS = 4  # over ranges of key tiles, each with the text of a step: with more of them compilers take seconds
 ELEMENTS = ("float16", "bfloat16", "uint8")  # dtypes of arrays whose elements have a type of their own in the text
 
 
