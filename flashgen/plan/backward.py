@@ -123,7 +123,7 @@ def _preceded(problem: Problem, best: Draft, parts: Parts) -> Parts:
         return parts
     (main,) = (kernel for kernel in parts.kernels if isinstance(kernel, Backward))
     if problem.seen.listed:
-        parts = parts.preceded(query_lists(best.tile))
+        parts = parts.preceded(query_lists(problem.spec, best.tile))
     if problem.seen.listed == "mask":
         parts = parts.preceded(seen_tiles(best.tile, problem.expressions.mask, problem.holes, bits=False, early=False))
     return parts.preceded(ranges_of_rows(main.ranges))

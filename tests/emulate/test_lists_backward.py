@@ -17,7 +17,7 @@ from flashgen.plan import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec
-from tests.plan.gradients import given, judge
+from tests.plan.gradients import completed, given, judge
 
 INDICES = {"m": 64, "n": 64, "lists": "idx"}
 BITMAP = {"m": 96, "n": 128, "lists": "idx", "kind": "bitmap"}
@@ -61,12 +61,30 @@ def test_key_tiles_meet_the_query_tiles_of_lists(name, data):
         judge(spec, interpret_backward(planned_for, arrays, values), arrays, **values)
 
 
+@pytest.mark.parametrize(("arch", "blocks"), [("sm_80", INDICES), ("sm_90a", BITMAP | {"m": 64, "heads": "hk"})])
+def test_lists_of_packed_sequences(arch, blocks):
+    """The lists of a sequence count from its first query; of some queries there are none."""
+    spec = Spec(head_dim=16, dtype="float16", mask="causal", layout="thd", blocks=blocks, backward=True)
+    lengths = {"cu_seqlens_q": [70, 0, 130, 5], "cu_seqlens_k": [90, 30, 260, 0]}
+    values = {name: np.cumsum([0, *each], dtype=np.int32) for name, each in lengths.items()}
+    total_q, total_k = (int(x[-1]) for x in values.values())
+    lists = some_blocks(spec, Sizes(batch=4, q_len=total_q, kv_len=total_k, heads=4, kv_heads=2), np.random.RandomState(5))
+    values["idx"] = lists[:, :, :2]
+    random = np.random.RandomState(0)
+    arrays = completed(
+        spec, *(random.standard_normal((n, h, 16)).astype(np.float16) for n, h in ((total_q, 4), (total_k, 2), (total_k, 2))), **values
+    )
+    program = plan_backward(spec, arch)
+    judge(spec, emulate_backward(program, render(program), arrays, values, seed=2), arrays, **values)
+    judge(spec, interpret_backward(program, arrays, values), arrays, **values)
+
+
 @pytest.mark.parametrize(
     ("said", "what"),
     [
         ({"blocks": INDICES, "deterministic": True}, "does not walk lists of blocks"),
         ({"blocks": INDICES | {"m": 20}}, "multiples of 16"),
-        ({"blocks": INDICES, "layout": "thd"}, "arrays of their own"),
+        ({"blocks": INDICES | {"n": 8}}, "in a backward, and in packed sequences, multiples of 16"),
     ],
 )
 def test_what_no_kernel_does_is_refused(said, what):

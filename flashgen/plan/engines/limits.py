@@ -32,8 +32,6 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
         return "max_logit is of sequences that have arrays of their own: ask for max"
     if request.spec.blocks and (operand == "planes" or request.algorithm not in ("online", "backward")):
         return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
-    if request.spec.blocks and request.backward and request.spec.geometry.packed:
-        return "lists of blocks have gradients where sequences have arrays of their own, layout bshd or bhsd"
     if (blocks := request.spec.blocks) and blocks.m % 16 and not request.of_group:
         return f"its tiles have multiples of 16 queries, and blocks of lists {blocks.m}"
     if blocks and blocks.by_key and (request.backward or request.spec.geometry.packed):

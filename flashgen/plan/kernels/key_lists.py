@@ -42,9 +42,11 @@ def list_bits(spec: Spec, tile: TilePlan, *, early: bool) -> Parts:
     return Parts((Kernel("list_bits", Grid(_WARP, lists, early)),), (argument,), (words,))
 
 
-def query_lists(tile: TilePlan) -> Parts:
+def query_lists(spec: Spec, tile: TilePlan) -> Parts:
     """The kernel of a backward that lists the query tiles of each key tile, for each head, and its memory."""
-    keys, queries = ("kv_len", tile.block_n), ("q_len", WORD * tile.block_m)
+    packed, together = spec.geometry.packed, WORD * tile.block_m
+    of: tuple[Extent, ...] = ("heads", ("key_places", tile.block_n)) if packed else ("batch", "heads", ("kv_len", tile.block_n))
+    queries: Extent = ("places", together) if packed else ("q_len", together)
     arguments = (
         Argument(
             "query_lists", "uint2*", "pointer", "query_lists", comment="of each key tile, a bit a query tile: taken, and without the mask"
@@ -52,10 +54,10 @@ def query_lists(tile: TilePlan) -> Parts:
         Argument("query_spans", "int4*", "pointer", "query_spans", comment="begin, end and number of the query tiles of each key tile"),
     )
     scratch = (
-        Scratch("query_lists", "int32", ("batch", "heads", keys, queries, 2)),
-        Scratch("query_spans", "int32", ("batch", "heads", keys, 4)),
+        Scratch("query_lists", "int32", (*of, queries, 2)),
+        Scratch("query_spans", "int32", (*of, 4)),
     )
-    return Parts((Kernel("query_lists", Grid(_WARP, (keys, "heads", "batch"))),), arguments, scratch)
+    return Parts((Kernel("query_lists", Grid(_WARP, of)),), arguments, scratch)
 
 
 def seen_tiles(tile: TilePlan, mask: Node, looking: Holes, *, bits: bool, early: bool) -> Parts:
