@@ -4,7 +4,8 @@
     python benchmarks/decode.py --quick    # less of each, nothing written
 
 bfloat16, causal: the queries are the last tokens. `loads` reads the bytes of k and v and computes nothing. A peer that is not installed, or
-refuses a shape, leaves its cell empty. `off` is the largest difference between flashgen's o and a peer's, over the largest o. Needs a GPU.
+refuses a shape, leaves its cell empty. `off` is the largest difference between flashgen's o and a peer's, over the largest o. Times are of
+calls that the host has queued before, and of replays of CUDA graphs. Needs a GPU.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flashgen.api import Attention
 from flashgen.arch import Arch
@@ -163,6 +164,37 @@ PEERS: dict[str, tuple[str, Callable[[Any, Any, Any], Call]]] = {
 COLUMNS = (*OURS, *PEERS)
 
 
+def replays(calls: Mapping[str, Call], refused: dict[str, str]) -> dict[str, Call]:
+    """The same calls as replays of CUDA graphs that captured them; a call that no graph captures is left out."""
+    found: dict[str, Call] = {}
+    for name, call in calls.items():
+        try:
+            found[name] = captured_by_torch(call) if PEERS.get(name, ("",))[0] in ("torch", "flash_attn.cute") else captured(call)
+            found[name]()
+        except Exception as error:  # a peer's, whatever it is
+            refused[f"{name}, replayed"] = f"{type(error).__name__}: {error}"[:100]
+    return found
+
+
+def captured(call: Call) -> Call:
+    """A call of CuPy as a replay."""
+    stream = arrays.cupy().cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        call()
+        graph = stream.end_capture()
+    return cast(Call, graph.launch)
+
+
+def captured_by_torch(call: Call) -> Call:
+    """A call of PyTorch as a replay."""
+    torch = importlib.import_module("torch")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return cast(Call, graph.replay)
+
+
 def installed(module: str) -> bool:
     """True if a module can be imported."""
     try:
@@ -213,15 +245,17 @@ def row(shape: Shape, ours: Mapping[str, Attention], clock: DeviceClock, repetit
     taken = measure(calls, clock, repetitions)
     rates = {name: round(shape.rate(timing.ms), 1) for name, timing in taken.items()}
     us = {name: round(1e3 * timing.ms, 2) for name, timing in taken.items()}
-    unit = "TFLOP/s" if shape.flops else "GB/s"
-    return {"shape": shape.text, **asdict(shape), "unit": unit, "rates": rates, "us": us, "off": off, "refused": refused}
+    replayed = {name: round(1e3 * timing.ms, 2) for name, timing in measure(replays(calls, refused), clock, repetitions).items()}
+    made = {"shape": shape.text, **asdict(shape), "unit": "TFLOP/s" if shape.flops else "GB/s"}
+    return {**made, "rates": rates, "us": us, "replayed_us": replayed, "off": off, "refused": refused}
 
 
 def line(made: Mapping[str, Any]) -> str:
     """A row for people."""
     cells = [f"{made['rates'][name]:>13.0f}" if name in made["rates"] else f"{'':>13}" for name in COLUMNS]
     off = f"off {made['off']:.1e}" if made["off"] is not None else ""
-    return f"{made['shape']:30}{''.join(cells)} {made['unit']:8} {made['us']['flashgen']:9.1f} us  {off}"
+    replayed = ", ".join(f"{name} {us:.1f}" for name, us in made["replayed_us"].items())
+    return f"{made['shape']:30}{''.join(cells)} {made['unit']:8} {made['us']['flashgen']:9.1f} us  {off}\n    replays, us: {replayed}"
 
 
 def programs(shapes: list[Shape], arch: Arch, card: str | None) -> list[Program]:
@@ -256,9 +290,8 @@ def main() -> None:
         rows.append(row(shape, {name: ours[shape.head_dim, name] for name in OURS}, clock, 3 if a.quick else 9))
         arrays.cupy().get_default_memory_pool().free_all_blocks()
         print(line(rows[-1]), flush=True)
-    for name in PEERS:
-        if said := {made["refused"][name] for made in rows if name in made["refused"]}:
-            print(f"{name}: {'; '.join(sorted(said))}")
+    for name in dict.fromkeys(name for made in rows for name in made["refused"]):
+        print(f"{name}: {'; '.join(sorted({made['refused'][name] for made in rows if name in made['refused']}))}")
     if not a.quick:
         path = RESULTS / f"decode_{card_name(found)}.json"
         path.write_text(json.dumps({**found, "suite": "decode", "rows": rows}, indent=1) + "\n")

@@ -12,7 +12,7 @@ from typing import Any
 from flashgen.ladder.rungs import RUNGS
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("backward", "decode", "shapes", "masks", "lists", "variants", "float32", "ladder")
+NAMES = ("backward", "decode", "packed", "shapes", "masks", "lists", "variants", "float32", "ladder")
 README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 PAGES = {"speed": (README, PERFORMANCE), **dict.fromkeys(NAMES, (PERFORMANCE,))}
 OURS = "flashgen"
@@ -44,8 +44,17 @@ def table(results: dict[str, Any]) -> str:
 
 
 def decoding(results: dict[str, Any]) -> str:
-    """Markdown: a row a shape; flashgen's rate, in brackets relative to the fastest peer, that of plain loads apart."""
-    lines = ["| sequences, queries, keys, heads, head dim | | `split: invariant` | `split: auto` | plain loads |", "|---" * 5 + "|"]
+    """Markdown: a row a shape; flashgen's rate, in brackets relative to the fastest peer, that of plain loads, replays, in brackets the
+    fastest peer's."""
+    columns = (
+        "sequences, queries, keys, heads, head dim",
+        "",
+        "`split: invariant`",
+        "`split: auto`",
+        "plain loads",
+        "`auto`, replayed, us",
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     peers: set[str] = set()
     for r in results["rows"]:
         rates = r["rates"]
@@ -56,8 +65,19 @@ def decoding(results: dict[str, Any]) -> str:
         ]
         shape = f"{r['batch']}, {r['q_len']}, {r['kv_len']}, {r['heads']}/{r['kv_heads']}, {r['head_dim']}"
         loads = "" if r["flops"] or "loads" not in rates else f"{rates['loads']:.0f}"
-        lines.append(f"| {shape} | {r['unit']} | {' | '.join(cells)} | {loads} |")
+        us = {name: x for name, x in r["replayed_us"].items() if name in (f"{OURS} auto", *others)}
+        replayed = f"{us.pop(f'{OURS} auto'):.1f}" + (f" ({min(us.values()):.1f})" if us else "")
+        lines.append(f"| {shape} | {r['unit']} | {' | '.join(cells)} | {loads} | {replayed} |")
     return "\n".join([*lines, "", _measured_on(results, peers)])
+
+
+def packed(results: dict[str, Any]) -> str:
+    """Markdown: a row a case of `packed.py`; milliseconds."""
+    lines = ["| lengths | packed, ms | TFLOP/s | beside, ms | times |", "|---" * 5 + "|"]
+    for r in results["rows"]:
+        beside = " + ".join(f"{ms:.3f} ({part})" for part, ms in r["beside"].items())
+        lines.append(f"| {r['lengths']} | {r['ms']:.3f} | {r['tflops']:.0f} | {beside} | {r['relative']:.2f} |")
+    return "\n".join([*lines, "", _measured_on(results, set())])
 
 
 def shapes(results: dict[str, Any]) -> str:
@@ -165,7 +185,7 @@ def markers(name: str) -> tuple[str, str]:
 
 def text(results: dict[str, Any]) -> str:
     """The table of a file of results."""
-    tables = {"decode": decoding, "shapes": shapes, "masks": masks, "lists": lists}
+    tables = {"decode": decoding, "packed": packed, "shapes": shapes, "masks": masks, "lists": lists}
     tables |= {"variants": variants, "float32": of_float32, "ladder": ladder}
     return tables.get(kind(results), table)(results)
 

@@ -34,7 +34,7 @@ class Demand:
 
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
-    together: bool = False  # rows that fill tiles are those of all heads of a group
+    together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
 
     @property
     def grouped(self) -> bool:
@@ -117,7 +117,8 @@ class Demands:
         if self.grouped and self.of_list and sizes.q_len > self.of_list:  # a tile of all rows would have several lists
             return self._of_lists(sizes.group)
         if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
-            return _FEW[bisect_left(FEW_ROWS, rows)]
+            few = _FEW[bisect_left(FEW_ROWS, rows)]
+            return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
         waves = -(-tiles // self.multiprocessors)
         if sizes.kv_len < self.cut or not 0 < waves <= self.waves:

@@ -29,8 +29,16 @@ def test_a_grid_has_a_row_a_head_dim_and_mask() -> None:
 def test_decoding_has_a_row_a_shape_and_loads_apart() -> None:
     shape = {"batch": 2, "q_len": 1, "kv_len": 99, "heads": 8, "kv_heads": 2, "head_dim": 64, "unit": "GB/s", "flops": False}
     rates = {"flashgen": 90.0, "flashgen auto": 110.0, "cudnn": 100.0, "loads": 120.0}
-    assert table.decoding(MEASURED | {"rows": [shape | {"rates": rates}]}).splitlines()[2] == (
-        "| 2, 1, 99, 8/2, 64 | GB/s | 90 (0.90) | 110 (1.10) | 120 |"
+    replayed = {"flashgen": 9.0, "flashgen auto": 7.0, "cudnn": 8.0, "loads": 6.0}
+    assert table.decoding(MEASURED | {"rows": [shape | {"rates": rates, "replayed_us": replayed}]}).splitlines()[2] == (
+        "| 2, 1, 99, 8/2, 64 | GB/s | 90 (0.90) | 110 (1.10) | 120 | 7.0 (8.0) |"
+    )
+
+
+def test_packed_has_a_row_a_case_with_what_it_is_beside() -> None:
+    row = {"lengths": "one of 9, 3 of 2", "ms": 1.5, "tflops": 400.0, "beside": {"longest": 1.0, "others": 0.25}, "relative": 1.2}
+    assert table.text(MEASURED | {"suite": "packed", "rows": [row]}).splitlines()[2] == (
+        "| one of 9, 3 of 2 | 1.500 | 400 | 1.000 (longest) + 0.250 (others) | 1.20 |"
     )
 
 

@@ -67,7 +67,7 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
         (1, 4, 8, "invariant", Demand(shared=True, rows=16)),  # whatever the number of keys: some sequences of a batch may grow
         (1, 70_000, 8, "invariant", Demand(shared=True, rows=16)),
         (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
-        (16, 400, 8, "invariant", Demand(shared=True, rows=64)),
+        (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
         (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
         (512, 65_536, 8, "invariant", Demand(shared=True)),
         (1024, 65_536, 18, "invariant", Demand(shared=True)),  # 144 query tiles would fill 132 multiprocessors, and then 12

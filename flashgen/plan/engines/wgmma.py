@@ -53,7 +53,7 @@ class Wgmma(Strategy):
 
     def serves(self, request: Request) -> str | None:
         """Refuses few query rows, small pages, and arrays that tensor maps do not take."""
-        if request.demand.rows:
+        if request.demand.rows and not request.demand.together:
             return f"its tiles have 64 query rows or more, and a key/value head has {request.demand.rows} or fewer"
         if request.spec.blocks and request.spec.blocks.m % WARPGROUP_ROWS:
             return f"its tiles have 64 query rows or more, and blocks of lists {request.spec.blocks.m}"
@@ -70,7 +70,8 @@ class Wgmma(Strategy):
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether o has a place of its own."""
         spec = problem.spec
-        by_warps = [64, 128, 192] if spec.warps is None else [spec.warps * 16]
+        few = problem.request.demand.rows
+        by_warps = [few] if few else [64, 128, 192] if spec.warps is None else [spec.warps * 16]
         rows = by_warps if spec.block.m is None else [spec.block.m]
         keys = KEYS if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
@@ -94,7 +95,7 @@ class Wgmma(Strategy):
             return f"warps is {spec.warps}: a warp computes 16 query rows, so {tile.block_m // 16} for block m = {tile.block_m}"
         if pipe.output_place == "keys" and (groups == 3 or 64 * tile.v_stored > tile.block_n * min(tile.qk_stored, tile.v_stored)):
             return f"o of {groups} times 64 rows, {128 * tile.v_stored} bytes each, does not fit k's and v's place of {tile.block_n} keys"
-        if pipe.query_stages > 1 and groups < 3:
+        if pipe.query_stages > 1 and groups < 3 and not problem.request.demand.rows:
             return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
         holes = problem.holes
         by_row = holes.gathers or any(read.by_row for read in holes.reads)
@@ -172,7 +173,7 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     """The places that o may leave from, with the number of query tiles whose q is there; float32, and rows of which the next may be another
     sequence's, go to memory from the registers."""
     if problem.request.demand.shared:
-        return [("either", 2), ("either", 1)] if problem.spec.geometry.packed else [("shares", 1)]
+        return [("either", 2), ("either", 1)] if problem.spec.geometry.packed else [("shares", 2), ("shares", 1)]
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     if problem.spec.geometry.packed:  # a box of o would reach into the next sequence
