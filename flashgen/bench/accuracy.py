@@ -32,27 +32,27 @@ class Sample:
 
     def error(self, o: Any) -> float:
         """The relative error of an output, in the 2-norm; it is laid out like q, in any library."""
-        found = [head_of(self.case, o, b, h, self.case.q_len)[self.rows].astype(np.float64) for b, h in self.heads]
+        found = [head_of(self.case, o, b, h, self.case.of(b).q_len)[self.rows].astype(np.float64) for b, h in self.heads]
         return relative(np.stack(found), self.exact)
 
 
 def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     """Draws rows, the first and the last among them. `arrays`: q, k, v and what the spec reads, by name."""
     rows, heads = rows_of_heads(case)
-    values = values_of(case, arrays)
     rounded = case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
     kinds: tuple[tuple[list[Array], Any, Any, Any], ...] = ((exact, np.float64, np.float64, np.float64), (plain, np.float32, *rounded))
     for b, h in heads:
-        hk = h * case.sizes.kv_heads // case.heads
-        of = (("q", h, case.q_len), ("k", hk, case.seqlen), ("v", hk, case.seqlen))
+        hk, own = h * case.sizes.kv_heads // case.heads, case.of(b)
+        values = values_of(own, arrays)
+        of = (("q", h, own.q_len), ("k", hk, own.seqlen), ("v", hk, own.seqlen))
         taken = [head_of(case, arrays[name], b, i, n) for name, i, n in of]
         for kept, sums, of_weights, results in kinds:
             q, k, v = (x.astype(sums) for x in taken)
-            q, k = (_embedded(case, role, x, b, values) for role, x in (("q", q), ("k", k)))
-            p, seen = weights(case, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
-            o = _leaving(case, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
+            q, k = (_embedded(own, role, x, b, values) for role, x in (("q", q), ("k", k)))
+            p, seen = weights(own, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
+            o = _leaving(own, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(o.astype(results).astype(np.float64))
     split = planes(case.spec)
     expected = max(relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
@@ -107,15 +107,16 @@ def values_of(case: Case, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of_heads(case: Case) -> tuple[Array, tuple[tuple[int, int], ...]]:
-    """The rows of a sample, the first and the last among them, and their heads: batch, head."""
-    rng = np.random.default_rng(case.seqlen)
-    rows = np.unique([0, case.q_len - 1, *rng.integers(0, case.q_len, _ROWS)])
-    return rows, tuple((int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
+    """The rows of a sample, the first and the last among them, and their heads: batch, head. Of unequal sequences the longest one."""
+    rng, last = np.random.default_rng(case.seqlen), case.batch - 1
+    q_len = case.of(last).q_len
+    rows = np.unique([0, q_len - 1, *rng.integers(0, q_len, _ROWS)])
+    return rows, tuple((last if case.unequal else int(rng.integers(case.batch)), int(rng.integers(case.heads))) for _ in range(_HEADS))
 
 
 def head_of(case: Case, x: Any, b: int, h: int, length: int) -> Array:
     """The rows of a head in a sequence of so many, in host memory."""
-    own = slice(b * length, (b + 1) * length) if case.spec.order.packed else slice(None)
+    own = slice(case.ends[b], case.ends[b] + length) if case.spec.order.packed else slice(None)
     return numpy(x[case.spec.order.arranged(b=b, s=own, h=h, d=slice(None))])
 
 

@@ -84,18 +84,33 @@ class Case:
     variant: str = ""
     queries: int = 0  # of a sequence; 0: as many as keys
     gradients: bool = False  # the backward alone is measured
+    unequal: bool = False  # lengths of packed sequences rise from half of `seqlen` to one and a half, as many tokens in all
 
     @property
     def name(self) -> str:
         """The case as tables name it: variant or spec, head dim, dtype, length."""
         d = self.spec.head_dim
-        sizes = f"batch {self.batch}, {self.seqlen}" if self.queries else str(self.seqlen)
+        sizes = f"batch {self.batch}, {self.seqlen}" if self.queries else f"{self.seqlen}{', unequal' * self.unequal}"
         return f"{self.variant or self.spec.name} {d.qk if d.qk == d.v else f'{d.qk}/{d.v}'} {self.spec.dtype} {sizes}"
 
     @property
     def q_len(self) -> int:
         """Queries of a sequence."""
         return self.queries or self.seqlen
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens before each of the packed sequences, and all.
+
+        >>> case(Spec(head_dim=64, dtype="float16", layout="thd"), 8192).ends
+        (0, 8192, 16384)
+        """
+        n, batch = self.seqlen, self.batch
+        return tuple(n * i * (batch + i) // (2 * batch) if self.unequal else n * i for i in range(batch + 1))
+
+    def of(self, b: int) -> "Case":
+        """The same, all as long as sequence b."""
+        return replace(self, seqlen=self.ends[b + 1] - self.ends[b], unequal=False) if self.unequal else self
 
     @property
     def sizes(self) -> Sizes:
@@ -113,7 +128,8 @@ class Case:
         """The FLOPs of both products, or of a backward's five, over the visible share of all pairs of a query and a key."""
         of_qk, of_v = (3, 2) if self.gradients else (1, 1)
         columns = of_qk * self.spec.head_dim.qk + of_v * self.spec.head_dim.v
-        return 2 * self.batch * self.heads * self.q_len * self.seqlen * columns * visible
+        pairs = sum(self.of(b).q_len * self.of(b).seqlen for b in range(self.batch))
+        return 2 * pairs * self.heads * columns * visible
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -178,7 +194,7 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     arrays = {name: rounded(xp.random.standard_normal(shape), case.spec.dtype) for name, shape in case.shapes().items()}
     arrays |= {tensor.name: draw_tensor(case.spec.given(tensor), case.sizes, xp) for tensor in case.spec.tensors}
     ends = {"kv_lens": xp.full(case.batch, case.seqlen, "int32")}
-    ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), case.seqlen * xp.arange(case.batch + 1, dtype="int32"))
+    ends |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), xp.asarray(case.ends, "int32"))
     ends["block_table"] = xp.random.permutation(case.sizes.pages).reshape(case.batch, -1).astype("int32")
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
     if case.gradients:

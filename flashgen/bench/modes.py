@@ -41,10 +41,11 @@ def _decode(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
 
 
 def _packed(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
-    """Sequences of one length, one behind the other, 16k tokens in all; a spec of another layout is taken with this one."""
+    """Sequences one behind the other, 16k tokens in all, of one length and of several; a spec of another layout is taken with this one."""
     usual = [Spec(head_dim=d, dtype="bfloat16", name="causal", mask="causal") for d in (64, 128)]
     packed = [Spec(**(spec.to_json() | {"layout": TOKENS_FIRST})) for spec in specs or usual]
-    return [case(spec, length) for spec in packed for length in lengths or LENGTHS]
+    alike = [case(spec, length) for spec in packed for length in lengths or LENGTHS]
+    return alike + [replace(one, unequal=True) for one in alike if one.batch > 1]
 
 
 def _backward(specs: Sequence[Spec], lengths: Sequence[int]) -> list[Case]:
@@ -56,7 +57,12 @@ MODES = {
     for mode in (
         Mode("forward", unit="TFLOP/s", cases=_forward, about="as many queries as keys, 16k tokens in all"),
         Mode("decode", unit="GB/s", cases=_decode, about="one query a sequence; GB/s of k and v"),
-        Mode("packed", unit="TFLOP/s", cases=_packed, about="sequences one behind the other, beside the same in arrays of their own"),
+        Mode(
+            "packed",
+            unit="TFLOP/s",
+            cases=_packed,
+            about="sequences one behind the other, as long as each other and not, beside the same in arrays of their own",
+        ),
         Mode("backward", unit="TFLOP/s", cases=_backward, about="gradients alone, of what a forward gave"),
     )
 }

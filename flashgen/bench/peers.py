@@ -79,8 +79,8 @@ def prepare_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> P
 
 def prepare_dense(case: Case, tensors: Tensors) -> Prepared:
     """Prepares flashgen's attention on sequences in arrays of their own, which the case has one behind the other."""
-    if not case.spec.order.packed or case.spec.page:
-        raise UnfitError("a dense batch is measured beside packed sequences")
+    if not case.spec.order.packed or case.spec.page or case.unequal:
+        raise UnfitError("a dense batch is measured beside packed sequences that are all as long")
     attn = Attention(Spec(**(case.spec.to_json() | {"outputs": ["o"], "layout": DEFAULT})))
     own = {name: x for name, x in tensors.items() if name not in dict(case.spec.geometry.lengths)}
 

@@ -90,6 +90,7 @@ def panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, fl
     found: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for row in rows:
         title = f"head dim {row['head_dim']}, {row.get('spec') or ('causal' if row['causal'] else 'full')}, {row['dtype']}"
+        title += ", unequal lengths" if row.get("unequal") else ""
         points = {title: (row["seqlen"], row["tflops"])}
         if "gb_s" in row:
             by_length, by_batch = f"{title}, batch {row['batch']}", f"{title}, {row['seqlen']} keys"

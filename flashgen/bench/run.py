@@ -64,6 +64,7 @@ class Measured:
         }
         if mode.unit == "GB/s":
             row |= {"gb_s": round(self.gb_s, 1), "kv_heads": case.sizes.kv_heads}
+        row |= {"unequal": True} if case.unequal else {}
         return row if suite == "grid" else row | {"spec": case.variant or case.spec.name}
 
 

@@ -35,7 +35,9 @@ def test_a_mode_has_cases_of_its_own():
     assert (suite, {(c.q_len, c.seqlen, c.batch, c.sizes.kv_heads) for c in cases}) == ("decode", {(1, 1024, b, 8) for b in (1, 16, 64)})
     assert cases[0].variant == "full"  # one query sees all keys, so peers have words for it
     suite, cases = bench.cases([SPEC], [1024], "packed")
-    assert (suite, cases[0].spec.layout, cases[0].sizes.q_len) == ("packed", "thd", 16 * 1024)
+    assert (suite, [c.name for c in cases]) == ("packed", ["mine 64 float16 1024", "mine 64 float16 1024, unequal"])
+    assert {(c.spec.layout, c.sizes.q_len) for c in cases} == {("thd", 16 * 1024)}
+    assert cases[1].ends[:3] == (0, 544, 1152)
 
 
 @pytest.mark.parametrize(("mode", "unit"), [("decode", "GB/s"), ("packed", "TFLOP/s")])
@@ -44,7 +46,7 @@ def test_a_mode_is_measured_checked_and_drawn(mode, unit, monkeypatch, tmp_path,
     monkeypatch.setattr(bench, "DeviceClock", FakeClock)
     monkeypatch.setattr(bench.arrays, "cupy", lambda: np)
     spec = Spec(head_dim=8, dtype="float16", mask="causal", name="mine")
-    small = [replace(one, batch=2, heads=1) for one in bench.cases([spec], [40], mode)[1][:2]]
+    small = [replace(one, batch=2, heads=1) for one in bench.cases([spec], [40], mode)[1][-2:]]
     contenders = [Implementation(OURS, "flashgen", prepare_flashgen), Implementation(f"{OURS} dense", "flashgen", prepare_dense)]
     found, results = bench.bench(mode, [(small, contenders)], tmp_path)
     assert {(row["mode"], "gb_s" in row) for row in found["rows"]} == {(mode, mode == "decode")}
