@@ -58,9 +58,8 @@ class WorkersPlan:
         return 32 * (self.warps + self.load_warps)
 
 
-# None in shared memory, one of its own, that of a key tile, that of q; of a share of the keys: none, and o is not yet that of the row.
-# Either: of a share where the sequence's keys are cut, else o itself.
-OutputPlace = Literal["registers", "own", "keys", "queries", "shares", "either"]
+# None in shared memory, one of its own, that of a key tile, that of q. Either: none, of a share where keys are cut, else of o itself.
+OutputPlace = Literal["registers", "own", "keys", "queries", "either"]
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,8 @@ class DealingPlan:
 
     @property
     def result(self) -> str:
-        """The template of how results leave forward_sm80: as o, or as that of a share."""
-        return "output" if not self.shares else "output_either" if self.shares.own else "output_shares"
+        """The template of how results leave forward_sm80: as o, or where keys are cut as that of a share."""
+        return "output" if not self.shares else "output_either"
 
 
 @dataclass(frozen=True)

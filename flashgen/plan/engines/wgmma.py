@@ -173,7 +173,7 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
     """The places that o may leave from, with the number of query tiles whose q is there; float32, and rows of which the next may be another
     sequence's, go to memory from the registers."""
     if problem.request.demand.shared:
-        return [("either", 2), ("either", 1)] if problem.spec.geometry.packed else [("shares", 2), ("shares", 1)]
+        return [("either", 2), ("either", 1)]
     if problem.spec.out_element.operand != "native":
         return [("registers", 1)]
     if problem.spec.geometry.packed:  # a box of o would reach into the next sequence
