@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
 from flashgen.expr.language.read import axis_node
-from flashgen.plan.kernel import Extent, Kernel, SharePlan
+from flashgen.plan.kernel import Extent, Kernel, Merging, SharePlan
 from flashgen.plan.program import Scratch
 from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor
@@ -125,6 +125,16 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return -(-extent(word, sizes) // pieces)
         case SharePlan():
             return states(size, sizes) if size.own else shares(size, sizes)
+        case Merging():
+            return merging(size, sizes)
+
+
+def merging(plan: Merging, sizes: Sizes) -> int:
+    """The blocks that merge the shares of a call."""
+    count, slices = shares(plan.shares, sizes), 1
+    while slices < plan.warps and slices * plan.ahead < count:
+        slices *= 2
+    return 0 if count == 1 else -(-sizes.batch * sizes.heads * sizes.q_len * slices // plan.warps)
 
 
 def least_tiles(plan: SharePlan, q_len: int, group: int) -> int:
@@ -155,8 +165,9 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         return max(1, min(-(-key_tiles // least_tiles(plan, sizes.q_len, sizes.group)), plan.pieces // max(1, tiles)))
     count = -(-plan.pieces // tiles)
     if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
+        fewest = max(1, plan.pieces // tiles)
         count = min(
-            range(count, count + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n
+            range(fewest, fewest + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n
         )
     keys = min(sizes.kv_len, sizes.listed or sizes.kv_len)  # of a query tile
     return max(1, min(-(-keys // plan.keys), count))
@@ -195,4 +206,6 @@ def extent_text(size: Extent) -> str:
             return f"ceil({word} / {pieces})"
         case SharePlan():
             return "states" if size.own else "shares"
+        case Merging(warps=warps):
+            return f"ceil(batch * heads * q_len * warps of a row / {warps})"
     return str(size)

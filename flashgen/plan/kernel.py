@@ -207,10 +207,22 @@ class SmemPlan:
         return cls(regions=regions, bytes=end, capacity=end)
 
 
+@dataclass(frozen=True)
+class Merging:
+    """Blocks that merge the shares of all query rows: a row has a warp for as many shares as one reads at once, up to all warps of a block.
+
+    None where all keys are one share: o has left already.
+    """
+
+    shares: SharePlan
+    warps: int  # of a block
+    ahead: int  # shares that a warp reads at once
+
+
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
 # ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins;
 # ("key_places", n): the same of n keys.
-Extent = int | str | tuple[str, int] | SharePlan
+Extent = int | str | tuple[str, int] | SharePlan | Merging
 
 
 @dataclass(frozen=True)
@@ -238,7 +250,8 @@ class Combine(Kernel):
     """The kernel that brings together what blocks know of their shares of the keys, row by row."""
 
     warps: int  # of a block
-    slices: int  # of them on one row, each with every so many-th share
+    slices: int  # of them on one row, each with every so many-th share; 0: as many as the call's shares ask for
+    ahead: int  # shares that a warp reads at once
 
     @staticmethod
     def numbers(outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

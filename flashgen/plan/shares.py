@@ -143,7 +143,7 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         return None
     known, auto = of_arch(problem.arch, COSTS), spec.split == "auto"
     if asked.rows:
-        keys, most = known["few_call_keys"] if auto else known["few_keys"], known["few_pieces"]
+        keys, most = known["few_call_keys"] if auto else known["few_keys"], known["warpgroup_pieces" if asked.together else "few_pieces"]
         keys *= asked.rows / FEW_ROWS[0]  # a state is as large as there are rows
     else:
         keys, most = known["call_keys"] if auto else known["keys"], known["listed_pieces" if spec.geometry.packed else "pieces"]

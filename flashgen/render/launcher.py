@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flashgen.dtypes import by_name
 from flashgen.plan.embed import Unembed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
-from flashgen.plan.kernel import Extent, Grid, SharePlan
+from flashgen.plan.kernel import Extent, Grid, Merging, SharePlan
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import Sections, sections
 from flashgen.render.environment import environment
@@ -156,6 +156,8 @@ def _extent(size: Extent) -> str:
             return f"(n.kv_len / {keys} + n.batch)"
         case (word, pieces):
             return f"ceil_div({_extent(word)}, {pieces})"
+        case Merging(shares=plan, warps=warps, ahead=ahead):
+            return f"merging(n, {_extent(plan)}, {warps}, {ahead})"
         case SharePlan(count=count, own=False) if count:
             return f"{count}LL"
     return "shares(n)"

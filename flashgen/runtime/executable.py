@@ -160,8 +160,6 @@ class Launch:
         self._arguments_at = int(self._arguments.ctypes.data)
         self._kernels = []
         for function, kernel, blocks in zip(functions, program.kernels, grids, strict=True):
-            if not blocks:  # as of pairs of a query and a key, where there is no key
-                continue
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
             config.blockDimX, config.blockDimY, config.blockDimZ = kernel.grid.threads, 1, 1
@@ -188,7 +186,7 @@ class Launch:
         self._launch()
 
     def resize(self, grids: Sequence[int]) -> None:
-        """Launches from now on have so many blocks. There are as many kernels with work."""
+        """Launches from now on have so many blocks; a kernel of none is passed."""
         for (config, _), blocks in zip(self._kernels, grids, strict=True):
             config.gridDimX = blocks
 
@@ -213,6 +211,8 @@ class Launch:
 
     def _launch(self) -> None:
         for config, function in self._kernels:
+            if not config.gridDimX:  # as of shares to merge, where there is one
+                continue
             (status,) = self._driver.cuLaunchKernelEx(config, function, self._arguments_at, 0)
             if status:
                 check(status)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from flashgen.dtypes import by_name
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.plan.geometry import Sizes, block_count, extent
-from flashgen.plan.kernel import Extent, SharePlan
+from flashgen.plan.kernel import Extent, Merging, SharePlan
 from flashgen.plan.program import Program
 from flashgen.plan.sections import sections
 from flashgen.runtime import tma
@@ -216,7 +216,7 @@ class Pattern:
 
 def _follows_keys(size: Extent) -> bool:
     """True if the number of keys decides an extent."""
-    return isinstance(size, SharePlan) or size == "kv_len" or (isinstance(size, tuple) and size[0] == "kv_len")
+    return isinstance(size, SharePlan | Merging) or size == "kv_len" or (isinstance(size, tuple) and size[0] == "kv_len")
 
 
 def _plain(layout: Layout) -> bool:

@@ -16,6 +16,7 @@ from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, extent
+from flashgen.plan.kernel import Merging
 from flashgen.plan.shares import Demand
 from flashgen.render import render
 from flashgen.spec import Spec
@@ -61,7 +62,8 @@ def with_small_shares(chosen: Any) -> Any:
     small = dataclasses.replace(own, keys=-(-64 // chosen.attention.tile.block_n) * chosen.attention.tile.block_n)
 
     def swapped(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(small if size == own else size for size in sizes)
+        found = (dataclasses.replace(size, shares=small) if isinstance(size, Merging) else size for size in sizes)
+        return tuple(small if size == own else size for size in found)
 
     kernels = []
     for kernel in chosen.kernels:
@@ -128,12 +130,19 @@ def test_keys_of_a_group_are_read_once() -> None:
         ("p.shares_sum[at] = sum;", "p.shares_sum[work.share ? at : 0] = sum;", 200),
         ("from + each + (share < more) : from", "from + each : from", 200),
         (" && p.shares_sum[i * all + at] != 0.0f;", ";", 9),
-        ("o[j] += __uint_as_float(part[j]);", "o[j] = __uint_as_float(part[j]);", 200),
+        ("o[j] += __uint_as_float(part[j]);", "o[j] = __uint_as_float(part[j]);", 900),
+        ("slices * AHEAD < p.shares", "slices < p.shares", 900),
     ],
-    ids=["a state is not written", "the last tiles are left out", "what nobody wrote is read", "one slice counts"],
+    ids=[
+        "a state is not written",
+        "the last tiles are left out",
+        "what nobody wrote is read",
+        "one slice counts",
+        "more slices than blocks",
+    ],
 )
 def test_mistakes_are_found(old: str, new: str, kv_len: int) -> None:
-    chosen, source = planned(0, "sm_90a", 16, 3)
+    chosen, source = planned(0, "sm_90a", 16, 12 if kv_len == 900 else 3)  # of the former two warps merge a row
     assert old in source.text
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, n, h, 16)).astype(chosen.dtype.numpy) for n, h in ((3, 4), (kv_len, 2), (kv_len, 2)))

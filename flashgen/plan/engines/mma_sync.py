@@ -136,8 +136,7 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        grid = Grid(draft.workers.threads, blocks, early=problem.arch.early and plan is not None, resident=resident)
-        kernel = draft.attention("forward", grid, ranges)
+        kernel = draft.attention("forward", Grid(draft.workers.threads, blocks, resident=resident), ranges)
         found = Parts((kernel,), native_arguments(problem.spec))
         return shares.combined(problem, draft.dealing.shares, found)
 

@@ -1,10 +1,10 @@
 """The kernel that runs after an attention whose blocks take shares of the keys: it merges what they know of each query row."""
 
-from flashgen.plan.kernel import Combine, Extent, Grid, Region, SharePlan, SmemPlan
+from flashgen.plan.kernel import Combine, Extent, Grid, Merging, Region, SharePlan, SmemPlan
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
-_WARPS = 8  # of a block
+_WARPS, _AHEAD = 8, 8  # of a block; shares that a warp reads at once
 _LISTED_SLICES = 2  # of them on one row, where some rows have many shares and some few
 _RESIDENT = 8  # blocks of a multiprocessor
 _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
@@ -12,13 +12,13 @@ _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
 
 def combine(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     """The kernel, and the memory of the shares' states: maximum, sum and o. `early`: it may start before the attention ends."""
-    slices = _WARPS if shares.grouped else 1  # few rows have many shares each, many rows few
     if shares.own:
         return _by_list(spec, shares, early)
     rows: tuple[Extent, ...] = (shares, "batch", "heads", "q_len")
     known = _known(spec, rows, "[shares, B, Hq, Sq, Dv]")
     known = known.followed(Parts((), (Argument("shares", "int", "scalar", "shares", comment="of the key tiles of a query tile, at most"),)))
-    return Parts((_kernel(slices, Grid(32 * _WARPS, (("q_len", _WARPS // slices), "heads", "batch"), early=early)),), ()).followed(known)
+    grid = Grid(32 * _WARPS, (Merging(shares, _WARPS, _AHEAD),), early=early)
+    return Parts((_kernel(0, grid),), ()).followed(known)
 
 
 def _by_list(spec: Spec, shares: SharePlan, early: bool) -> Parts:
@@ -44,4 +44,4 @@ def _known(spec: Spec, rows: tuple[Extent, ...], axes: str) -> Parts:
 
 def _kernel(slices: int, grid: Grid) -> Combine:
     region = Region(name="o of a warp", symbol="", offset=0, bytes=_PART_BYTES, count=_WARPS)
-    return Combine("combine", grid, SmemPlan.of(region), warps=_WARPS, slices=slices)
+    return Combine("combine", grid, SmemPlan.of(region), warps=_WARPS, slices=slices, ahead=_AHEAD)
