@@ -144,7 +144,7 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
         ("t -= listed(p, PIECES)[batch];", "t -= listed(p, PIECES)[0];"),
         ("if (lane >= lanes) sum = add", "if (lane > lanes) sum = add"),
         ("if (lane == 31) write(p.batch, before);", "if (lane == 31) write(p.batch, sum), write(p.batch - 1, before);"),
-        ("shares : 0, p.heads * sequence.q_len()", "shares : 0, sequence.q_len()"),
+        ("SLICES, p.heads * sequence.q_len()", "SLICES, sequence.q_len()"),
         ("first += gridDim.x * ROWS", "first += gridDim.x * ROWS + 1"),
         ("take_share(shares, least_tiles(rows_of(p, sequence)));", ""),
         (
