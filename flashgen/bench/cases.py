@@ -102,7 +102,7 @@ class Case:
     def ends(self) -> tuple[int, ...]:
         """The tokens before each of the packed sequences, and all.
 
-        >>> case(Spec(head_dim=64, dtype="float16", layout="thd"), 8192).ends
+        >>> case(Spec(head_dim=64, dtype="float16"), 8192).ends
         (0, 8192, 16384)
         """
         n, batch = self.seqlen, self.batch
