@@ -14,7 +14,7 @@ from flashgen.expr.language.function import Defined, Function
 from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG
-from flashgen.expr.language.operators import LONG_BIT, OPERATORS
+from flashgen.expr.language.operators import LONG_BIT, LONG_INT, OPERATORS
 from flashgen.expr.language.scope import INDICES, usage
 from flashgen.spec import json_schema
 from flashgen.spec.outputs import OUTPUTS
@@ -29,7 +29,7 @@ WORDS = {  # what the indices mean; a test asks for each
     "q_len": "the number of queries of the sequence",
     "kv_len": "the number of keys of the sequence",
 }
-SIGNS = set(OPERATORS) - {"neg", "float", LONG, LONG_BIT}  # an unary minus, and what has no sign in the text
+SIGNS = set(OPERATORS) - {"neg", "float", LONG, LONG_BIT, LONG_INT}  # an unary minus, and what has no sign in the text
 MADE = "`python docs/reference.py` makes this page from the code."
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from flashgen.render.environment import template_root
 
 _NAME = re.compile(r"__forceinline__ [\w ]+? (\w+)\(")
-_CALL = re.compile(r"(?<![.\w])(?:ptx::(\w+)|(floor_\w+|quotient|remainder|wrapped|flag_at|bit|Divisor)\()")
+_CALL = re.compile(r"(?<![.\w])(?:ptx::(\w+)|(floor_\w+|quotient|remainder|wrapped|flag_at|bit|long_int|Divisor)\()")
 KINDS = ("ptx", "plain")
 _PLAIN = "division.cuh"  # ordinary ones, outside namespace ptx
 

@@ -31,3 +31,6 @@ __device__ __forceinline__ bool flag_at(u32 both, int column) { return both & 0x
 __device__ __forceinline__ bool bit(int x, int i) { return u32(i) < 32 && (x >> i & 1); }
 __device__ __forceinline__ bool bit(long long x, long long i) { return i >= 0 && i < 32 && (x >> i & 1); }
 __device__ __forceinline__ bool long_bit(long long x, int i) { return u32(i) < 64 && (x >> i & 1); }
+
+// The integer nearest to x.
+__device__ __forceinline__ int long_int(long long x) { return int(min(max(x, -2147483648LL), 2147483647LL)); }

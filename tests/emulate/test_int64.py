@@ -22,11 +22,15 @@ MASKS = {
     "documents": {"mask": "causal & document(ids)", "tensors": IDS},
     "lengths": {"mask": "(kv_idx < lens[b]) & (ids[b, kv_idx] != -5)", "tensors": {**IDS, "lens": {"shape": ["b"], "dtype": "int64"}}},
     "bits": {"mask": "bit(words[b, q_idx], kv_idx)", "tensors": {"words": {"shape": ["b", "q_len"], "dtype": "int64"}}},
+    "starts": {
+        "mask": "(kv_idx >= int(starts[b, int(ids[b, q_idx])])) & (q_idx - int(ids[b, kv_idx]) < 9)",
+        "tensors": {**IDS, "starts": {"shape": ["b", 9], "dtype": "int64"}},
+    },
     "scores": {"score": "s + where(ids[b, kv_idx] > ids[b, q_idx], 1.0, 0.0)", "tensors": IDS},
 }
 
 
-CASES = [*((name, "host") for name in MASKS), ("documents", "sm_90a"), ("bits", "sm_80"), ("scores", "sm_90a")]
+CASES = [*((name, "host") for name in MASKS), ("documents", "sm_90a"), ("bits", "sm_80"), ("starts", "sm_90a"), ("scores", "sm_90a")]
 
 
 @pytest.mark.parametrize(("name", "arch"), CASES)
@@ -64,10 +68,19 @@ def test_attention_takes_them_as_they_are():
     assert show(lower(spec).mask) == "bit(words[b, q_idx], kv_idx)"
 
 
+@pytest.mark.parametrize("number", [0, 5, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, -(2**63)])
+def test_int_is_the_nearest_integer(number):
+    q = np.ones((1, 1, 1, 16), np.float32)
+    nearest = min(max(number, -(2**31)), 2**31 - 1)
+    found = flashgen.attention(q, q, q, "int(x[b]) == n", x=np.array([number]), n=nearest)
+    assert found.any()
+    assert show(lower(Spec(head_dim=16, dtype="float16", **MASKS["starts"])).mask) == MASKS["starts"]["mask"]
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ("ids[b, kv_idx] + 1 == 2", r"<spec>:3:7: this is a number of int64, of which nothing is computed(.|\n)*cast others to int32"),
+        ("ids[b, kv_idx] + 1 == 2", r"<spec>:3:7: this is a number of int64, of which nothing is computed(.|\n)*write int\(x\), or cast"),
         ("ids[b, kv_idx] < 0.5", r"<spec>:3:7: a number of int64 is compared with one of float32"),
         ("kv_idx < where(kv_idx > 2, ids[b, 0], 0)", r"<spec>:3:34: this is a number of int64"),
         ("ids[b, ids[b, 0]] == 2", r"<spec>:3:14: an index of ids is an integer, this is a number of int64"),

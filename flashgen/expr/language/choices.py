@@ -8,11 +8,9 @@ import numpy as np
 
 from flashgen.expr.language.bound import INF, exactly, greatest, kept, larger, stepped, told, within
 from flashgen.expr.language.function import Function, plain
-from flashgen.expr.language.operators import OTHER, UNKNOWN
+from flashgen.expr.language.operators import INT, OTHER, UNKNOWN
 
 _Pair = partial(Function, parameters=("a", "b"), takes="numbers", gives="same", library=plain, fast=plain, short=())
-
-INT = (-(2**31), 2**31 - 1)
 
 
 def _toward_zero(x: Any) -> Any:

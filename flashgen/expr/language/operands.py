@@ -9,7 +9,7 @@ from flashgen.expr.language.fold import as_float, join
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG, Call, Const, Node, walk
-from flashgen.expr.language.operators import LONG_BIT
+from flashgen.expr.language.operators import LONG_BIT, LONG_INT
 from flashgen.expr.language.scope import LONG_HINT, MAX_POWER
 
 if TYPE_CHECKING:
@@ -56,8 +56,11 @@ def alike(parser: "Parser", tree: ast.expr, a: Node, b: Node) -> tuple[Node, ...
     return tuple(x if x.type == LONG else Call(LONG, (x,), LONG) for x in (a, b))
 
 
-def long_bit(parser: "Parser", function: Function, args: Sequence[ast.expr]) -> Node | None:
-    """A bit of a number of int64; None for any other function, or number. Raises SpecError."""
-    if function.name != "bit" or (x := parser.node(args[0])).type != LONG:
+def of_long(parser: "Parser", function: Function, args: Sequence[ast.expr]) -> Node | None:
+    """A bit of a number of int64, or that number as an integer; None for any other function, or number. Raises SpecError."""
+    read = function.name in ("bit", "int") and isinstance(args[0], ast.Subscript)
+    if not read or (x := parser.node(args[0])).type != LONG:
         return None
+    if function.name == "int":
+        return Call(LONG_INT, (x,), "int")
     return Call(LONG_BIT, (x, parser.typed(args[1], "int", "an argument of bit")), "bool")

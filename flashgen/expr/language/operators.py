@@ -34,6 +34,8 @@ ONE = Instructions(multiply=1)
 OTHER = Instructions(other=1)
 DIVISION = Instructions(special=1, multiply=8)  # multiplies and adds of one that rounds to the nearest, besides its reciprocal
 LONG_BIT = "long bit"  # a bit of a number of 64
+LONG_INT = "long int"  # the integer that is nearest to such a number
+INT = (-(2**31), 2**31 - 1)
 UNKNOWN: tuple[Sign, Sign] = ("never", "never")
 
 _Row = partial(Function, parameters=("a", "b"), gives="same", library=plain, fast=plain, short=())
@@ -249,6 +251,23 @@ _ROWS = (
         decided=LONG_BIT,
         derivative=(),
         interval=within(0.0, 1.0),
+        error=told,
+        terms=exactly,
+        sign=UNKNOWN,
+        cost=OTHER,
+    ),
+    _Row(
+        name=LONG_INT,
+        parameters=("x",),
+        takes="integers",
+        gives="int",
+        python=lambda x: min(max(x, INT[0]), INT[1]),
+        numpy=lambda x: np.clip(x, *INT),
+        definition=lambda x: np.minimum(np.maximum(x, INT[0]), INT[1]),
+        cuda={"int": "long_int"},
+        decided=LONG_INT,
+        derivative=(),
+        interval=within(*map(float, INT)),
         error=told,
         terms=exactly,
         sign=UNKNOWN,

@@ -17,7 +17,7 @@ from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
-from flashgen.expr.language.operands import alike, argument, long_bit, power, tensor
+from flashgen.expr.language.operands import alike, argument, of_long, power, tensor
 from flashgen.expr.language.scope import (
     EXAMPLES,
     LONG_HINT,
@@ -180,12 +180,12 @@ class Parser(Located):
 
     def function(self, function: Function, args: Sequence[ast.expr]) -> Node:
         """Reads a call of a function that has operands of one kind."""
+        if long := of_long(self, function, args):
+            return long
         match function.takes:
             case "choice":
                 return self.choice(*args)
             case "integers":
-                if long := long_bit(self, function, args):
-                    return long
                 nodes = tuple(self.typed(x, "int", f"an argument of {function.name}") for x in args)
             case "floats":
                 nodes = tuple(map(self.number, args))

@@ -34,7 +34,7 @@ OPERATORS: Mapping[type, str] = {
     ast.NotEq: "!=",
 }
 WORDS: Mapping[Type, str] = {"int": "an integer", "long long": "a number of int64", "float": "a number", "bool": "a condition"}
-LONG_HINT = "numbers of int64 are compared, or their bits read; cast others to int32, or to float32"
+LONG_HINT = "numbers of int64 are compared, or their bits read; to compute, write int(x), or cast the tensor to int32 or float32"
 EXAMPLES: Mapping[Type, str] = {
     "int": "where(condition, 1, 0)",
     "float": "where(condition, 1.0, 0.0)",

@@ -24,8 +24,8 @@ def show(node: Node) -> str:
             return f"{tensor}[{', '.join(map(show, indices))}]"
         case Call("float" | "long long", (x,)):
             return show(x)
-        case Call("long bit", args):
-            return f"bit({', '.join(map(show, args))})"
+        case Call("long bit" | "long int" as op, args):
+            return f"{op[5:]}({', '.join(map(show, args))})"
         case Call("neg" | "~" as op, (x,)):
             return ("-" if op == "neg" else "~") + _inside(x, _ATOM)
         case Call(op, args) if op[0].isalpha():
