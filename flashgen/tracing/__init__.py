@@ -106,12 +106,20 @@ def _without_infinity(score: ast.expr) -> tuple[ast.expr, ast.expr | None]:
     match score:
         case ast.Call(ast.Name("where"), [condition, shown, hidden]) if _hides(hidden):
             inner, seen = _without_infinity(shown)
-            return inner, condition if seen is None else ast.BinOp(condition, ast.BitAnd(), seen)
+            return inner, _both(condition, seen)
         case ast.Call(ast.Name("where"), [condition, hidden, shown]) if _hides(hidden):
             inner, seen = _without_infinity(shown)
-            other: ast.expr = ast.UnaryOp(ast.Invert(), condition)
-            return inner, other if seen is None else ast.BinOp(other, ast.BitAnd(), seen)
+            return inner, _both(ast.UnaryOp(ast.Invert(), condition), seen)
+        case ast.Call(ast.Name("where") as where, [condition, yes, no]):
+            (then, of_yes), (other, of_no) = _without_infinity(yes), _without_infinity(no)
+            if of_yes is not None or of_no is not None:
+                parts = _both(condition, of_yes), _both(ast.UnaryOp(ast.Invert(), condition), of_no)
+                return ast.Call(where, [condition, then, other], []), ast.BinOp(parts[0], ast.BitOr(), parts[1])
     return score, None
+
+
+def _both(condition: ast.expr, seen: ast.expr | None) -> ast.expr:
+    return condition if seen is None else ast.BinOp(condition, ast.BitAnd(), seen)
 
 
 def _hides(value: ast.expr) -> bool:

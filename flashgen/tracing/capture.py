@@ -41,7 +41,7 @@ class Captured:
         if not (number or isinstance(shape, tuple)):
             return value
         own = self.named(name, value)
-        return Array(own, len(shape)) if shape else Symbol(ast.Name(own))
+        return Array(own, len(shape), str(value.dtype).endswith("int64")) if shape else Symbol(ast.Name(own))
 
     def named(self, name: str, value: Any) -> str:
         """The name of a value in the expression, as near as can be to what the function calls it."""

@@ -3,13 +3,13 @@
 import ast
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
 from flashgen.errors import Position, SpecError, did_you_mean
-from flashgen.tracing.names import FUNCTIONS, METHODS, UFUNCS
+from flashgen.tracing.names import COMPARING, FUNCTIONS, KEYWORDS, METHODS, UFUNCS, Tree
 
 _traced: list[set[CodeType]] = []  # the functions that are being traced, innermost last
 
@@ -21,8 +21,9 @@ class Symbol:
     __hash__ = None  # type: ignore[assignment]  # == gives a Symbol
     tree: ast.expr
 
-    def __init__(self, tree: ast.expr):
-        self.tree = tree
+    def __init__(self, tree: ast.expr, wide: bool = False):
+        """`wide`: a number of int64, of which integers and floats are made before something is computed."""
+        self.tree, self.wide = tree, wide
 
     def __repr__(self) -> str:
         return ast.unparse(self.tree)
@@ -38,6 +39,29 @@ class Symbol:
     def __abs__(self) -> "Symbol":
         return call(METHODS["abs"], (self,))
 
+    def __floor__(self) -> "Symbol":
+        return call(METHODS["int"], (call(FUNCTIONS["floor"], (self,)),))
+
+    def __ceil__(self) -> "Symbol":
+        return call(METHODS["int"], (call(FUNCTIONS["ceil"], (self,)),))
+
+    def __trunc__(self) -> "Symbol":
+        return call(METHODS["int"], (self,))
+
+    def __round__(self) -> "Symbol":
+        return call(METHODS["int"], (call(FUNCTIONS["round"], (self,)),))
+
+    def __rshift__(self, bits: Any) -> "Symbol":
+        return call(FUNCTIONS["floor_divide"], (self, 1 << _shift(bits)))
+
+    def __lshift__(self, bits: Any) -> "Symbol":
+        return call(FUNCTIONS["mul"], (self, 1 << _shift(bits)))
+
+    def __xor__(self, other: Any) -> "Symbol":
+        return call(FUNCTIONS["logical_xor"], (self, other))
+
+    __rxor__ = __xor__
+
     def __getitem__(self, index: Any) -> "Symbol":
         raise fault(f"{self!r} is a number: it cannot be indexed")
 
@@ -46,11 +70,20 @@ class Symbol:
         """Itself, for `to`: a traced value lies where the kernel runs."""
         return self
 
-    def to(self, device: Any) -> "Symbol":
-        """Itself, whatever the device."""
-        if not (isinstance(device, Symbol | str) or type(device).__name__ == "device"):
-            raise fault(f"a traced value is not cast to {device} by to()", "write .float() or .int()")
-        return self
+    dtype = device  # numbers become floats where they meet one
+
+    def to(self, kind: Any) -> "Symbol":
+        """Itself, whatever the device, and of the dtype of another traced value; else a float or an integer."""
+        if isinstance(kind, Symbol | str) or type(kind).__name__ == "device":
+            return self
+        name = getattr(kind, "__name__", str(kind)).rpartition(".")[2]
+        if name.startswith(("float", "bfloat", "double", "half")):
+            return call(METHODS["float"], (self,))
+        if not name.startswith(("int", "long")):
+            raise fault(f"a traced value is not cast to {kind} by to()", "write .float() or .int()")
+        return call(METHODS["int"], (self,))
+
+    type = astype = to
 
     def new_ones(self, shape: Any, dtype: Any = None) -> "Symbol":
         """1, or True of a boolean dtype."""
@@ -68,19 +101,19 @@ class Symbol:
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             raise AttributeError(name) if name.startswith("__") else fault(f"a traced value has no .{name}", did_you_mean(name, METHODS))
-        return lambda *args, **_: call(METHODS[name], (self, *args))
+        return lambda *args, **options: _called(name, METHODS, (self, *args), options)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> "Symbol":
         if method != "__call__" or options:
             raise fault(f"numpy.{ufunc.__name__}.{method} takes arrays, and a traced value is one number")
-        return call(_known(ufunc.__name__, UFUNCS), args)
+        return _called(ufunc.__name__, UFUNCS, args)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> "Symbol":
-        return call(_known(function.__name__, FUNCTIONS), (*args, *options.values()))
+        return _called(function.__name__, FUNCTIONS, args, options)
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Any = (), options: Any = None) -> "Symbol":
-        return call(_known(function.__name__, FUNCTIONS), (*args, *(options or {}).values()))
+        return _called(function.__name__, FUNCTIONS, args, options)
 
 
 class Array(Symbol):
@@ -88,15 +121,16 @@ class Array(Symbol):
 
     rank: int
 
-    def __init__(self, name: str, rank: int):
-        super().__init__(ast.Name(name))
+    def __init__(self, name: str, rank: int, wide: bool = False):
+        """`wide`: its elements are numbers of int64."""
+        super().__init__(ast.Name(name), wide)
         self.rank = rank
 
     def __getitem__(self, index: Any) -> Symbol:
         indices = index if isinstance(index, tuple) else (index,)
         if len(indices) == self.rank:
-            trees = [tree(one) for one in indices]
-            return Symbol(ast.Subscript(self.tree, trees[0] if self.rank == 1 else ast.Tuple(trees)))
+            trees = [operand(one) for one in indices]
+            return Symbol(ast.Subscript(self.tree, trees[0] if self.rank == 1 else ast.Tuple(trees)), self.wide)
         if len(indices) < self.rank:
             return Part(self, indices)
         raise fault(f"{self!r} takes {self.rank} indices, got {len(indices)}")
@@ -121,13 +155,38 @@ def symbol(text: str) -> Symbol:
     return Symbol(ast.parse(text, mode="eval").body)
 
 
-def call(function: Callable[..., ast.expr], args: Iterable[Any]) -> Symbol:
-    """The symbol that a function of trees makes of values."""
-    trees = [tree(x) for x in args]
+def call(function: Tree, args: Iterable[Any], options: Mapping[str, Any] | None = None) -> Symbol:
+    """The symbol that a function of trees makes of values. `options`: those that have names; False and None, as of inplace, say nothing."""
+    trees, named = [operand(x) for x in args], dict[str, Any]()
+    for name, x in (options or {}).items():
+        if x is not None and x is not False:
+            named[KEYWORDS.get(name, name)] = x if isinstance(x, str) else operand(x)
     try:
-        return Symbol(function(*trees))
+        return Symbol(function(*trees, **named))
     except TypeError:
-        raise fault(f"{len(trees)} arguments are not what it takes") from None
+        raise fault(f"{', '.join(map(repr, (*map(ast.unparse, trees), *named)))}: these arguments are not what it takes") from None
+
+
+def _called(name: str, table: Mapping[str, Tree], args: Iterable[Any], options: Mapping[str, Any] | None = None) -> Symbol:
+    """The symbol that a function of NumPy or PyTorch makes of values."""
+    if name not in table:
+        raise fault(f"no expression has {name}", did_you_mean(name, sorted(table)))
+    if name in COMPARING and not options:  # of numbers as they are
+        return Symbol(table[name](*map(tree, args)))
+    return call(table[name], args, options)
+
+
+def operand(value: Any) -> ast.expr:
+    """The syntax tree of a value of which something is computed: of a number of int64, the integer."""
+    found = tree(value)
+    return ast.Call(ast.Name("int"), [found], []) if isinstance(value, Symbol) and value.wide else found
+
+
+def _shift(bits: Any) -> int:
+    """A number of bits. Raises SpecError for what the kernel alone knows."""
+    if not isinstance(bits, int):
+        raise fault("bits are shifted by a whole number of the text", "write // and * of a power of 2")
+    return bits
 
 
 def tree(value: Any) -> ast.expr:
@@ -170,15 +229,9 @@ def tracing(codes: set[CodeType]) -> Iterator[None]:
         _traced.pop()
 
 
-def _known(name: str, table: dict[str, Callable[..., ast.expr]]) -> Callable[..., ast.expr]:
-    if name not in table:
-        raise fault(f"no expression has {name}", did_you_mean(name, sorted(table)))
-    return table[name]
-
-
 def _operator(op: type[ast.operator], swapped: bool) -> Any:
     def method(self: Symbol, other: Any) -> Symbol:
-        a, b = tree(self), tree(other)
+        a, b = operand(self), operand(other)
         return Symbol(ast.BinOp(b, op(), a) if swapped else ast.BinOp(a, op(), b))
 
     return method
@@ -189,7 +242,14 @@ def _comparison(op: type[ast.cmpop]) -> Any:
 
 
 def _sign(op: type[ast.unaryop]) -> Any:
-    return lambda self: Symbol(ast.UnaryOp(op(), tree(self)))
+    return lambda self: Symbol(ast.UnaryOp(op(), operand(self)))
+
+
+def _missing(name: str) -> Any:
+    def method(*_: Any) -> Any:
+        raise fault(f"no expression has Python's {name}")
+
+    return method
 
 
 OPERATORS: dict[str, type[ast.operator]] = {"add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "truediv": ast.Div, "floordiv": ast.FloorDiv}
@@ -204,3 +264,5 @@ for _name, _compare in COMPARISONS.items():
     setattr(Symbol, f"__{_name}__", _comparison(_compare))
 for _name, _prefix in SIGNS.items():
     setattr(Symbol, f"__{_name}__", _sign(_prefix))
+for _name in ("matmul", "rmatmul", "divmod", "rdivmod", "rlshift", "rrshift"):
+    setattr(Symbol, f"__{_name}__", _missing(_name))

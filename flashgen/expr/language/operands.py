@@ -10,7 +10,7 @@ from flashgen.expr.language.function import Function
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG, Call, Const, Node, walk
 from flashgen.expr.language.operators import LONG_BIT, LONG_INT
-from flashgen.expr.language.scope import LONG_HINT, MAX_POWER
+from flashgen.expr.language.scope import EXAMPLES, LONG_HINT, MAX_POWER
 
 if TYPE_CHECKING:
     from flashgen.expr.language.parse import Parser
@@ -47,7 +47,20 @@ def power(parser: "Parser", tree: ast.expr, left: ast.expr, right: ast.expr) -> 
     return Call("**", (as_float(base), as_float(exponent)), "float")
 
 
-def alike(parser: "Parser", tree: ast.expr, a: Node, b: Node) -> tuple[Node, ...]:
+def compared(parser: "Parser", op: str, left: tuple[ast.expr, Node], right: tuple[ast.expr, Node]) -> Node:
+    """A comparison of numbers; of conditions, whether they are the same. Raises SpecError for one beside the other."""
+    (tree, a), (_, b) = left, right
+    if a.type == b.type == "bool" and op in ("==", "!="):
+        no = [Call("~", (x,), "bool") for x in (a, b)]
+        pairs = ((a, b), no) if op == "==" else ((a, no[1]), (no[0], b))
+        return Call("|", tuple(Call("&", tuple(pair), "bool") for pair in pairs), "bool")
+    for at, x in (left, right):
+        if x.type == "bool":
+            raise parser.error(at, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
+    return Call(op, _alike(parser, tree, a, b), "bool")
+
+
+def _alike(parser: "Parser", tree: ast.expr, a: Node, b: Node) -> tuple[Node, ...]:
     """The sides of a comparison as one type. Raises SpecError for a number of int64 beside a float."""
     if LONG not in (a.type, b.type):
         return join(a, b)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Literal
 
 from flashgen.dtypes import float32, float32_fault
@@ -17,7 +17,7 @@ from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG, Call, Const, Load, Name, Node, Type, walk
 from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
-from flashgen.expr.language.operands import alike, argument, of_long, power, tensor
+from flashgen.expr.language.operands import argument, compared, of_long, power, tensor
 from flashgen.expr.language.scope import (
     EXAMPLES,
     LONG_HINT,
@@ -251,8 +251,8 @@ class Parser(Located):
         for op in ops:
             if type(op) not in OPERATORS:
                 raise self.foreign(tree, type(op))
-        args = [self.number(operand, wide=True) for operand in operands]
-        steps = [Call(OPERATORS[type(op)], alike(self, tree, a, b), "bool") for op, a, b in zip(ops, args, args[1:], strict=False)]
+        sides = pairwise((operand, self.node(operand)) for operand in operands)
+        steps = [compared(self, OPERATORS[type(op)], *pair) for op, pair in zip(ops, sides, strict=True)]
         result = steps[0]
         for step in steps[1:]:
             result = Call("&", (result, step), "bool")
@@ -292,9 +292,9 @@ class Parser(Located):
             raise self.error(tree, f"this is {WORDS[LONG]}, of which nothing is computed", LONG_HINT)
         return node
 
-    def number(self, tree: ast.expr, wide: bool = False) -> Node:
-        """Reads an expression that has to be a number; `wide`: or one of int64."""
-        node = self.node(tree) if wide else self.value(tree)
+    def number(self, tree: ast.expr) -> Node:
+        """Reads an expression that has to be a number."""
+        node = self.value(tree)
         if node.type == "bool":
             raise self.error(tree, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
         return node
