@@ -22,7 +22,7 @@ def layers(q, k, v):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What calls in this test found their stream to be."""
+    """A list of what calls find: whether their stream is captured."""
     found, real = [], targets.captured
     monkeypatch.setattr(targets, "captured", lambda stream: found.append(real(stream)) or found[-1])
     return found

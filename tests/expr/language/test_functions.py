@@ -90,7 +90,7 @@ def test_constants_arrays_and_the_reference_agree(function, data):
 @given(st.data())
 def test_its_forms_are_the_function(function, data):
     args = [np.float64([x]) for x in data.draw(numbers(function))]
-    for form in (function.library, function.fast, *(short.form for short in function.short)):
+    for form in (function.library, function.fast, *(short.make for short in function.short)):
         np.testing.assert_allclose(form(Arrays(function), *args), function.numpy(*args), 1e-9, 1e-12)
 
 
