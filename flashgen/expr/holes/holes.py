@@ -176,19 +176,17 @@ def holes(
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(
-        hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, Kernel(beside(way=binder.way), hoist))
-    )
+    weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
+    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
-    own = (*_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec))
     along = key_reads(kernel, keep, shares_numbers)
     return Holes(
         score=score,
         mask=_mask(expressions, keep, hoist),
         along=along,
-        requires=tuple({r.text: r for r in (*expressions.requires, *own)}.values()),
+        requires=_once(*expressions.requires, *_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec)),
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
@@ -196,6 +194,10 @@ def holes(
         backward=backward_holes(spec, parts.rest, kernel) if backward else None,
         members=_members(hoist, (*along.ahead, *along.shared), spec),  # which all others have asked for by now
     )
+
+
+def _once(*found: Requirement) -> tuple[Requirement, ...]:
+    return tuple({requirement.text: requirement for requirement in found}.values())
 
 
 def _members(hoist: Hoist, reads: tuple[Read, ...], spec: "Spec") -> Members:
