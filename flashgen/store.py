@@ -115,8 +115,8 @@ def make_room() -> None:
     most, now, total = limit(), time.time(), 0
     for entry in sorted((entry for kind in COMPILED for entry in entries(kind)), reverse=True):
         total += entry.bytes
-        half_built = entry.path.name.startswith(".")
-        if now - entry.used > _ABANDONED if half_built else total > most and now - entry.used > _IN_USE:
+        unfinished = entry.path.name.startswith(".")
+        if now - entry.used > _ABANDONED if unfinished else total > most and now - entry.used > _IN_USE:
             remove(entry.path)
 
 

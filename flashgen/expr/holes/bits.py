@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flashgen.spec.tensors import Blocks
 
 
-HELD = "return {0} & (row.{1}.words[column / 32] >> column % 32 & 1);"
+ALSO_LISTED = "return {0} & (row.{1}.words[column / 32] >> column % 32 & 1);"
 
 
 def with_listed(found: Holes, blocks: "Blocks") -> Holes:
@@ -24,7 +24,7 @@ def with_listed(found: Holes, blocks: "Blocks") -> Holes:
     )
     *lines, last = found.mask.body.lines
     value = last.removeprefix("return ").removesuffix(";")
-    body = Body((*lines, HELD.format(f"({value})", "listed")), found.mask.body.nodes)
+    body = Body((*lines, ALSO_LISTED.format(f"({value})", "listed")), found.mask.body.nodes)
     members = Members((*found.uniform, start), (*found.row, row))
     return replace(found, members=members, mask=replace(found.mask, body=body, listed=True))
 
