@@ -1,7 +1,14 @@
-"""The functions of NumPy and PyTorch that the language has: by their name there, the expression of the arguments' trees."""
+"""The functions of NumPy and PyTorch that the language has: by their name there, the expression of the arguments' trees.
+
+A function of one argument is there by its row of the language, under its own name and that of its NumPy cell; others have other names.
+"""
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from flashgen.expr.language.functions import FUNCTIONS as LANGUAGE
 
 Tree = Callable[..., ast.expr]
 
@@ -78,12 +85,19 @@ def _differ(a: ast.expr, b: ast.expr) -> ast.expr:
     )
 
 
+def _of_language() -> Iterator[tuple[str, Tree]]:
+    """The functions of one argument, by the names that libraries have for them."""
+    for name, row in LANGUAGE.items():
+        if len(row.parameters) == 1:
+            own = getattr(row, "numpy", None)
+            yield from dict.fromkeys((name, own.__name__ if isinstance(own, np.ufunc) else name), _named(name, 1)).items()
+
+
 _OF_ONE: dict[str, Tree] = {
-    **{name: _named(name, 1) for name in ("exp", "exp2", "log", "tanh", "sqrt", "sin", "cos", "floor", "erf", "sigmoid", "softplus")},
-    **dict.fromkeys(("abs", "absolute", "fabs"), _named("abs", 1)),
-    **dict.fromkeys(("round", "rint", "around"), _named("round", 1)),
+    **dict(_of_language()),
+    "fabs": _named("abs", 1),
+    "around": _named("round", 1),
     **dict.fromkeys(("trunc", "fix"), _named("int", 1)),
-    "silu": _named("silu", 1),
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "elu": _elu,
