@@ -18,7 +18,7 @@ from flashgen.spec.shipped import spec_root
 
 LINES, WIDTH, CONDITIONS, NESTING = 150, 160, 5, 2
 TEMPLATES = sorted(path.relative_to(template_root()).as_posix() for path in template_root().rglob("*.j2"))
-GIVEN = {"program", "holes", "keys", "rows", "digest", "version", "vocabulary"}  # by render()
+GIVEN = {"program", "holes", "looking", "keys", "rows", "digest", "version", "vocabulary"}  # by render()
 GIVEN_OTHERWISE = {
     "kernels/append.cu.j2": {"plan", "version", "vocabulary"},
     "kernels/merge.cu.j2": {"plan", "version", "vocabulary"},
