@@ -32,6 +32,11 @@ class ScoreHole:
     begin: Begin | None  # where the sums of q.k begin, if at what a warp brings
 
     @property
+    def of_row(self) -> str:
+        """The template of what stands for a row's scores where they are compared and subtracted."""
+        return "biased" if self.biased else "unbiased"
+
+    @property
     def biased(self) -> bool:
         """True if all scores of a row may have something besides in a key tile."""
         return bool(self.row_bias or self.begin)
