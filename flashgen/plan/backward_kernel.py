@@ -27,6 +27,11 @@ class Backward(Tiled):
         return "shared" if self.head_shares > 1 else "all"
 
     @property
+    def ds(self) -> str:
+        """The template of what the block that has ds, of two, computes besides it."""
+        return "summed" if self.elements == "gradients" else "alone"
+
+    @property
     def queries_share(self) -> int:
         """The queries of a tile whose dq a warpgroup multiplies: all, of 64 columns, or half of them where there are no more columns."""
         return self.tile.block_m if self.tile.qk_stored > ROW_BYTES // 2 else self.tile.block_m // 2

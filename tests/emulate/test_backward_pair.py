@@ -92,10 +92,27 @@ def test_clusters_are_told_and_launched():
     assert "__cluster_dims__(2, 1, 1)" in render(program).text
 
 
+SUMS = "s + rows[q_idx] * keys[kv_idx] + slopes[h] * bias[b, q_idx, kv_idx]"
+GRADIENTS = {
+    "rows": {"shape": ["q_len"], "dtype": "float32", "grad": True},
+    "keys": {"shape": ["kv_len"], "dtype": "float32", "grad": True},
+    "slopes": {"shape": ["hq"], "dtype": "float32", "grad": True},
+    "bias": {"shape": ["b", "q_len", "kv_len"], "dtype": "float32", "grad": True},
+}
+
+
+def test_gradients_of_tensors():
+    """Of every kind of place: a row's, a key's, a head's, an element's; what is added to q k^T needs no scores."""
+    spec = Spec(head_dim=136, dtype="bfloat16", mask="causal", score=SUMS, tensors=GRADIENTS, backward=True)
+    assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
+    values = {"rows": tensor(100), "keys": tensor(140, seed=1), "slopes": tensor(4, seed=2), "bias": tensor(1, 100, 140, seed=3)}
+    check(spec, (1, 4, 2, 100, 140), arch="sm_90a", **values)
+
+
 def test_who_serves_what_it_does_not():
     asked = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
-    others = ({"score": "s + bias[h, kv_idx]", "tensors": asked}, {"head_dim": 128})
+    others = ({"score": "s * bias[h, kv_idx]", "tensors": asked}, {"head_dim": 128})
     served = [plan_backward(Spec(**{"head_dim": 256, "dtype": "float16", "backward": True} | keys), "sm_90a").skeleton for keys in others]
     assert served == ["backward_sm80", "backward_sm90"]
-    told = plan_backward(Spec(head_dim=256, dtype="float16", backward=True, score="s + bias[h, kv_idx]", tensors=asked), "sm_90a")
-    assert any("the gradient of bias needs scores" in reason for _, reason in told.decision.reasons)
+    told = plan_backward(Spec(head_dim=256, dtype="float16", backward=True, score="s * bias[h, kv_idx]", tensors=asked), "sm_90a")
+    assert any("the gradient of bias depends on q k^T" in reason for _, reason in told.decision.reasons)

@@ -6,8 +6,8 @@ One has s, p and dv, the other dp, ds and dk, and each half of the columns of dq
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flashgen.expr.language.nodes import Name
-from flashgen.expr.meaning.gradient import derivatives
+from flashgen.expr.language.nodes import Name, walk
+from flashgen.expr.meaning.gradient import ONE, S, derivatives
 from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, arrays, elements, further_barriers, others, shared_heads, unlisted
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
@@ -43,7 +43,7 @@ class BackwardWgmmaPair(BackwardStrategy):
         if max(dims.qk, dims.v) <= MOST:
             return f"head dims are {dims.qk} and {dims.v}: one block holds the gradients of {MOST} columns"
         if asked := _of_scores(request.spec):
-            what = f"the gradient of {asked[0]} needs scores in the block that has ds, and those are in the other one"
+            what = f"the gradient of {asked[0]} depends on q k^T, which the block that has ds lacks: the other one has it"
             return f"{what}; backward_sm80 has both, and takes about 1.8 times as long"
         return (
             limits.unserved(request, engine="wgmma", operand="native")
@@ -98,11 +98,13 @@ class BackwardWgmmaPair(BackwardStrategy):
 
 
 def _of_scores(spec: Spec) -> list[str]:
-    """The tensors and params that ask for a gradient by the score, not by the sink alone."""
+    """The tensors and params whose gradients by the score need q k^T, or weights that are none of a softmax: where the scale or a slope has
+    it, or the score is no sum with it."""
     if not spec.with_grad:
         return []
     found = derivatives(spec)
-    read = {by.name if isinstance(by, Name) else by.tensor for by in (*found.score, *found.scale)}
+    needing = [by for by, slope in found.score.items() if found.s != ONE or S in walk(slope) or not spec.softmax.normalized]
+    read = {by.name if isinstance(by, Name) else by.tensor for by in (*needing, *found.scale)}
     return [one.name for one in spec.with_grad if one.name in read]
 
 
