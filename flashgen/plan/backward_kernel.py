@@ -19,12 +19,18 @@ class Backward(Tiled):
     key_stages: int = 1  # of wgmma: key tiles in shared memory
     dealing: DealingPlan = field(default_factory=DealingPlan)
     elements: Elements = "weights"  # of wgmma
+    rows_held: bool = False  # of wgmma: lse and delta of a step are read ahead of its waits, and stay in registers
     head_shares: int = 1  # of wgmma: blocks that have each a part of the query heads that share a key tile
 
     @property
     def heads(self) -> str:
         """The template of which query heads a block takes of those that share its keys."""
         return "shared" if self.head_shares > 1 else "all"
+
+    @property
+    def rows(self) -> str:
+        """The template of where lse and delta of a thread's queries are."""
+        return "held" if self.rows_held else "shared"
 
     @property
     def ds(self) -> str:

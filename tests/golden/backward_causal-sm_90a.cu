@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 86f219a9 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan e675d010 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -235,6 +235,24 @@ struct Sequence {                        // one of the batch: its lengths in row
 
 // -------------------------------------------------------------------------------------------------------------- softmax
 
+struct RowValues {                       // lse or delta of a thread's queries, held from here on: a read behind additions would wait for those
+  float x[BLOCK_M / 4];
+  __device__ __forceinline__ explicit RowValues(u32 at) {
+    #pragma unroll
+    for (int k = 0; k < BLOCK_M / 16; ++k) {
+      float four[4];
+      ptx::load_shared_floats(four, at + 64 * k);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) x[4 * k + i] = four[i];
+    }
+  }
+  // Of 16 queries the thread's four.
+  __device__ __forceinline__ void take(float (&four)[4], int k) const {
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) four[i] = x[4 * k + i];
+  }
+};
+
 // Accumulator element i of a thread: key i / 2 % 2 of its two, which are 8 apart, and this query from the thread's first on.
 __device__ __forceinline__ constexpr int query(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ constexpr int key(int i) { return i / 2 % 2 * 8; }
@@ -244,11 +262,12 @@ __device__ __forceinline__ constexpr int of_four(int i) { return i / 4 % 2 * 2 +
 
 // Raw products become weights by lse, in log2 units: packed as an operand.
 template <bool MASKED>
-__device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BLOCK_M / 4], const Variant& variant, int q_idx, int kv_idx, u32 lse_at) {
+__device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BLOCK_M / 4],
+                                      const Variant& variant, int q_idx, int kv_idx, const RowValues& lse_of) {
   #pragma unroll
   for (int k = 0; k < BLOCK_M / 16; ++k) {
     float lse[4], x[8];
-    ptx::load_shared_floats(lse, lse_at + 64 * k);
+    lse_of.take(lse, k);
     #pragma unroll
     for (int i = 8 * k; i < 8 * k + 8; ++i) {
       const Variant::Row row = variant.row(q_idx + query(i), kv_idx);
@@ -262,11 +281,12 @@ __device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BL
 }
 
 // ds = p * (dp - delta), packed as an operand.
-__device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], const u32 (&weights)[BLOCK_M / 4], u32 (&ds)[BLOCK_M / 4], u32 delta_at) {
+__device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], const u32 (&weights)[BLOCK_M / 4],
+                                                u32 (&ds)[BLOCK_M / 4], const RowValues& delta_of) {
   #pragma unroll
   for (int k = 0; k < BLOCK_M / 16; ++k) {
     float delta[4];
-    ptx::load_shared_floats(delta, delta_at + 64 * k);
+    delta_of.take(delta, k);
     #pragma unroll
     for (int i = 4 * k; i < 4 * k + 4; ++i) {
       const float left = ptx::low_bf16(weights[i]), right = ptx::high_bf16(weights[i]);
@@ -558,13 +578,15 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
     const bool masked = told & 1;
     const int q_idx = tile * BLOCK_M + first_query();
     start_weight_gradients(dp, slot);
-    ptx::wgmma_wait<1>();
     const u32 rows = stage() * ROWS_BYTES + lane % 4 * 16;
-    if (masked) weigh<true>(s, weights, variant, q_idx, kv_idx, shared + LSE + rows);
-    else weigh<false>(s, weights, variant, q_idx, kv_idx, shared + LSE + rows);
+    const RowValues lse(shared + LSE + rows);
+    ptx::wgmma_wait<1>();
+    if (masked) weigh<true>(s, weights, variant, q_idx, kv_idx, lse);
+    else weigh<false>(s, weights, variant, q_idx, kv_idx, lse);
+    const RowValues delta(shared + DELTA + rows);
     start_values(dv, weights);
     ptx::wgmma_wait<1>();
-    score_gradients(dp, weights, ds, shared + DELTA + rows);
+    score_gradients(dp, weights, ds, delta);
     put_ds(ds, buffer);
     ptx::mbarrier_wait(shared + DS_FULL + BARRIER_BYTES * (buffer ^ 1), (step + 1) / 2 & 1 ^ 1);
     start_queries(dq, slot, buffer ^ 1); // of a key tile's first step nothing that anybody needs

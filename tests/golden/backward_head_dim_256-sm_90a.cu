@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 55573477 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan ee659687 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -275,6 +275,13 @@ struct Sequence {                        // one of the batch: its lengths in row
 
 // -------------------------------------------------------------------------------------------------------------- softmax
 
+struct RowValues {                       // lse or delta of a thread's queries
+  const u32 at;
+  __device__ __forceinline__ explicit RowValues(u32 at) : at(at) {}
+  // Of 16 queries the thread's four.
+  __device__ __forceinline__ void take(float (&four)[4], int k) const { ptx::load_shared_floats(four, at + 64 * k); }
+};
+
 // Accumulator element i of a thread: key i / 2 % 2 of its two, which are 8 apart, and this query from the thread's first on.
 __device__ __forceinline__ constexpr int query(int i) { return i / 4 * 8 + (i & 1); }
 __device__ __forceinline__ constexpr int key(int i) { return i / 2 % 2 * 8; }
@@ -284,11 +291,12 @@ __device__ __forceinline__ constexpr int of_four(int i) { return i / 4 % 2 * 2 +
 
 // Raw products become weights by lse, in log2 units: packed as an operand.
 template <bool MASKED>
-__device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BLOCK_M / 4], const Variant& variant, int q_idx, int kv_idx, u32 lse_at) {
+__device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BLOCK_M / 4],
+                                      const Variant& variant, int q_idx, int kv_idx, const RowValues& lse_of) {
   #pragma unroll
   for (int k = 0; k < BLOCK_M / 16; ++k) {
     float lse[4], x[8];
-    ptx::load_shared_floats(lse, lse_at + 64 * k);
+    lse_of.take(lse, k);
     #pragma unroll
     for (int i = 8 * k; i < 8 * k + 8; ++i) {
       const Variant::Row row = variant.row(q_idx + query(i), kv_idx);
@@ -302,11 +310,12 @@ __device__ __forceinline__ void weigh(float (&s)[BLOCK_M / 2], u32 (&weights)[BL
 }
 
 // ds = p * (dp - delta), packed as an operand.
-__device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], const u32 (&weights)[BLOCK_M / 4], u32 (&ds)[BLOCK_M / 4], u32 delta_at) {
+__device__ __forceinline__ void score_gradients(const float (&dp)[BLOCK_M / 2], const u32 (&weights)[BLOCK_M / 4],
+                                                u32 (&ds)[BLOCK_M / 4], const RowValues& delta_of) {
   #pragma unroll
   for (int k = 0; k < BLOCK_M / 16; ++k) {
     float delta[4];
-    ptx::load_shared_floats(delta, delta_at + 64 * k);
+    delta_of.take(delta, k);
     #pragma unroll
     for (int i = 4 * k; i < 4 * k + 4; ++i) {
       const float left = ptx::low_bf16(weights[i]), right = ptx::high_bf16(weights[i]);
@@ -514,10 +523,10 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
 
   // Of scores: p, the operand of dv. It goes to the thread of the other block that has the same elements of dp, and ds of both comes back.
   __device__ __forceinline__ void send_weights(float (&s)[BLOCK_M / 2], u32 (&weights)[BLOCK_M / 4], const Variant& variant, int q_idx, int kv_idx,
-                                               bool masked) const {
+                                               bool masked, const RowValues& lse) const {
     const int buffer = step & 1;
-    if (masked) weigh<true>(s, weights, variant, q_idx, kv_idx, rows_at());
-    else weigh<false>(s, weights, variant, q_idx, kv_idx, rows_at());
+    if (masked) weigh<true>(s, weights, variant, q_idx, kv_idx, lse);
+    else weigh<false>(s, weights, variant, q_idx, kv_idx, lse);
     if (leader && warpgroup == 0) ptx::mbarrier_expect(shared + DS_FULL + BARRIER_BYTES * buffer, DS_BYTES);
     await_other(buffer);
     const u32 to = other + weights_at(buffer), there = other + WEIGHTS_FULL + BARRIER_BYTES * (WARPGROUPS * buffer + warpgroup);
@@ -528,7 +537,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     }
   }
   // Of dp and the weights that have come: ds, the operand of dk. It takes their place in shared memory, and goes to the other block.
-  __device__ __forceinline__ void send_ds(const float (&dp)[BLOCK_M / 2], u32 (&ds)[BLOCK_M / 4]) const {
+  __device__ __forceinline__ void send_ds(const float (&dp)[BLOCK_M / 2], u32 (&ds)[BLOCK_M / 4], const RowValues& delta) const {
     const int buffer = step & 1;
     const u32 here = shared + WEIGHTS_FULL + BARRIER_BYTES * (WARPGROUPS * buffer + warpgroup), sent = DS + buffer * DS_BYTES + warpgroup * WEIGHT_BYTES;
     if (leader) ptx::mbarrier_expect(here, WEIGHT_BYTES);
@@ -541,7 +550,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
       #pragma unroll
       for (int i = 0; i < 4; ++i) weights[4 * k + i] = four[i];
     }
-    score_gradients(dp, weights, ds, rows_at());
+    score_gradients(dp, weights, ds, delta);
     ptx::bar_sync(MEETING + warpgroup, 128);   // all have read their weights
     const u32 at = shared + DS + buffer * DS_BYTES + column_at<BLOCK_M>(64 * warpgroup) + (lane % 8 + lane / 16 * 8) * ROW_BYTES
                    + ((2 * warp + lane / 8 % 2) ^ lane % 8) * 16;
@@ -601,9 +610,9 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
 
   // The scores of a step become the operand of its gradient; `first`: the number of the first query tile of its head among those of all heads.
   __device__ __forceinline__ void weigh_scores(float (&s)[BLOCK_M / 2], u32 (&operand)[BLOCK_M / 4], const Variant& variant, int kv_idx, int first,
-                                               int told) {
-    if constexpr (ROLE == VALUES) send_weights(s, operand, variant, (told >> 1) * BLOCK_M + first_query(), kv_idx, told & 1);
-    else send_ds(s, operand);
+                                               int told, const RowValues& rows) {
+    if constexpr (ROLE == VALUES) send_weights(s, operand, variant, (told >> 1) * BLOCK_M + first_query(), kv_idx, told & 1, rows);
+    else send_ds(s, operand, rows);
     before = last, last = first + (told >> 1);
     ++step;
   }
@@ -613,10 +622,11 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     float s[BLOCK_M / 2];
     start_scores(s);
     const int told = this_step();
+    const RowValues rows(rows_at());
     ptx::wgmma_wait<0>();
     leave(stage);
     pass();
-    weigh_scores(s, operand, variant, kv_idx, first, told);
+    weigh_scores(s, operand, variant, kv_idx, first, told, rows);
   }
 
   // One more. What crosses the cluster has a step to arrive: at once run dq of two steps before, the scores of this one, the gradient of the one before.
@@ -628,6 +638,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     start_queries(dq, buffer);           // of the second step zeros
     start_scores(s);
     const int told = this_step();        // here, as after the additions it would wait behind them
+    const RowValues rows(rows_at());
     pass();
     start_gradient(sum, operand);
     ptx::wgmma_wait<2>();
@@ -635,7 +646,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     if (before >= 0) add_queries(dq, before);
     ptx::wgmma_wait<1>();
     leave(scored);
-    weigh_scores(s, next, variant, kv_idx, first, told);
+    weigh_scores(s, next, variant, kv_idx, first, told, rows);
     ptx::wgmma_wait<0>();
     ptx::read_until_here(operand);
     leave(stage);

@@ -92,7 +92,9 @@ class BackwardWgmma(BackwardStrategy):
         """Blocks that take key tiles among them, between the two small kernels."""
         tile, shares = draft.tile, problem.request.head_shares
         grid = Grid(draft.workers.threads, (*shared_heads(shares), *key_tiles(problem.spec, tile)), resident=1)
-        kernel = replace(draft.backward(grid, problem), elements=elements(problem), head_shares=shares)
+        kept = elements(problem)
+        held = kept == "weights" and max(tile.qk_columns, tile.v_columns) > NARROW
+        kernel = replace(draft.backward(grid, problem), elements=kept, rows_held=held, head_shares=shares)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile, shares), *counter(), *before.arguments, *others(problem.spec))
         return (
