@@ -3,10 +3,11 @@
     python benchmarks/jit.py                       # needs a GPU, CuPy and JAX with CUDA
     python benchmarks/jit.py --lengths 2048 8192
 
-bfloat16, causal, 8 heads of dim 128, one sequence of each length. Milliseconds a call of 50 in a row, waited for at the end; medians of
-eight, one after the other in both orders behind calls that nobody measures: what runs first on a card that has rested runs at a higher
-clock. `captured`: under jit in a command buffer, which is a CUDA graph, as XLA makes of programs with five steps. `issued`: until the last
-call of `jit` is made, before what is waited for. `off`: the largest difference of results from those of the direct call.
+bfloat16, causal, 8 heads of dim 128, one sequence of each length. Milliseconds a call of 400 in a row, of gradients 50, waited for at the
+end: 400 calls share what JAX takes to begin and to wait. Medians of six, one after the other in both orders behind calls that nobody
+measures: what runs first on a card that has rested runs at a higher clock. `captured`: under jit in a command buffer, which is a CUDA
+graph, as XLA makes of programs with five steps. `issued`: until the last call of `jit` is made, before what is waited for. `off`: the
+largest difference of results from those of the direct call.
 """
 
 import argparse
@@ -22,17 +23,17 @@ import jax.numpy as jnp
 import flashgen
 from flashgen.jax import attention
 
-CALLS, TURNS = 50, 8
+CALLS, GRADIENTS, TURNS = 400, 50, 6
 
 
-def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any]) -> tuple[float, float]:
+def milliseconds(run: Callable[[], Any], wait: Callable[[Any], Any], calls: int = CALLS) -> tuple[float, float]:
     """The milliseconds of a call until it is issued, and until it is done, on average over many in a row."""
     start = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         found = run()
     issued = time.perf_counter()
     wait(found)
-    return (issued - start) / CALLS * 1e3, (time.perf_counter() - start) / CALLS * 1e3
+    return (issued - start) / calls * 1e3, (time.perf_counter() - start) / calls * 1e3
 
 
 def compare(length: int) -> None:
@@ -44,11 +45,11 @@ def compare(length: int) -> None:
     learning = jax.jit(jax.grad(lambda *x: attention(*x).astype(jnp.float32).sum(), (0, 1, 2)))
     attn = flashgen.compile({"dtype": "bfloat16", "head_dim": 128, "mask": "causal"})
     direct = [cupy.from_dlpack(jax.lax.bitcast_convert_type(x, jnp.uint16)).view(attn.spec.element.numpy) for x in (q, k, v)]
-    runs: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    runs: dict[str, tuple[Any, ...]] = {
         "direct": (lambda: attn(*direct), lambda _: cupy.cuda.get_current_stream().synchronize()),
         "jit": (lambda: jitted(q, k, v), jax.block_until_ready),
         "captured": (lambda: captured(q, k, v), jax.block_until_ready),
-        "gradients": (lambda: learning(q, k, v), jax.block_until_ready),
+        "gradients": (lambda: learning(q, k, v), jax.block_until_ready, GRADIENTS),
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for together in (["direct", "jit", "captured"], ["gradients"]):
