@@ -166,7 +166,8 @@ def _array(x: Any, name: str) -> _Array:
 
 
 def _layout(array: _Array) -> Layout:
-    return Layout(tuple(array[0]), contiguous_strides(array[0]), name_of(array[1]), None, 0)
+    shape = tuple(array[0])
+    return Layout(shape, contiguous_strides(shape), name_of(array[1]), None, 0)
 
 
 def number(value: int | float, sized: bool = False) -> Number:
