@@ -253,12 +253,6 @@ class Combine(Kernel):
     slices: int  # of them on one row, each with every so many-th share; 0: as many as the call's shares ask for
     ahead: int  # shares that a warp reads at once
 
-    @staticmethod
-    def numbers(outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        """The outputs of one number a row, and what each is in its text."""
-        values = {"lse": "sum == 0.0f ? -INF : fmaf(ptx::log2(sum), LN_2, base)", "max": "top"}
-        return tuple((name, values[name]) for name in outputs)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tiled(Kernel):

@@ -7,6 +7,7 @@ from flashgen.dtypes import by_name
 from flashgen.plan.embed import Unembed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
 from flashgen.plan.kernel import Extent, Grid, Merging, SharePlan
+from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import Sections, sections
 from flashgen.render.environment import environment
@@ -14,6 +15,27 @@ from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
 
 _STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}  # of an array of keys, where there is no key: nothing is read through its map
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map:
+    """The tensor map that a member of Params is: of which array, with which shape, both in C."""
+
+    array: str
+    stand_in: str  # the array in its place where there are no keys; empty: there is always something
+    shape: str  # batch, rows, heads, columns
+    element: str  # of the driver's names
+    box: tuple[int, int]  # columns, rows
+    grouped: bool
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A member of Params, and what it is in C: a value, or a tensor map."""
+
+    name: str
+    value: str = ""
+    map: Map | None = None
 
 
 @dataclass(frozen=True)
@@ -59,42 +81,45 @@ def _listed(program: Program) -> str:
     return "call->kv_len"
 
 
-def _fill(program: Program, argument: Argument) -> str:
-    """The statement that fills in a member of Params."""
-    name, of = argument.name, argument.of
+def _fill(program: Program, argument: Argument) -> Fill:
+    """The member of Params that an argument is."""
+    if argument.kind == "tensor_map":
+        return Fill(argument.name, map=_map(program, argument))
+    return Fill(argument.name, _value(program, argument))
+
+
+def _value(program: Program, argument: Argument) -> str:
+    """The value of a member of Params."""
+    of = argument.of
     match argument.kind:
-        case "tensor_map":
-            return _encoded(program, argument)
         case "pointer" if of in ROLES:
-            return f"params.{name} = call->{ROLES[of]}.data"
+            return f"call->{ROLES[of]}.data"
         case "pointer" if any(s.name == of for s in program.scratch):
-            return f"params.{name} = call->scratch + pieces.{_identifier(of)}"
+            return f"call->scratch + pieces.{_identifier(of)}"
         case "pointer":
-            return f"params.{name} = call->{of}"
+            return f"call->{of}"
         case "strides":
-            return f"params.{name} = {_array(of)}.strides"
+            return f"{_array(of)}.strides"
         case "array" | "sums" | "extent":
-            return f"params.{name} = call->{name}"
+            return f"call->{argument.name}"
     values = {"section": "section(n)", "group": "(int)n.group", "shares": _extent(program.shares)}
-    if of in ("q_len", "kv_len", "heads", "batch"):
-        return f"params.{name} = (int)n.{of}"
-    return f"params.{name} = {values.get(of, f'call->{of}')}"
+    return f"(int)n.{of}" if of in ("q_len", "kv_len", "heads", "batch") else values.get(of, f"call->{of}")
 
 
-def _encoded(program: Program, argument: Argument) -> str:
-    of, box, head_dim = argument.of, argument.box, program.spec.head_dim
-    array = f"&{_array(of)}"
-    paged = program.spec.page and of in ("k", "v")
-    if of in _STAND_INS and not paged:
-        array = f"n.kv_len ? {array} : &call->{ROLES[_STAND_INS[of]]}"
+def _map(program: Program, argument: Argument) -> Map:
+    of, head_dim = argument.of, program.spec.head_dim
+    paged = bool(program.spec.page) and of in OF_KEYS
     batch = "1" if program.spec.geometry.packed else "n.batch"
     lengths = "most(1, n.kv_len), n.kv_heads" if of in (*_STAND_INS, "embedded_k", "embedded_dk") else "n.q_len, n.heads"
     rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
-    shape = f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}"
-    element = (program.out_dtype if of == "o" else program.dtype).name.upper()
-    group = "(int)n.group" if argument.grouped else 0
-    call = f"encode(&params.{argument.name}, {array}, {shape}, CU_TENSOR_MAP_DATA_TYPE_{element}, {box[0]}, {box[1]}, {group})"
-    return f"if (!status)\n    status = {call}"
+    return Map(
+        array=_array(of),
+        stand_in=f"call->{ROLES[_STAND_INS[of]]}" if of in _STAND_INS and not paged else "",
+        shape=f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}",
+        element=(program.out_dtype if of == "o" else program.dtype).name.upper(),
+        box=argument.box,
+        grouped=argument.grouped,
+    )
 
 
 def _shared(plan: Extent) -> tuple[SharePlan, int, float, int] | None:
