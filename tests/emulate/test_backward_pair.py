@@ -102,7 +102,7 @@ GRADIENTS = {
 
 
 def test_gradients_of_tensors():
-    """Of every kind of place: a row's, a key's, a head's, an element's; what is added to q k^T needs no scores."""
+    """There is every kind of place: a row's, a key's, a head's, an element's; what is added to q k^T needs no scores."""
     spec = Spec(head_dim=136, dtype="bfloat16", mask="causal", score=SUMS, tensors=GRADIENTS, backward=True)
     assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
     values = {"rows": tensor(100), "keys": tensor(140, seed=1), "slopes": tensor(4, seed=2), "bias": tensor(1, 100, 140, seed=3)}
