@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from flashgen.cli.errors import CommandError
 from flashgen.errors import did_you_mean
 from flashgen.plan.geometry import Sizes
-from flashgen.spec import Spec, Tensor
+from flashgen.spec import Spec, Tensor, axes
 
 
 def read_tensors(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> dict[str, NDArray[Any]]:
@@ -66,6 +66,6 @@ def _faults(tensor: Tensor, x: NDArray[Any], lengths: Mapping[str, int]) -> Iter
     if x.ndim != len(tensor.shape):
         yield f"has {x.ndim} axes"
     for axis, n in zip(tensor.shape, x.shape, strict=False):
-        word, _, pieces = str(axis).partition(" / ")
-        if word in lengths and n not in (1, wanted := -(-lengths[word] // int(pieces or 1))):
+        word, entries = axes.pieces(axis)
+        if word in lengths and n not in (1, wanted := -(-lengths[word] // entries)):
             yield f"has {n} of {axis}, which is {wanted} (--q-len, --kv-len)"

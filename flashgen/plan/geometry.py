@@ -56,8 +56,8 @@ class Sizes:
         words |= dict(self.bound) | {"b + 1": self.batch + 1, "pages": self.kv_len // self.page}
         if isinstance(axis, int) or axis in words:
             return axis if isinstance(axis, int) else words[axis]
-        word, _, pieces = axis.partition(" / ")
-        return -(-words[word] // int(pieces)) if pieces else max(0, int(evaluate(axis_node(axis), words)))
+        word, entries = axes.pieces(axis)
+        return -(-words[word] // entries) if word != axis else max(0, int(evaluate(axis_node(axis), words)))
 
     def binding(self, tensor: Tensor, entries: int) -> "Sizes":
         """These sizes with so many entries along each axis whose name the tensor binds, or that others do and it counts with."""

@@ -42,6 +42,25 @@ def extent(tensor: "Tensor", i: int) -> Axis:
     return f"extent_{tensor.name}_{i}" if named(axis) or computed(axis) else axis
 
 
+def in_pieces(word: str, entries: int) -> str:
+    """An axis with a place for every so many entries of another, the last for what is left.
+
+    >>> in_pieces("kv_len", 32)
+    'kv_len / 32'
+    """
+    return f"{word} / {entries}"
+
+
+def pieces(axis: Axis) -> tuple[str, int]:
+    """The word that an axis is made of, and the entries of that for which it has a place: 1 where it is no axis of pieces.
+
+    >>> pieces("kv_len / 32")
+    ('kv_len', 32)
+    """
+    word, _, entries = str(axis).partition(" / ")
+    return word, int(entries or 1)
+
+
 def names(axis: Axis) -> frozenset[str]:
     """The words and names that an axis is made of."""
     return frozenset(re.findall(r"[A-Za-z]\w*", axis)) if isinstance(axis, str) else frozenset()

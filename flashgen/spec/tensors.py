@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flashgen.spec.axes import in_pieces
 from flashgen.spec.words import argument
 
 WORD = 32  # blocks of keys that a word of a bitmap has a bit for
@@ -67,8 +68,8 @@ class Blocks:
 
     def array(self, behind: frozenset[str]) -> Lists:
         """The array of a call that holds the lists. `behind`: of q_len and kv_len, along which sequences lie one behind the other."""
-        rows = ROWS if "q_len" in behind else f"q_len / {self.m}"
-        words = WORDS if "kv_len" in behind else f"kv_len / {WORD * self.n}"
+        rows = ROWS if "q_len" in behind else in_pieces("q_len", self.m)
+        words = WORDS if "kv_len" in behind else in_pieces("kv_len", WORD * self.n)
         return Lists(name=self.lists, shape=("b", self.heads, rows, MOST if self.kind == "indices" else words), dtype="int32")
 
     @property
