@@ -14,6 +14,7 @@ from flashgen.expr.language.scope import words
 from flashgen.spec import Spec
 from flashgen.tracing.capture import Captured
 from flashgen.tracing.symbol import Symbol, tracing, tree
+from flashgen.tracing.types import check
 
 __all__ = ["Traced", "trace"]
 
@@ -66,7 +67,10 @@ def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | No
     score_tree, seen = (ast.Name("s"), None) if score is None else _without_infinity(_run(score, captured, ("s", *_INDICES)))
     found = None if mask is None else _run(mask, captured, _INDICES)
     parts = [part for part in (found, seen) if part is not None and not _is_true(part)]
-    texts = {"mask": _text(reduce(lambda x, y: ast.BinOp(x, ast.BitAnd(), y), parts)) if parts else "full", "score": _text(score_tree)}
+    mask_tree = reduce(lambda x, y: ast.BinOp(x, ast.BitAnd(), y), parts) if parts else ast.Name("full")
+    texts = {"mask": _text(mask_tree), "score": _text(score_tree)}
+    check(mask_tree, texts["mask"], "bool", captured.values)
+    check(score_tree, texts["score"], "float", captured.values)
     named = {node.id for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     return Traced(**texts, values={name: x for name, x in captured.values.items() if name in named})
 

@@ -24,6 +24,7 @@ class Symbol:
     def __init__(self, tree: ast.expr, wide: bool = False):
         """`wide`: a number of int64, of which integers and floats are made before something is computed."""
         self.tree, self.wide = tree, wide
+        vars(tree).setdefault("origin", _here())
 
     def __repr__(self) -> str:
         return ast.unparse(self.tree)
@@ -205,18 +206,27 @@ def tree(value: Any) -> ast.expr:
 
 def fault(message: str, hint: str = "") -> SpecError:
     """The refusal of what a traced function does, at its line."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame and not (_traced and frame.f_code in _traced[-1]):
+    here = _here()
+    return SpecError(message, position(*here) if here else None, hint)
+
+
+Origin = tuple[CodeType, int, int]  # the code of a traced function, the instruction that it is at, and its line
+
+
+def _here() -> Origin | None:
+    """The place of the traced function that is at work."""
+    frame: FrameType | None = sys._getframe(1) if _traced else None
+    while frame and frame.f_code not in _traced[-1]:
         frame = frame.f_back
-    return SpecError(message, position(frame) if frame else None, hint)
+    return (frame.f_code, frame.f_lasti, frame.f_lineno) if frame else None
 
 
-def position(frame: FrameType) -> Position:
-    """The place that a frame is at."""
-    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    line = line or frame.f_lineno
-    text = linecache.getline(frame.f_code.co_filename, line).rstrip("\n")
-    return Position(frame.f_code.co_filename, line, (column or 0) + 1, text)
+def position(code: CodeType, instruction: int, number: int) -> Position:
+    """The position in its file."""
+    line, _, column, _ = list(code.co_positions())[instruction // 2]
+    line = line or number
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    return Position(code.co_filename, line, (column or 0) + 1, text)
 
 
 @contextmanager

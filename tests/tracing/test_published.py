@@ -119,8 +119,30 @@ def rounded(s, b, h, q, k):  # noqa: ARG001
     return np.clip(s, [0.0, 1.0], None)
 
 
-@pytest.mark.parametrize(("function", "message"), [(shifted, "rlshift"), (product, "matmul"), (rounded, "a list is no value")])
+def masked_by_bits(b, h, q, k):  # noqa: ARG001
+    return (q & 3 == 0) | (k < q)
+
+
+def joined(b, h, q, k):  # noqa: ARG001
+    return SEEN[q // 8, 0] + (k < 3) > 1
+
+
+def of_other_axes(s, b, h, q, k):  # noqa: ARG001
+    return s + TABLE[h, 7]
+
+
+MISTAKES = {
+    shifted: "rlshift",
+    product: "matmul",
+    rounded: "a list is no value",
+    masked_by_bits: "joins conditions, this is an integer",
+    joined: "expected a number, this is a condition",
+    of_other_axes: "has 6 entries along this axis, and none at 7",
+}
+
+
+@pytest.mark.parametrize(("function", "message"), MISTAKES.items(), ids=[function.__name__ for function in MISTAKES])
 def test_what_no_expression_has_is_refused_at_its_line(function, message):
     line = function.__code__.co_firstlineno + 1
     with pytest.raises(SpecError, match=rf"test_published.py:{line}:\d+: (.|\n)*{message}"):
-        trace(**{"mask" if function is shifted else "score": function})
+        trace(**{"score" if "s" in function.__code__.co_varnames else "mask": function})
