@@ -105,7 +105,8 @@ def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
     if spec.softmax.normalized:
         most = 2 * distance(plain(spec, q, k, v, **values), known["o"]) + SLACK[spec.dtype] * max(1, largest(known["o"]))
     else:
-        most = 4 * max(spec.element.rounding, 1e-6) * (1 + keys) * max(1, largest(known["max"]))
+        sums = (1 + keys) * max(1, largest(known["max"]))
+        most = 4 * max(spec.element.rounding, 1e-6) * (sums + largest(known["o"]))  # `output` may take o anywhere
 
     def judged(found):
         o, *between = (output_heads_first(x, spec) for x in (found["o"], *known["o"]))

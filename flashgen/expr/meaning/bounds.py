@@ -16,6 +16,7 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call, Name, Node
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.embedding import doubt
 from flashgen.expr.meaning.reference import Rows, exactly, leaving, rows_of, weigh, whole
 from flashgen.expr.meaning.sequences import heads_first
 from flashgen.spec.outputs import OUTPUTS, Exact
@@ -45,7 +46,7 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     q, k, v = heads_first(spec, q, k, v, values)
     found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if name == "o" else (2, *q.shape[:-1])) for name in OUTPUTS}
     for rows in rows_of(spec, q, k, v, values):
-        unknown, sink = _unknown(spec, rows)
+        unknown, sink = _unknown(spec, rows, *_doubts(spec, rows, q, k))
         of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)
         of_rows["o"] = _leaving(spec, rows, of_rows["o"])
         for name, between in of_rows.items():
@@ -87,11 +88,20 @@ def _around(x: Array, off: Array) -> tuple[Array, Array]:
     return x - off, x + off
 
 
-def _unknown(spec: "Spec", rows: Rows) -> tuple[Array, float]:
-    """The error that each score may have, [rows, keys], and that of the sink; 0 where that is ordinary."""
+def _doubts(spec: "Spec", rows: Rows, q: Array, k: Array) -> tuple[Array, Array]:
+    """How far each element of the rows of q and of k may be from what it is taken for, as a norm or a rotary embedding is rounded."""
+    place, known = rows.place, rows.known
+    of_q = doubt(spec, "q", q[place.rows].astype(np.float64), known["q_idx"][:, 0], known)
+    return of_q, doubt(spec, "k", k[place.keys].astype(np.float64), known["kv_idx"][0], known)
+
+
+def _unknown(spec: "Spec", rows: Rows, of_q: Array, of_k: Array) -> tuple[Array, float]:
+    """The error that each score may have, [rows, keys], and that of the sink; 0 where that is ordinary. `of_q`, `of_k`: of elements."""
     parsed, shape = read(spec), rows.score.shape
     with np.errstate(all="ignore"):
-        terms = _Terms(rows.known, np.abs(rows.q) @ np.abs(rows.k).T * abs(rows.scale))
+        q, k = np.abs(rows.q), np.abs(rows.k)
+        s = q @ k.T + (of_q @ k.T + q @ of_k.T if spec.embedded else 0) / UNITS
+        terms = _Terms(rows.known, s * abs(rows.scale))
         of_score, of_sink = terms(parsed.score) if shape[1] else np.zeros(shape), terms(parsed.sink) if parsed.sink else np.zeros(())
     score, sink = (np.where(UNITS * x < ORDINARY, 0.0, UNITS * x) for x in (np.broadcast_to(of_score, shape), of_sink))
     size = np.abs(rows.score)

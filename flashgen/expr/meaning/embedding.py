@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 Array = NDArray[Any]
+ERROR = 2.0**-21  # of an element before it is rounded, of the largest of its row
 
 
 def embedded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str, Any]) -> Array:
@@ -22,6 +23,24 @@ def embedded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str,
     """
     if role not in spec.embedded:
         return x
+    with np.errstate(all="ignore"):
+        found: Array = _unrounded(spec, role, x, rows, known).astype(spec.element.numpy).astype(x.dtype)
+    return found
+
+
+def doubt(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str, Any]) -> Array:
+    """The distance of the two numbers to which float32 may round each element of `embedded`, arguments as of that; 0 where there is one."""
+    if role not in spec.embedded:
+        return np.zeros_like(x)
+    found = _unrounded(spec, role, x, rows, known)
+    with np.errstate(all="ignore"):
+        off = ERROR * np.abs(found).max(-1, keepdims=True, initial=0)
+        low, high = ((found + sign * off).astype(spec.element.numpy).astype(x.dtype) for sign in (-1, 1))
+        between: Array = np.nan_to_num(high - low, nan=0.0, posinf=0.0)
+    return between
+
+
+def _unrounded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str, Any]) -> Array:
     if norm := spec.norm_of(role):
         learned = norm.columns(role)
         with np.errstate(all="ignore"):
@@ -29,8 +48,7 @@ def embedded(spec: "Spec", role: str, x: Array, rows: Array, known: Mapping[str,
             x = x if learned is None else x * np.asarray(known[learned]).astype(x.dtype)
     if rotary := spec.rotary_of(role):
         x = turned(x, *_cos_and_sin(rotary, role, rows, known, x.dtype), rotary.pairs)
-    with np.errstate(all="ignore"):
-        return x.astype(spec.element.numpy).astype(x.dtype)
+    return x
 
 
 def embedding_gradient(spec: "Spec", role: str, x: Array, d: Array, rows: Array, known: Mapping[str, Any]) -> tuple[Array, Array | None]:

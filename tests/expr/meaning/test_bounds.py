@@ -102,3 +102,19 @@ def test_roots_and_logarithms_at_0(score):
     found, (o, lse) = bounds(spec, q, k, v), reference(spec, q, k, v)
     for between, exact in ((found["o"], o), (found["lse"], lse)):
         np.testing.assert_array_equal(between, [exact, exact])
+
+
+def test_an_embedding_next_to_a_tie_may_be_rounded_either_way():
+    spec = Spec(
+        head_dim=2,
+        dtype="bfloat16",
+        norm={"eps": 0, "query": "w", "of": ["q"]},
+        scale=100,
+        tensors={"w": {"shape": [2], "dtype": "float32"}},
+    )
+    q, k = (np.ones((1, 1, 1, 2), spec.element.numpy) for _ in range(2))
+    tie, between = 1 + 2.0**-8, 1 + 2.0**-9
+    for w, doubtful in ((tie, True), (between, False)):
+        known = bounds(spec, q, k, k, w=np.full(2, w, np.float32))
+        low, high = (float(x[0, 0, 0]) for x in known["lse"])
+        assert (high - low > 1) == doubtful, (w, low, high)
