@@ -89,7 +89,7 @@ def _around(x: Array, off: Array) -> tuple[Array, Array]:
 
 
 def _doubts(spec: "Spec", rows: Rows, q: Array, k: Array) -> tuple[Array, Array]:
-    """How far each element of the rows of q and of k may be from what it is taken for, as a norm or a rotary embedding is rounded."""
+    """The distance of each element of the rows of q and of k from what it may be as well, as a norm or a rotary embedding is rounded."""
     place, known = rows.place, rows.known
     of_q = doubt(spec, "q", q[place.rows].astype(np.float64), known["q_idx"][:, 0], known)
     return of_q, doubt(spec, "k", k[place.keys].astype(np.float64), known["kv_idx"][0], known)
