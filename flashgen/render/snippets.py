@@ -6,7 +6,7 @@ from functools import cache
 from flashgen.render.environment import template_root
 
 _NAME = re.compile(r"__forceinline__ [\w ]+? (\w+)\(")
-_CALL = re.compile(r"(?<![.\w])(?:ptx::(\w+)|(floor_\w+|quotient|remainder|wrapped|flag_at|bit|long_int|Divisor)\()")
+_CALL = re.compile(r"(?<![.\w])(?:ptx::(\w+)|(\w+)\()")
 KINDS = ("ptx", "plain")
 _PLAIN = "division.cuh"  # ordinary ones, outside namespace ptx
 
@@ -26,7 +26,8 @@ def vocabulary() -> dict[str, dict[str, str]]:
 
 def used(text: str) -> dict[str, str]:
     """The functions that the text calls, in the vocabulary's order: those of namespace `ptx`, and plain ones."""
-    called = {name for match in _CALL.findall(text) for name in match}
-    chosen = {file: [item for name, item in items.items() if name in called] for file, items in vocabulary().items()}
+    called, plainly = map(set, zip(*_CALL.findall(text), ("", ""), strict=True))
+    asked = {file: plainly if file == _PLAIN else called for file in vocabulary()}
+    chosen = {file: [item for name, item in items.items() if name in asked[file]] for file, items in vocabulary().items()}
     plain = chosen.pop(_PLAIN)
     return dict(zip(KINDS, ("\n".join(item for items in chosen.values() for item in items), "\n".join(plain)), strict=True))

@@ -43,7 +43,7 @@ class Output:
     name: str
     axes: tuple[str, ...] | None  # words, outermost first; None: those of o
     text: str  # what it is, for people
-    comment: str  # of its member in the emitted Params
+    comment: str  # of its member in the emitted Params, behind its axes
     empty: float  # of a row that sees no key, and of a head without rows
     reference: Callable[[Exact], Array]  # by its definition, for each row
     dtype: str | None = "float32"  # None: out_dtype
@@ -69,6 +69,16 @@ class Output:
         spec says."""
         assert self.axes is not None, self.name
         return tuple(words[axis] for axis in self.axes if axis in words)
+
+    def said(self, packed: bool) -> str:
+        """The comment of its member, with its axes. `packed`: sequences lie one behind the other.
+
+        >>> OUTPUTS["lse"].said(packed=True)
+        '[Hq, total_q], natural log'
+        """
+        assert self.axes is not None, self.name
+        words = {"hq": "Hq", "q_len": "total_q"} if packed else {"b": "B", "hq": "Hq", "q_len": "Sq"}
+        return f"[{', '.join(words[axis] for axis in self.axes if axis in words)}], {self.comment}"
 
 
 ROW = ("b", "hq", "q_len")
@@ -123,7 +133,7 @@ _ROWS = (
         name="lse",
         axes=ROW,
         text="[b, hq, q_len], the log of the sum of exponentials of each row",
-        comment="[B, Hq, Sq], natural log",
+        comment="natural log",
         empty=-np.inf,
         reference=lambda exact: exact.lse,
         tolerance=1e-3,
@@ -132,7 +142,7 @@ _ROWS = (
         name="max",
         axes=ROW,
         text="[b, hq, q_len], the greatest score of each row",
-        comment="[B, Hq, Sq], the greatest score of a row",
+        comment="the greatest score of a row",
         empty=-np.inf,
         reference=lambda exact: np.fmax.reduce(exact.score, axis=-1, initial=-np.inf),  # NaN counts as none
         exact_maximum=True,
@@ -142,7 +152,7 @@ _ROWS = (
         name="max_logit",
         axes=("hq",),
         text="[hq], the greatest score of each head",
-        comment="[Hq], the greatest score of a head",
+        comment="the greatest score of a head",
         empty=-np.inf,
         reference=lambda exact: np.fmax.reduce(exact.score, axis=-1, initial=-np.inf),
         greatest_of="max",
@@ -152,7 +162,7 @@ _ROWS = (
         name="entropy",
         axes=ROW,
         text="[b, hq, q_len], the entropy of the weights of each row, -sum p log p over its keys, in natural units",
-        comment="[B, Hq, Sq], -sum p log p of the weights of a row, natural units",
+        comment="-sum p log p of the weights of a row, natural units",
         empty=0.0,
         reference=lambda exact: _surprise(exact.p).sum(-1),
         statistic=WEIGHTED,

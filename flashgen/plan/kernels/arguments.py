@@ -37,17 +37,15 @@ def strides(spec: Spec, of: str) -> str:
 
 def lse_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for what a backward takes of lse."""
-    rows = "[Hq, total_q]" if spec.geometry.packed else "[B, Hq, Sq]"
     if spec.softmax.normalized:
-        yield Argument("lse", "const float*", "pointer", "lse", comment=f"{rows}, natural log")
+        yield Argument("lse", "const float*", "pointer", "lse", comment=OUTPUTS["lse"].said(spec.geometry.packed))
         yield Argument("dlse", "const float*", "pointer", "dlse", comment="the gradient of lse, of its layout; null: 0")
 
 
 def row_arguments(spec: Spec) -> Iterator[Argument]:
     """The members of Params for outputs of one number a query row."""
     for name in of_rows(spec.outputs):
-        comment = OUTPUTS[name].comment.replace("[B, Hq, Sq]", "[Hq, total_q]") if spec.geometry.packed else OUTPUTS[name].comment
-        yield Argument(name, "float*", "pointer", name, comment=comment)
+        yield Argument(name, "float*", "pointer", name, comment=OUTPUTS[name].said(spec.geometry.packed))
 
 
 def further_arguments(spec: Spec) -> Iterator[Argument]:

@@ -15,5 +15,5 @@ def head_maximum(spec: Spec) -> Parts:
         return Parts((), ())
     maxima = () if "max" in spec.outputs else (Scratch("max", "float32", ("batch", "heads", "q_len")),)
     kernel = Kernel("head_maximum", Grid(_THREADS, ("heads",)), SmemPlan.of(_REGION))
-    argument = Argument("max_logit", "float*", "pointer", "max_logit", comment=OUTPUTS["max_logit"].comment)
+    argument = Argument("max_logit", "float*", "pointer", "max_logit", comment=OUTPUTS["max_logit"].said(spec.geometry.packed))
     return Parts((kernel,), (argument,), maxima)
