@@ -119,9 +119,10 @@ def _named(text: Text, given: Given) -> Any:
 
 
 def _forward(text: Text, spec: Spec, given: Given) -> Given:
-    shapes = output_shapes(spec, check_arrays(spec, _named(text, given)))
+    sizes = check_arrays(spec, _named(text, given))
+    shapes = output_shapes(spec, sizes)
     results = [jax.ShapeDtypeStruct(shape, spec.output_element(name).numpy) for name, shape in shapes.items()]
-    return _run(targets.FORWARD, replace(text, foldable=foldable(spec)), results, given)
+    return _run(targets.forward_of(sizes), replace(text, foldable=foldable(spec)), results, given)
 
 
 def _keep(told: str, *primals: Any) -> tuple[Given, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 VERSION = (0, 3)
 EXECUTE, STRING = 3, 4  # a stage, and a type of attribute
-_COMMAND_BUFFERS = 1  # a trait: CUDA graphs may capture a handler
+COMMAND_BUFFERS = 1  # a trait: CUDA graphs may capture a handler
 _METADATA = 1  # the extension by which a frame asks what a handler is
 _INVALID_ARGUMENT = 3
 _DTYPES = {1: "bool", 4: "int32", 5: "int64", 10: "float16", 11: "float32", 16: "bfloat16"}
@@ -110,7 +110,7 @@ def stream(frame: Any) -> int:
     return int(arguments.stream or 0)
 
 
-def asks_what_it_is(frame: Any) -> bool:
+def asks_what_it_is(frame: Any, traits: int) -> bool:
     """True for the call by which XLA asks for version and traits of a handler, when it is registered; it is answered here.
 
     XLA takes any version up to its own, and a plugin carries an XLA of its own.
@@ -120,7 +120,7 @@ def asks_what_it_is(frame: Any) -> bool:
     metadata = MetadataExtension.from_address(frame.extension_start).metadata.contents
     spoken = frame.api.contents.api_version if frame.api else None
     metadata.api_version.major, metadata.api_version.minor = min(VERSION, (spoken.major, spoken.minor)) if spoken else (0, 1)
-    metadata.traits = _COMMAND_BUFFERS
+    metadata.traits = traits
     return True
 
 

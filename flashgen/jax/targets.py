@@ -13,17 +13,27 @@ from flashgen.dtypes import by_name
 from flashgen.jax import frame as xla
 from flashgen.jax.frame import Operand
 from flashgen.jax.text import Text, text_of
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime.device import beside_captures, captured, holding
 from flashgen.runtime.lent import Lent
 from flashgen.runtime.tma import ALIGNMENT
 
-FORWARD, BACKWARD = "flashgen_attention_1", "flashgen_attention_backward_1"  # XLA keeps a name for ever: another meaning is another name
+# XLA keeps a name for ever: another meaning is another name.
+FORWARD, CAPTURED, BACKWARD = "flashgen_attention_1", "flashgen_captured_attention_1", "flashgen_attention_backward_1"
+_MOST_CAPTURED = 1 << 26  # pairs of a query and a key; lists of tiles take a bit each, which captured calls keep for ever
 _MEMORY: Any = ctypes.pythonapi.PyMemoryView_FromMemory
 _MEMORY.restype, _MEMORY.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
 _READ, _WRITE = 0x100, 0x200
 _KEPT: list[Any] = []  # XLA forgets no handler
 _BOUND: dict[tuple[Any, ...], Callable[[list[int], list[int], Lent], None]] = {}  # by the text of a call, and what its arrays are like
 _MOST_BOUND = 512
+
+
+def forward_of(sizes: Sizes) -> str:
+    """The name of an attention for calls of these sizes: XLA may capture those whose kernels need little memory besides arrays."""
+    pairs = (sizes.batch, sizes.q_len, sizes.kv_len)
+    known = all(isinstance(n, int) for n in pairs)  # of an exported program they may be symbols
+    return CAPTURED if known and math.prod(pairs) <= _MOST_CAPTURED else FORWARD
 
 
 def forward(given: list[Any], made: list[Any], told: str) -> None:
@@ -119,11 +129,11 @@ def _run_on_gpu(frame: Any, run: Callable[..., None]) -> None:
         run(*lent, xla.text(frame))
 
 
-def _register(name: str, run: Callable[..., None], platform: str, execute: Callable[..., None]) -> None:
+def _register(name: str, run: Callable[..., None], platform: str, execute: Callable[..., None], traits: int = 0) -> None:
     def handler(pointer: Any) -> int | None:
         frame = pointer.contents
         try:
-            if not xla.asks_what_it_is(frame):
+            if not xla.asks_what_it_is(frame, traits):
                 assert frame.stage == xla.EXECUTE
                 execute(frame, run)
         except BaseException as fault:
@@ -137,5 +147,7 @@ def _register(name: str, run: Callable[..., None], platform: str, execute: Calla
 
 _register(FORWARD, forward, "cpu", _run_on_host)
 _register(FORWARD, forward_on_gpu, "CUDA", _run_on_gpu)
+_register(CAPTURED, forward, "cpu", _run_on_host)
+_register(CAPTURED, forward_on_gpu, "CUDA", _run_on_gpu, xla.COMMAND_BUFFERS)
 _register(BACKWARD, backward, "cpu", _run_on_host)
 _register(BACKWARD, backward, "CUDA", _run_on_gpu)

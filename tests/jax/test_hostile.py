@@ -97,6 +97,14 @@ def test_an_exported_program_serves_sizes_that_are_symbols():
         assert all((found == want).all() for found, want in zip(program.call(*given), both(*given), strict=True))
 
 
+def test_calls_of_many_pairs_are_not_captured():
+    few, many = (jnp.zeros((1, n, 1, 16), DTYPE) for n in (8192, 8193))
+    for x, captured in ((few, True), (many, False)):
+        assert ("flashgen_captured" in jax.jit(attention).lower(x, x, x).as_text()) == captured
+    gradients = jax.jit(jax.grad(lambda x: attention(x, x, x).astype(jnp.float32).sum())).lower(few).as_text()
+    assert "flashgen_attention_backward_1" in gradients
+
+
 def test_loops_and_branches():
     q, k, v = arrays()
     once, more = attention(q, k, v), jax.lax.scan(lambda c, _: (attention(c, k, v), None), q, length=2)[0]
