@@ -22,6 +22,7 @@ Call = Callable[..., Any]  # q, k, v -> o; of gradients q, k, v, do -> dq
 
 
 OURS = "flashgen"  # the name of what the others are compared with
+DENSE, MMA_SYNC = f"{OURS} dense", f"{OURS} mma.sync"  # and of flashgen otherwise
 
 
 def _same(x: Any) -> Any:
@@ -244,12 +245,12 @@ def implementations(arch: Arch, packed: bool = False) -> list[Implementation]:
     adopt = to_torch if any(peer.adopt is to_torch for peer in peers) else _same
     found = [Implementation(OURS, "flashgen", prepare_flashgen, adopt), *peers]
     if packed:
-        found.append(Implementation(f"{OURS} dense", "flashgen", prepare_dense, adopt))
+        found.append(Implementation(DENSE, "flashgen", prepare_dense, adopt))
     if arch.name == "sm_90a":
-        found.append(Implementation(f"{OURS} mma.sync", "flashgen", functools.partial(prepare_flashgen, arch="sm_90"), adopt))
+        found.append(Implementation(MMA_SYNC, "flashgen", functools.partial(prepare_flashgen, arch="sm_90"), adopt))
     return found
 
 
 def is_peer(name: str) -> bool:
     """True if an implementation is not flashgen's."""
-    return name.partition(" ")[0] != OURS
+    return name not in (OURS, DENSE, MMA_SYNC)

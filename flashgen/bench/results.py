@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flashgen.bench.figure import figure
 from flashgen.bench.modes import MODES
@@ -84,20 +84,27 @@ def save_json(results: Mapping[str, Any], path: Path) -> None:
     path.write_text(f'{head.removesuffix("}").rstrip()},\n "rows": [\n  {rows}\n ]\n}}\n')
 
 
-def panels(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+class Panel(NamedTuple):
+    """A picture of speeds: its title, and whether they stand over the batch, as they do over lengths otherwise."""
+
+    title: str
+    by_batch: bool = False
+
+
+def panels(rows: list[dict[str, Any]]) -> dict[Panel, dict[str, list[tuple[int, float]]]]:
     """A panel a head dim, mask and dtype; in it, by implementation, the speed at each length. Where one query meets many keys, a panel
     each batch at all lengths, and each length at all batches."""
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    found: dict[Panel, dict[str, list[tuple[int, float]]]] = {}
     for row in rows:
         title = f"head dim {row['head_dim']}, {row.get('spec') or ('causal' if row['causal'] else 'full')}, {row['dtype']}"
         title += ", unequal lengths" if row.get("unequal") else ""
-        points = {title: (row["seqlen"], row["tflops"])}
+        points = {Panel(title): (row["seqlen"], row["tflops"])}
         if "gb_s" in row:
-            by_length, by_batch = f"{title}, batch {row['batch']}", f"{title}, {row['seqlen']} keys"
+            by_length, by_batch = Panel(f"{title}, batch {row['batch']}"), Panel(f"{title}, {row['seqlen']} keys", by_batch=True)
             points = {by_length: (row["seqlen"], row["gb_s"]), by_batch: (row["batch"], row["gb_s"])}
         for panel, point in points.items():
             found.setdefault(panel, {}).setdefault(row["implementation"], []).append(point)
-    return {title: {name: sorted(points) for name, points in lines.items()} for title, lines in found.items()}
+    return {panel: {name: sorted(points) for name, points in lines.items()} for panel, lines in found.items()}
 
 
 def save_plot(results: Mapping[str, Any], path: Path) -> None:
@@ -109,15 +116,15 @@ def save_plot(results: Mapping[str, Any], path: Path) -> None:
     grid = drawn.subplots(rows, columns, squeeze=False)
     names = sorted({name for lines in found.values() for name in lines}, key=lambda name: (name != OURS, name))
     colors = {name: f"C{i}" for i, name in enumerate(names)}
-    for axes, (title, lines) in zip(grid.flat, found.items(), strict=False):
+    for axes, (panel, lines) in zip(grid.flat, found.items(), strict=False):
         for name, points in lines.items():
             axes.plot(*zip(*points, strict=True), marker="o", color=colors[name], label=name, linewidth=2.4 if name == OURS else 1.2)
         lengths = sorted({x for points in lines.values() for x, _ in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [str(x) for x in lengths])
         axes.set_ylim(bottom=0)
-        axes.set_title(title, fontsize=10)
-        axes.set(xlabel="batch" if title.endswith("keys") else "sequence length", ylabel=mode.unit)
+        axes.set_title(panel.title, fontsize=10)
+        axes.set(xlabel="batch" if panel.by_batch else "sequence length", ylabel=mode.unit)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(found) :]:
         axes.set_axis_off()

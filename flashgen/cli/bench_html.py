@@ -18,15 +18,15 @@ def html(results: Mapping[str, Any]) -> str:
     found, mode = panels(results["rows"]), MODES[results["rows"][0].get("mode", "forward")] if results["rows"] else MODES["forward"]
     names = sorted({name for lines in found.values() for name in lines}, key=lambda name: (name != OURS, name))
     charts, rows = [], []
-    for title, lines in found.items():
+    for panel, lines in found.items():
         lengths = sorted({length for line in lines.values() for length, _ in line})
         drawn = {name: lines[name] for name in names if name in lines}
-        against = "batch" if title.endswith("keys") else "keys" if mode.name == "decode" else "queries and keys"
-        charts.append(chart(title, (against, mode.unit), drawn, lengths, log_y=False))
+        against = "batch" if panel.by_batch else "keys" if mode.name == "decode" else "queries and keys"
+        charts.append(chart(panel.title, (against, mode.unit), drawn, lengths, log_y=False))
         by_length = {name: dict(line) for name, line in lines.items()}
         for length in lengths:
             speeds = {name: by_length[name][length] for name in drawn if length in by_length[name]}
-            rows.append((title, length, [f"{speeds[name]:.0f}" if name in speeds else "" for name in names], relative(speeds)))
+            rows.append((panel.title, length, [f"{speeds[name]:.0f}" if name in speeds else "" for name in names], relative(speeds)))
     return page("bench.html.j2", results=results, names=names, rows=rows, charts=charts, mode=mode)
 
 
