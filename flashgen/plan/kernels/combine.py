@@ -5,7 +5,7 @@ from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 
 _WARPS, _AHEAD = 8, 8  # of a block; shares that a warp reads at once
-_LISTED_SLICES = 2  # of them on one row, where some rows have many shares and some few
+_LISTED_SLICES, _LISTED_AHEAD = 2, 4  # of them on one row, where some rows have many shares and some few; likewise, more would spill
 _RESIDENT = 8  # blocks of a multiprocessor
 _PART_BYTES = 16 * 32  # of a warp: four columns of o a lane
 
@@ -18,14 +18,14 @@ def combine(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     known = _known(spec, rows, "[shares, B, Hq, Sq, Dv]")
     known = known.followed(Parts((), (Argument("shares", "int", "scalar", "shares", comment="of the key tiles of a query tile, at most"),)))
     grid = Grid(32 * _WARPS, (Merging(shares, _WARPS, _AHEAD),), early=early)
-    return Parts((_kernel(0, grid),), ()).followed(known)
+    return Parts((_kernel(0, _AHEAD, grid),), ()).followed(known)
 
 
 def _by_list(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     """The same where a list of work has the shares: blocks pass over the rows that have some."""
     states = Argument("states", "int", "scalar", "shares", comment="rows of shares that there is place for")
     grid = Grid(32 * _WARPS, (("q_len", _WARPS // _LISTED_SLICES), "heads"), early=early, resident=_RESIDENT)
-    return Parts((_kernel(_LISTED_SLICES, grid),), ()).followed(_known(spec, (shares,), "[states, Dv]")).followed(Parts((), (states,)))
+    return Parts((_kernel(_LISTED_SLICES, _LISTED_AHEAD, grid),), ()).followed(_known(spec, (shares,), "[states, Dv]")).followed(Parts((), (states,)))
 
 
 def _known(spec: Spec, rows: tuple[Extent, ...], axes: str) -> Parts:
@@ -42,6 +42,6 @@ def _known(spec: Spec, rows: tuple[Extent, ...], axes: str) -> Parts:
     return Parts((), arguments, scratch)
 
 
-def _kernel(slices: int, grid: Grid) -> Combine:
+def _kernel(slices: int, ahead: int, grid: Grid) -> Combine:
     region = Region(name="o of a warp", symbol="", offset=0, bytes=_PART_BYTES, count=_WARPS)
-    return Combine("combine", grid, SmemPlan.of(region), warps=_WARPS, slices=slices, ahead=_AHEAD)
+    return Combine("combine", grid, SmemPlan.of(region), warps=_WARPS, slices=slices, ahead=ahead)
