@@ -21,6 +21,8 @@ from flashgen.spec.words import value_name_fault
 from tests.plan.agreement import arrays, judge, judge_of
 
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+AT = {"at": {"shape": ["b", "kv_len"], "dtype": "float32"}}
+SEEN = {"seen": {"shape": ["q_len", "kv_len"], "dtype": "bool"}}
 FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {  # of emitted text: arch, keys, and what the spec has besides names
     "sm_90a": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal"}),
     "documents": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "document(ids)", "tensors": IDS, "outputs": ["o", "max_logit"]}),
@@ -37,6 +39,12 @@ FAMILIES: dict[str, tuple[str, int, dict[str, Any]]] = {  # of emitted text: arc
     "lists": ("sm_90a", 8192, {"dtype": "float16", "blocks": {"m": 128, "n": 64, "lists": "idx"}}),
     "made lists": ("sm_80", 8192, {"dtype": "float16", "mask": "kv_idx // 64 % 3 == q_idx // 64 % 3"}),
     "embedding": ("sm_90a", 8192, {"dtype": "float16", "norm": {"eps": 1e-5}, "rotary": {"kind": "halves", "base": 100.0}}),
+    "begins": (
+        "sm_90a",
+        8192,
+        {"dtype": "bfloat16", "score": "at[b, kv_idx]", "tensors": AT, "weight": "0.5 + kv_idx % 2", "output": "o + v_idx"},
+    ),
+    "bits": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "seen[q_idx, kv_idx]", "tensors": SEEN, "outputs": ["o", "entropy"]}),
     "backward": ("sm_80", 8192, {"dtype": "bfloat16", "mask": "causal", "backward": True, "outputs": ["o", "lse"]}),
     "backward of Hopper": ("sm_90a", 8192, {"dtype": "bfloat16", "mask": "causal", "backward": True, "outputs": ["o", "lse"]}),
     "backward by pairs": ("sm_90a", 8192, {"dtype": "bfloat16", "head_dim": 256, "backward": True, "outputs": ["o", "lse"]}),
@@ -77,9 +85,11 @@ TOGETHER = 16  # names in one spec
 def named(family: str, params: Sequence[str], tensors: Sequence[str]) -> Spec:
     """A spec of a family whose score reads these params and tensors."""
     more = dict(FAMILIES[family][2])
-    score = (" + " if "backward" in more else " * ").join(["s", *params, *(f"{name}[h]" for name in tensors)])
+    score = (" + " if "backward" in more or "score" in more else " * ").join(["s", *params, *(f"{name}[h]" for name in tensors)])
     given = {name: {"shape": ["hq"], "dtype": "float32"} for name in tensors} | more.pop("tensors", {})
-    return Spec(**{"head_dim": 64} | more, score=f"{score} + 1.0", params=dict.fromkeys(params, 1.0), tensors=given)
+    return Spec(
+        **{"head_dim": 64} | more | {"score": f"{score} + {more.get('score', '1.0')}"}, params=dict.fromkeys(params, 1.0), tensors=given
+    )
 
 
 def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Program:
@@ -92,7 +102,7 @@ def planned(family: str, params: Sequence[str], tensors: Sequence[str]) -> Progr
 def words(family: str) -> list[str]:
     """The identifiers of a family's text that a param may be called."""
     found = set(re.findall(r"[A-Za-z]\w*", render(planned(family, ["one"], ["two"])).text))
-    taken = {*language_words(), *IDS, "idx"}  # the last two by the spec itself
+    taken = {*language_words(), *IDS, *AT, *SEEN, "idx"}  # all but the first by the spec itself
     return sorted(name for name in found - taken if not value_name_fault(name))
 
 
