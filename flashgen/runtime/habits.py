@@ -20,6 +20,7 @@ _PAGES = "a spec with `cache: {page: 16}` takes pages as block_table, int32 [b, 
 OF_SEQUENCES = (_LENGTHS, PACKED, _PAGES)
 _SINK = "a sink is part of a spec's softmax: {sink: sinks[h]} with float32 sinks [hq]"
 _LAYOUT = f"axes are told by layout: {' or '.join(LAYOUTS)}"
+_SPEC = "that is a key of specs: flashgen.compile({'dtype': 'float16', 'head_dim': 128, 'mask': 'causal', ...}) takes it"
 
 HABITS: Mapping[str, str] = {
     **dict.fromkeys(("softmax_scale", "sm_scale", "scaling", "scale_factor", "qk_scale"), _SCALE),
@@ -36,6 +37,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k"), PACKED),
     **dict.fromkeys(("sinks", "s_aux", "learnable_sink"), _SINK),
     **dict.fromkeys(("tensor_layout", "qkv_format", "batch_first", "BSHD", "BHSD"), _LAYOUT),
+    **dict.fromkeys(("softmax", "blocks", "cache", "outputs", "out_dtype", "backward", "group", "split", "schedule", "precision"), _SPEC),
     "alibi_slopes": "that is part of the score: score='s + slopes[h] * (kv_idx - q_idx)', slopes=alibi_slopes",
     "enable_gqa": "heads are grouped as the shapes of q and k say: leave it out",
     "deterministic": "every result is: leave it out",
