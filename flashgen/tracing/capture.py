@@ -19,7 +19,7 @@ class Captured:
 
     words: frozenset[str]  # which no captured value may be called by
     values: dict[str, Any] = field(default_factory=dict)
-    codes: set[CodeType] = field(default_factory=set)
+    codes: set[int] = field(default_factory=set)  # ids: code that a compiler made may have no hash
     made: dict[tuple[str, int], tuple[Any, Any]] = field(default_factory=dict)  # an object, which keeps its id, and what stands for it
 
     def stand_in(self, name: str, value: Any) -> Any:
@@ -70,7 +70,7 @@ class Captured:
         made = FunctionType(function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__)
         self.made[_key("", function)] = function, made  # before what it captures, which may be itself
         made.__kwdefaults__ = function.__kwdefaults__
-        self.codes |= set(_codes(function.__code__))
+        self.codes |= set(map(id, _codes(function.__code__)))
         own = _globals(function)
         made.__globals__.update({name: self.stand_in(name, value) for name, value in own.items()})
         if function.__closure__:

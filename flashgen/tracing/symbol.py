@@ -11,7 +11,7 @@ from typing import Any
 from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.tracing.names import COMPARING, FUNCTIONS, KEYWORDS, METHODS, UFUNCS, Tree
 
-_traced: list[set[CodeType]] = []  # the functions that are being traced, innermost last
+_traced: list[set[int]] = []  # ids of the code of functions that are being traced, innermost last
 
 
 class Symbol:
@@ -216,7 +216,7 @@ Origin = tuple[CodeType, int, int]  # the code of a traced function, the instruc
 def _here() -> Origin | None:
     """The place of the traced function that is at work."""
     frame: FrameType | None = sys._getframe(1) if _traced else None
-    while frame and frame.f_code not in _traced[-1]:
+    while frame and id(frame.f_code) not in _traced[-1]:
         frame = frame.f_back
     return (frame.f_code, frame.f_lasti, frame.f_lineno) if frame else None
 
@@ -230,7 +230,7 @@ def position(code: CodeType, instruction: int, number: int) -> Position:
 
 
 @contextmanager
-def tracing(codes: set[CodeType]) -> Iterator[None]:
+def tracing(codes: set[int]) -> Iterator[None]:
     """Tells faults at the lines of these functions."""
     _traced.append(codes)
     try:

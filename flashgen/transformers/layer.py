@@ -36,7 +36,7 @@ def layer(
     if output_attentions:
         raise CallError("output_attentions is set, and no weights are kept here: take attn_implementation='eager'")
     values = {"softcap": softcap, "bias": position_bias, "sinks": s_aux, "scaling": scaling}
-    values = {name: x.float() if isinstance(x, torch.Tensor) else x for name, x in values.items() if x is not None}
+    values = {name: _read(x) if isinstance(x, torch.Tensor) else x for name, x in values.items() if x is not None}
     score = "s" if softcap is None else "softcap * tanh(s / softcap)"
     score += "" if position_bias is None else " + bias[b, h, q_idx, kv_idx]"
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -61,4 +61,9 @@ def _masked(mask: Mask | torch.Tensor | None, causal: bool) -> tuple[str, str, d
         return "causal" if causal else "full", "", {}
     if mask.dtype == torch.bool:
         return "seen[b, h, q_idx, kv_idx]", "", {"seen": mask}
-    return "full", " + added[b, h, q_idx, kv_idx]", {"added": mask.float()}
+    return "full", " + added[b, h, q_idx, kv_idx]", {"added": _read(mask)}
+
+
+def _read(x: torch.Tensor) -> torch.Tensor:
+    """A tensor as kernels read it: as it is, unless its gradient, which is float32, has to become one of its dtype."""
+    return x if x.dtype in (torch.float16, torch.bfloat16) and not x.requires_grad else x.float()

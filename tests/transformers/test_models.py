@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import flashgen.transformers  # noqa: E402
+from flashgen.transformers.layer import layer  # noqa: E402
 
 torch.set_num_threads(1)  # models are too small for more
 
@@ -128,6 +129,17 @@ def test_a_mask_of_the_callers_own(kind):
     close(ours(tokens(), attention_mask=seen if kind == "bool" else added).logits, eager(tokens(), attention_mask=added).logits)
 
 
+@torch.no_grad()
+def test_tensors_of_a_layer_are_read_in_the_dtype_that_they_have():
+    random = torch.Generator().manual_seed(0)
+    drawn = lambda *shape: torch.randn(shape, generator=random).bfloat16()  # noqa: E731
+    q, k, v, mask = drawn(2, 4, 9, 16), drawn(2, 2, 9, 16), drawn(2, 2, 9, 16), drawn(2, 1, 9, 9)
+    given = {"s_aux": drawn(4), "position_bias": drawn(1, 4, 9, 9)}
+    call = lambda mask, given: layer(torch.nn.Module(), q, k, v, mask, **given)[0]  # noqa: E731
+    wide = {name: x.float() for name, x in given.items()}
+    assert torch.equal(call(mask, given), call(mask.float(), wide))
+
+
 def test_gradients_are_those_of_eager():
     found = []
     for model in decoders("Llama"):
@@ -166,7 +178,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="output_attentions"):
         ours(tokens(), output_attentions=True)
     ours.config.attention_dropout = 0.1
-    for layer in ours.model.layers:
-        layer.self_attn.attention_dropout = 0.1
+    for one in ours.model.layers:
+        one.self_attn.attention_dropout = 0.1
     with pytest.raises(ValueError, match="dropout is"):
         ours.train()(tokens())
