@@ -34,7 +34,7 @@ def listed(request: Request, strategy: Drafting, ranges: TileRanges, length: int
 
 def by_bits(spec: Spec, mask: Node) -> bool:
     """True if an attention whose key tiles are listed because pairs of a mask are seen reads of each pair a bit: the heads share them."""
-    return not names(mask) & HEADS and (spec.block.n or BIT_KEYS[0]) in BIT_KEYS
+    return not names(mask) & HEADS and (spec.block.n or BIT_KEYS[1]) in BIT_KEYS[1:]
 
 
 def loses(mask: Node, ranges: TileRanges) -> bool:

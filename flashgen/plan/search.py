@@ -110,8 +110,9 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
             free = problem.grouped if name == "m" else blocks.by_key  # the rows of a group are all of one list
             if of % size and not free:
                 return f"block {name} is {size}: it divides that of lists, {of}"
-    if (problem.holes.mask.bits or problem.holes.mask.listed) and draft.tile.block_n not in BIT_KEYS:
-        return f"block n is {draft.tile.block_n}: bits are read for {', '.join(map(str, BIT_KEYS))} keys at once"
+    together = BIT_KEYS[1:] if problem.holes.mask.bits else BIT_KEYS if problem.holes.mask.listed else ()
+    if together and draft.tile.block_n not in together:
+        return f"block n is {draft.tile.block_n}: bits are read for {', '.join(map(str, together))} keys at once"
     if problem.seen.listed == "mask":
         for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
             if given is None and size > LISTED:
