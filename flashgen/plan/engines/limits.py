@@ -10,6 +10,10 @@ from flashgen.spec.tensors import PRODUCT_KEYS
 from flashgen.theory.schedule import SoftmaxPlan
 
 SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
+MULTIPLY_ADDS = 128  # of floats that a multiprocessor does a clock
+PRODUCT_NUMBERS = 128  # of keys or values that one mma.sync multiplies 16 rows by: 8 keys, 16 columns
+LOADED_NUMBERS = 256  # that one ldmatrix brings: 16 rows, 16 columns
+TILE_ROWS = 128  # of queries, whose start and end the numbers `query_tile` are
 MAX_HEAD_DIM = 256  # what a thread's registers hold of o
 WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
 MAX_SLICED = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention

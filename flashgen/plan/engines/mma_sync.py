@@ -15,7 +15,7 @@ from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
-from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
+from flashgen.plan.engines.limits import LOADED_NUMBERS, PRODUCT_NUMBERS, SHARED_BYTES, TILE_ROWS, up, v_slices
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
@@ -114,8 +114,8 @@ class MmaSync(Strategy):
         mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes
         query = 0 if pipe.query_in_registers else tile.qk_columns
         rescale = tile.v_columns * known["rescale_lazy" if problem.softmax.rescale == "lazy" else "rescale"]
-        products = rows * n * columns / 128
-        loads = n * columns / 256 + rows * query / 16 + n * columns / (warps * 8 * problem.copy_bytes)
+        products = rows * n * columns / PRODUCT_NUMBERS
+        loads = n * columns / LOADED_NUMBERS + rows * query / 16 + n * columns / (warps * 8 * problem.copy_bytes)
         others = loads + rows * (n / 2 * (known["softmax"] + score.floats) + rescale) + known["loop"]
         one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"] + known["latency"]
         one_warp += known["load_latency"] if pipe.stages == 1 else 0
@@ -129,7 +129,7 @@ class MmaSync(Strategy):
         if problem.request.demand.rows:
             return _few_rows_cost(problem, draft, step)
         clocks = max(step.values()) + known["step"] + known["barrier"] * (2 if pipe.stages == 1 else 1) / blocks**2
-        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
+        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / TILE_ROWS / blocks
         return {**step, "step": clocks, "total": total * tile.v_slices * up(problem.seen.length, m) / problem.seen.length / m}
 
     def parts(self, problem: Problem, draft: Draft, ranges: KeyRanges) -> Parts:

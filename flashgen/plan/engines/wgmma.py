@@ -11,7 +11,7 @@ from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import PRODUCTS, native_reasons
-from flashgen.plan.engines.limits import SHARED_BYTES, up, v_slices
+from flashgen.plan.engines.limits import SHARED_BYTES, TILE_ROWS, up, v_slices
 from flashgen.plan.kernel import ROW_BYTES, WARPGROUP_ROWS, DealingPlan, Grid, OutputPlace, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments
 from flashgen.plan.program import Argument, Parts
@@ -140,7 +140,7 @@ class Wgmma(Strategy):
         rows = WARPGROUP_ROWS if draft.dealing.narrow and not draft.dealing.shares else m  # that see key tiles together
         tiles = (seen.key_tiles(rows, n) + seen.key_tiles(m, n)) / 2  # whoever skips one still takes its turn, hence half of the gain
         tiles += seen.paired  # which begin anywhere in a key tile
-        around = (known["query_tile"] * m / 128 + _output_clocks(known, pipe)) * up(seen.length, m)
+        around = (known["query_tile"] * m / TILE_ROWS + _output_clocks(known, pipe)) * up(seen.length, m)
         total = (tiles * clocks * up(seen.length, rows) + around) * tile.v_slices / seen.length / m
         return {**step, "exposed": exposed, "step": clocks, "total": total}
 

@@ -25,7 +25,11 @@ def _by_list(spec: Spec, shares: SharePlan, early: bool) -> Parts:
     """The same where a list of work has the shares: blocks pass over the rows that have some."""
     states = Argument("states", "int", "scalar", "shares", comment="rows of shares that there is place for")
     grid = Grid(32 * _WARPS, (("q_len", _WARPS // _LISTED_SLICES), "heads"), early=early, resident=_RESIDENT)
-    return Parts((_kernel(_LISTED_SLICES, _LISTED_AHEAD, grid),), ()).followed(_known(spec, (shares,), "[states, Dv]")).followed(Parts((), (states,)))
+    return (
+        Parts((_kernel(_LISTED_SLICES, _LISTED_AHEAD, grid),), ())
+        .followed(_known(spec, (shares,), "[states, Dv]"))
+        .followed(Parts((), (states,)))
+    )
 
 
 def _known(spec: Spec, rows: tuple[Extent, ...], axes: str) -> Parts:

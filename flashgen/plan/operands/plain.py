@@ -5,7 +5,7 @@ from itertools import product
 
 from flashgen.expr import KeyRanges
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import up
+from flashgen.plan.engines.limits import MULTIPLY_ADDS, up
 from flashgen.plan.engines.mma_sync import MAX_WARPS, choices, native_arguments
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import query_tiles
@@ -46,9 +46,9 @@ class PlainMmaSync(PlanesStrategy):
         return self.plain_objection(problem, draft)
 
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
-        """Multiply-adds, of which a multiprocessor does 128 a clock."""
+        """Multiply-adds at the rate of a multiprocessor."""
         tile = draft.tile
-        step = {"multiply-adds": tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) / 128}
+        step = {"multiply-adds": tile.block_m * tile.block_n * (tile.qk_columns + tile.v_columns) / MULTIPLY_ADDS}
         clocks = step["multiply-adds"]
         return {**step, "step": clocks, "total": (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks / tile.block_m}
 

@@ -5,7 +5,7 @@ from itertools import product
 
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.limits import LOADED_NUMBERS, PRODUCT_NUMBERS, SHARED_BYTES, TILE_ROWS, up
 from flashgen.plan.engines.mma_sync import MAX_STAGES, MAX_WARPS, PRODUCT_FLOPS, choices, with_blocks
 from flashgen.plan.kernel import DealingPlan, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.operands.planes import PLANE_BYTES, PLANES
@@ -66,9 +66,9 @@ class PlanesMmaSync(PlanesStrategy):
         m, n, columns, blocks = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, draft.workers.blocks
         mma_flops, score = min(arch.mma_flops, known["mma_flops"]), problem.holes.element
         query = 0 if pipe.query_in_registers else tile.qk_columns
-        products = n * columns / 128 * len(split.products)  # instructions of a warp
+        products = n * columns / PRODUCT_NUMBERS * len(split.products)  # instructions of a warp
         element = known["softmax"] + known["plane"] * split.count + score.floats
-        others = split.count * (n * columns / 256 + query / 16) + n / 2 * element + 2 * tile.v_columns + known["loop"]
+        others = split.count * (n * columns / LOADED_NUMBERS + query / 16) + n / 2 * element + 2 * tile.v_columns + known["loop"]
         others += known["spilled"] * max(0, _held(problem, draft) - known["unspilled"])
         one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"]
         one_warp += known["load_latency"] if pipe.stages == 1 else 0
@@ -80,7 +80,7 @@ class PlanesMmaSync(PlanesStrategy):
             "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }
         clocks = max(step.values()) + known["step"] / blocks
-        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / 128 / blocks
+        total = (problem.seen.key_tiles(m, n) + 1 / blocks) * clocks + known["query_tile"] * m / TILE_ROWS / blocks
         return {**step, "step": clocks, "total": total * up(problem.seen.length, m) / problem.seen.length / m}
 
 

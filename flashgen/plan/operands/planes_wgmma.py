@@ -5,7 +5,7 @@ from itertools import product
 
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.limits import SHARED_BYTES, TILE_ROWS, up
 from flashgen.plan.engines.wgmma import GATHERED
 from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.split_keys_values import SCALE_FLOATS
@@ -80,7 +80,7 @@ class PlanesWgmma(PlanesStrategy):
         element = known["softmax"] + known["plane"] * split.count + score.floats
         instructions = n / 2 * element + tile.v_columns + known["loop"]  # of a warp
         products = 2 * m * n * columns / arch.mma_flops * each
-        alone = products / groups * (0.5 if pipe.overlap else 1)
+        alone = products / groups * (known["overlapped"] if pipe.overlap else 1)
         step = {
             "tensor cores": products,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
@@ -94,7 +94,7 @@ class PlanesWgmma(PlanesStrategy):
             step["splitting"] = max(waits, known["split_number"] * numbers)
         clocks = max(step.values()) + known["step"] * (1 if pipe.stages > 1 else known["one_stage"]) - pipe.stages
         around = known["in_place_tile"] if pipe.in_place else known["query_tile"] * columns
-        total = (seen.key_tiles(m, n) * clocks + around * m / 128) * up(seen.length, m) / seen.length / m
+        total = (seen.key_tiles(m, n) * clocks + around * m / TILE_ROWS) * up(seen.length, m) / seen.length / m
         moved = 0 if pipe.in_place else (4 + PLANE_BYTES * split.count) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1)
         return {**step, "step": clocks, "total": total + moved / known["split_bytes"]}
 
