@@ -129,9 +129,9 @@ def text(holes):
         "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
         "outer": holes.score.factor,
         "column_slope": holes.score.column_slope or "0.0f",
-        "row_bias": holes.score.row_bias or "0.0f",
+        "row_bias": holes.score.row_bias or holes.outputs.settled or "0.0f",
         "raw": "*s + variant.column_slope(p) * float(column)" if holes.score.column_slope else "*s",
-        "besides": " + variant.row_bias(p, row)" if holes.score.row_bias else "",
+        "besides": " + variant.row_bias(p, row)" if holes.score.row_bias or holes.outputs.settled else "",
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
             f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "

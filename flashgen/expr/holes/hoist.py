@@ -44,6 +44,7 @@ TAKEN = (
     "score",
     "column_slope",
     "row_bias",
+    "settled_bias",
     "derivative",
     "keep",
     "o",

@@ -179,7 +179,8 @@ def holes(
     weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
-    outputs = output_holes(spec, _sink(expressions, kernel), _leaving(expressions, Kernel(beside(way="fast"), hoist)))
+    settled = _bias(hoist, parts.settled)
+    outputs = output_holes(spec, _sink(expressions, kernel), settled, _leaving(expressions, Kernel(beside(way="fast"), hoist)))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers)
     return Holes(
@@ -246,7 +247,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
         body=body,
         factor=of_factor,
         column_slope=slope,
-        row_bias=None if parts.row_bias is None else hoist.text(parts.row_bias, "bias", "what all its scores have besides"),
+        row_bias=None if parts.settled == parts.row_bias else _bias(hoist, parts.row_bias),
         instructions=hoist.instructions + (Instructions() if slope is None else BEGIN),
         rounding=rounding,
         beside=parts.beside,
@@ -258,6 +259,10 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
 def _begun(score: ScoreHole, found: Separation, factor: Node, binder: Callable[..., Binder], hoist: Hoist) -> ScoreHole:
     begin = begin_hole(found, factor, Kernel(binder(renamed=RENAMED[found.along]), hoist))
     return replace(score, begin=begin, instructions=score.instructions + BROUGHT)
+
+
+def _bias(hoist: Hoist, node: Node | None) -> str | None:
+    return None if node is None else hoist.text(node, "bias", "what all its scores have besides")
 
 
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:

@@ -24,7 +24,7 @@ class ScoreHole:
     body: Body | None  # of an element, in units of 1 / factor; None: linear in s, all of it in the factor
     factor: str  # log2 units of one unit of the score
     column_slope: str | None  # of the raw q.k from column to column, where its sums begin; None: they begin at 0
-    row_bias: str | None  # what every score of a row has besides in a key tile, in units of the score
+    row_bias: str | None  # what every score of a row has besides in a key tile, where that follows the tile; in units of the score
     instructions: Instructions  # of an element, besides what makes exponents of it
     rounding: Rounding | None  # of tanh and sigmoid
     beside: bool  # whether an element computes anything besides s but multiples of its column
@@ -38,7 +38,7 @@ class ScoreHole:
 
     @property
     def biased(self) -> bool:
-        """True if all scores of a row may have something besides in a key tile."""
+        """True if all scores of a row may have something besides that differs from key tile to key tile."""
         return bool(self.row_bias or self.begin)
 
 

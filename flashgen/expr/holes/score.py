@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashgen.expr.holes.bind import SCALE, level, varies
+from flashgen.expr.holes.bind import KV_BEGIN, SCALE, level, varies
 from flashgen.expr.holes.separated import separate
 from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
@@ -25,6 +25,11 @@ class Score:
     row_bias: Node | None = None
     column_slope: Node | None = None
     proof: frozenset[str] = frozenset()  # the params that the sign of the factor rests on
+
+    @property
+    def settled(self) -> Node | None:
+        """The bias of a row that is the same in every key tile: it can come to the maximum where the row ends."""
+        return None if self.row_bias is None or KV_BEGIN in walk(self.row_bias) else self.row_bias
 
     @property
     def divisible(self) -> bool:

@@ -57,6 +57,7 @@ class OutputHoles:
     """The text of what ends a row: its sink, and outputs besides those that every softmax leaves."""
 
     sink: str | None  # a logit, one more term in the sum of the row
+    settled: str | None  # what all scores of the row have besides, whatever the key, in units of the score
     statistics: tuple[StatisticHole, ...]
     ends: tuple[EndHole, ...]
     leaving: LeavingHole | None
@@ -87,8 +88,9 @@ class _Kernel:
         return Making("ptx::log2" if self.fast else "log2f", "float").itself(x)
 
 
-def output_holes(spec: "Spec", sink: str | None = None, leaving: LeavingHole | None = None) -> OutputHoles:
-    """The text of the outputs of a spec that are made of statistics; `sink`, `leaving`: that of its sink and its `output`.
+def output_holes(spec: "Spec", sink: str | None = None, settled: str | None = None, leaving: LeavingHole | None = None) -> OutputHoles:
+    """The text of the outputs of a spec that are made of statistics; `sink`, `settled`, `leaving`: that of its
+    sink, of what rows have besides, and of its `output`.
 
     >>> from flashgen.spec import Spec
     >>> output_holes(Spec(head_dim=64, dtype="float32", outputs=["o", "entropy"])).ends[0].value
@@ -97,6 +99,7 @@ def output_holes(spec: "Spec", sink: str | None = None, leaving: LeavingHole | N
     xp = _Kernel(fast=spec.element.operand == "native")
     return OutputHoles(
         sink=sink,
+        settled=settled,
         statistics=tuple(_statistic(xp, each) for each in statistics(spec.outputs)),
         ends=tuple(_end(xp, each, sink is not None) for each in finished(spec.outputs)),
         leaving=leaving,
