@@ -179,8 +179,7 @@ def holes(
     weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
-    settled = _bias(hoist, parts.settled)
-    outputs = output_holes(spec, _sink(expressions, kernel), settled, _leaving(expressions, Kernel(beside(way="fast"), hoist)))
+    outputs = _outputs(expressions, spec, parts, kernel, Kernel(beside(way="fast"), hoist))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers)
     return Holes(
@@ -263,6 +262,11 @@ def _begun(score: ScoreHole, found: Separation, factor: Node, binder: Callable[.
 
 def _bias(hoist: Hoist, node: Node | None) -> str | None:
     return None if node is None else hoist.text(node, "bias", "what all its scores have besides")
+
+
+def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kernel, leaving: Kernel) -> OutputHoles:
+    settled = _bias(kernel.hoist, parts.settled)
+    return output_holes(spec, _sink(expressions, kernel), settled, _leaving(expressions, leaving))
 
 
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
