@@ -176,8 +176,7 @@ def holes(
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    weight = _weight(expressions, Kernel(beside(way=binder.way), hoist))
-    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, weight)
+    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, beside(way=binder.way), hoist))
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, Kernel(beside(way="fast"), hoist))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
@@ -211,10 +210,10 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
     return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
 
 
-def _weight(expressions: Expressions, kernel: Kernel) -> WeightHole | None:
+def _weight(expressions: Expressions, binder: Binder, hoist: Hoist) -> WeightHole | None:
     if expressions.weight is None:
         return None
-    return WeightHole(show(expressions.weight), kernel.hoist.body(passed(expressions.weight, "weight", kernel)))
+    return WeightHole(show(expressions.weight), hoist.body(passed(expressions.weight, "weight", Kernel(binder, hoist))))
 
 
 def _leaving(expressions: Expressions, kernel: Kernel) -> LeavingHole | None:
