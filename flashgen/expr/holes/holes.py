@@ -141,7 +141,7 @@ class Holes:
 
     def read_registers(self, block_n: int) -> int:
         """Registers a thread for what is read ahead of `block_n` keys."""
-        return sum(block_n // (2 if read.by_row else 4) // (2 if read.flags else 1) for read in self.reads)
+        return sum(block_n // (2 if read.by_row else 4) // (2 if read.shares_words else 1) for read in self.reads)
 
 
 def holes(

@@ -29,6 +29,11 @@ class Read:
         return self.type == "u32"
 
     @property
+    def shares_words(self) -> bool:
+        """True if two elements share a register until they are used."""
+        return self.flags or self.element in ("F16", "BF16")
+
+    @property
     def numeric(self) -> bool:
         """True of numbers that all rows of a query tile share."""
         return not (self.flags or self.by_row)

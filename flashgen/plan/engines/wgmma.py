@@ -23,7 +23,7 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
-COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory,
+COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory, or elements of 16 bits,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 LIST_REGISTERS = 12  # more where several are read and key tiles are those of a list, whose words are held
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
@@ -98,7 +98,7 @@ class Wgmma(Strategy):
         if pipe.query_stages > 1 and groups < 3 and not problem.request.demand.rows:
             return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
         holes = problem.holes
-        by_row = holes.gathers or any(read.by_row for read in holes.reads)
+        by_row = holes.gathers or any(read.by_row and (read.flags or not read.shares_words) for read in holes.reads)
         extra = (
             READ_REGISTERS if by_row else COLUMN_REGISTERS if holes.reads or holes.numbers else SCORE_REGISTERS if _computes(holes) else 0
         )
