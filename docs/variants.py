@@ -3,24 +3,13 @@
 python docs/variants.py
 """
 
-import functools
-import json
 import re
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from flashgen.cli.picture import in_characters
-from flashgen.cli.work import classes, read_values
-from flashgen.plan import plan
-from flashgen.spec.files import load
 from flashgen.spec.shipped import Shipped, library
 
 PAGE = Path(__file__).parent / "variants.md"
-PRICES = Path(__file__).parents[1] / "benchmarks" / "results" / "library_NVIDIA_H200.json"
-LENGTH, DOCUMENT = 1024, 400  # tokens of a picture, and of a document in it
 SAME = ("name:", "dtype:", "outputs:")  # keys that say nothing of a variant
 FOLDERS = {
     "": "For any model",
@@ -37,44 +26,22 @@ HEAD = """# Variants
 The specs that ship, each a file in [`specs/`](../specs). `flashgen check NAME` runs one by its name, `flashgen specs NAME` prints it, and
 `flashgen new MINE --like NAME` starts a file of your own from it. The lines are those of the file without its name, dtype and outputs.
 `python docs/variants.py` writes this page.
-
-Mask: the tiles of 1,024 queries and keys on an H200, ids of documents of 400 tokens: `█` no mask code, `▒` the mask is tested, `·` never
-loaded. Price: the time of a call over that of causal attention on arrays of the same sizes, both of sequences of 4,096 tokens ({measured}).
 """
 
 
-@functools.cache
 def page() -> str:
     """The whole page: a section a folder, a row a spec."""
-    measured = json.loads(PRICES.read_text(encoding="utf-8"))
-    sections = [HEAD.replace("{measured}", _environment(measured))]
+    sections = [HEAD]
     for folder, members in groupby(library().values(), lambda shipped: shipped.folder):
-        rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | mask | price | paper |", "|---|---|---|---|---|---|"]
-        prices = measured["rows"]
-        sections.append("\n".join([*rows, *(_row(member, prices.get(member.name, {}).get("causal", "")) for member in members)]) + "\n")
+        rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | paper |", "|---|---|---|---|"]
+        sections.append("\n".join([*rows, *map(_row, members)]) + "\n")
     return "\n".join(sections)
 
 
-def _row(shipped: Shipped, price: float | str) -> str:
+def _row(shipped: Shipped) -> str:
     link = "/".join(filter(None, ("../specs", shipped.folder, shipped.path.name)))
     paper = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", shipped.paper)
-    return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {_picture(shipped)} | {price} | {paper} |"
-
-
-def _environment(measured: dict[str, Any]) -> str:
-    gpu, driver, commit = (measured["environment"][key] for key in ("gpu", "driver", "commit"))
-    return f"{gpu}, driver {driver}, commit {commit}, `benchmarks/library.py`"
-
-
-def _picture(shipped: Shipped) -> str:
-    """The tiles of a mask, a line of code a row."""
-    spec = load(shipped.path)
-    values = read_values(spec, (), LENGTH, LENGTH)
-    for tensor in spec.tensors:
-        if tensor.dtype in ("int32", "int64") and tensor.shape[-1] in ("q_len", "kv_len"):
-            values[tensor.name] = np.broadcast_to(np.arange(LENGTH) // DOCUMENT, values[tensor.name].shape).astype(tensor.dtype)
-    found = classes(plan(spec, "sm_90a"), LENGTH, LENGTH, values)
-    return "<br>".join(f"`{line}`" for line in in_characters(found, height=8, width=8))
+    return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {paper} |"
 
 
 def _lines(keys: str) -> str:

@@ -101,7 +101,7 @@ OF_SM_90A = {
 def case(kernel, name):
     arch, block = KERNELS[kernel]
     said, m = CASES[name]
-    at = "m[q_idx, kv_idx]" if said["tensors"] is PAIRS else "m[q_idx] + 1e-9 * kv_idx"  # else the bias would come to the maximum at the end
+    at = "m[q_idx, kv_idx]" if said["tensors"] is PAIRS else "m[q_idx] + 1e-9 * kv_idx"  # which follows the key tile
     spec = Spec(head_dim=16, dtype="float16", score=f"s + {at}", block=block, outputs=["o", "lse"], **said)
     q, k, v = arrays(spec, 1, 1, 1, QUERIES, KEYS)
     k[0, -32:, 0] = np.vstack([8 * np.eye(16), -8 * np.eye(16)])  # the tile seen first has the largest products: nothing else rises
