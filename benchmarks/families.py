@@ -85,6 +85,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sm_90a pair": ("sm_90a", {"mask": "causal", "backward": True, "head_dim": 256}),
     "sm_90a deterministic": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True}),
     "sm_90a deterministic pair": ("sm_90a", {"mask": "causal", "backward": True, "deterministic": True, "head_dim": 256}),
+    "sm_90a embedded backward": ("sm_90a", {"mask": "causal", "backward": True, **EMBEDDED}),
     "sm_90a head shares": ("sm_90a", {"mask": "causal", "backward": True}),
     "sm_80 deterministic": ("sm_80", {"mask": "document(ids)", "tensors": IDS, "backward": True, "deterministic": True}),
 }

@@ -12,6 +12,7 @@ _SECTION_HEADS = (16, 32)  # at most, of short and of long sequences: with more 
 _WIDE = 512  # columns of k and v, from which on more heads are faster, the L2 or not, as measured: up to the first of these,
 _WIDE_BYTES = 128 << 20  # or so many bytes
 _TURNS_HEADS, _TURNS_BYTES = 16, 1 << 40  # where key tiles take turns at sums: so many heads that few tiles of each are at work at once
+_NARROW, _NARROW_TURNS_HEADS = 128, 32  # columns of k and v up to which, where key tiles have unlike work, more are faster, as measured
 _NO_LIMIT = 1 << 30  # heads
 
 
@@ -57,7 +58,9 @@ def sections(program: Program) -> Sections:
     least, most = _SECTION_HEADS
     if isinstance(main, Backward):
         row = columns.qk * (size + 4) + columns.v * size
-        room, least, most = (_TURNS_BYTES, _TURNS_HEADS, _TURNS_HEADS) if turns else (_SECTION_BYTES, _NO_LIMIT, _NO_LIMIT)
+        narrow = columns.qk + columns.v <= _NARROW and dealing.longest_first
+        taken = _NARROW_TURNS_HEADS if narrow else _TURNS_HEADS
+        room, least, most = (_TURNS_BYTES, taken, taken) if turns else (_SECTION_BYTES, _NO_LIMIT, _NO_LIMIT)
     else:
         room = _WIDE_BYTES if wide else _HALF_BYTES if halves else _SECTION_BYTES
         row, most = (columns.qk + columns.v) * size, least if wide else most
