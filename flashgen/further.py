@@ -19,6 +19,8 @@ def further(
     >>> further(None, "o * scales[h]", None, None, {"kind": "halves", "base": 10000.0})
     '{"output": "o * scales[h]", "rotary": {"base": 10000.0, "kind": "halves"}}'
     """
+    if weight is None and output is None and let is None and norm is None and rotary is None:  # as of most calls, each of which asks
+        return ""
     given = {word: x for word, x in zip(WORDS, (weight, output, let, norm, rotary), strict=True) if x is not None}
     for word, value in given.items():
         text = word in ("weight", "output")
