@@ -59,6 +59,20 @@ def test_ids_that_differ_in_their_upper_halves_alone_are_told_apart():
         judged(found)
 
 
+def test_integers_beyond_32_bits_are_the_nearest_and_not_their_lower_halves():
+    spec = Spec(head_dim=16, dtype="float16", outputs=["o", "lse"], **MASKS["starts"])
+    chosen = plan(spec, "sm_90a")
+    source = render(chosen)
+    q, k, v, _ = hostile.draw(spec, Sizes(1, 40, 40, 2, 1), (), np.random.RandomState(1))
+    values = {"ids": np.repeat(np.int64([[2, 8]]), 20, axis=1), "starts": np.int64([[0, 0, 2**32 + 3, 0, 0, 0, 0, 0, 0]])}
+    judged = judge_of(spec, q, k, v, **values)
+    judged(emulate(chosen, source, q, k, v, values))
+    right, wrong = "int(min(max(x, -2147483648LL), 2147483647LL))", "int(x)"
+    found = emulate(chosen, replace(source, text=source.text.replace(right, wrong)), q, k, v, values)
+    with pytest.raises(AssertionError):
+        judged(found)
+
+
 def test_attention_takes_them_as_they_are():
     q = np.random.default_rng(0).standard_normal((1, 9, 2, 16)).astype(np.float32)
     ids = np.repeat(np.arange(3), 3)[None]
