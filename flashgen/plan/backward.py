@@ -12,6 +12,7 @@ from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
 from flashgen.plan.kernels.unembed import embedded
+from flashgen.plan.kernels.unembed import reasons as embedding_reasons
 from flashgen.plan.lists import listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Parts, Program, Rejected
@@ -58,7 +59,13 @@ def plan_backward(
         kernels=parts.kernels,
         arguments=parts.arguments,
         scratch=parts.scratch,
-        decision=_decision(strategy, problem, found, best, (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length))),
+        decision=_decision(
+            strategy,
+            problem,
+            found,
+            best,
+            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec)),
+        ),
     )
 
 

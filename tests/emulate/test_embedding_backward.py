@@ -112,3 +112,10 @@ def test_angles_have_no_gradient():
     text += "tensors: {t: {shape: [q_len, 32], dtype: float32, grad: true}}\n"
     with pytest.raises(SpecError, match=r"tensors.t.grad: the gradient is 0 whatever t holds"):
         plan_backward(loads(text))
+
+
+def test_what_the_kernels_cost_is_told():
+    program, *_ = drawn("wgmma", (1, 2, 1, 3, 3))
+    told = [why for about, why in program.decision.reasons if about == "embedding"]
+    assert len(told) == 2
+    assert all("brings its gradient back" in why for why in told)

@@ -1,11 +1,13 @@
 """The kernels that run after a backward whose queries or keys have a norm or a rotary embedding: gradients of what a call gave."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from flashgen.plan.embed import Unembed
 from flashgen.plan.kernel import Grid
 from flashgen.plan.kernels.arguments import strides
 from flashgen.plan.kernels.embed import HEADS, THREADS, embed_kernel, embedding, scratch_name, tokens
+from flashgen.plan.kernels.embed import reasons as before_reasons
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 from flashgen.spec.words import gradient
@@ -23,6 +25,12 @@ def embedded(spec: Spec, parts: Parts) -> Parts:
         arguments = tuple(replace(a, of=name) if a.of == f"d{role}" else a for a in found.arguments)
         found = replace(found, arguments=arguments).followed(_brought_back(spec, role, name))
     return found
+
+
+def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
+    """The cost of the kernels of each array, for people."""
+    for about, before in before_reasons(spec):
+        yield about, f"{before}; another after the products brings its gradient back, through as much memory once more"
 
 
 def _learned(spec: Spec, role: str) -> str:
