@@ -13,7 +13,7 @@ from typing import Any
 
 from flashgen.arch import Arch
 
-_OTHERS = "h100"  # the file of an arch that none serves, and of tables that a file does not have
+_OTHERS = "h100"  # the file of an arch that none serves, and of tables and numbers that a file does not have
 _tried: dict[str, Mapping[str, float | list[float]]] = {}  # by strategy
 
 
@@ -80,7 +80,7 @@ def _of_name(arch: str, strategy: str) -> Costs:
     return Costs(
         card=table["card"],
         own=own is not None,
-        numbers={name: entry["value"] for name, entry in table[strategy].items()},
+        numbers={name: entry["value"] for name, entry in (_tables()[_OTHERS][strategy] | table[strategy]).items()},
     )
 
 

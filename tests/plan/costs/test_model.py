@@ -67,3 +67,12 @@ def test_other_numbers_may_be_tried():
 
 def test_docstring_examples():
     assert doctest.testmod(model, extraglobs={"by_name": by_name}).failed == 0
+
+
+def test_what_a_file_lacks_is_as_on_the_h100(monkeypatch):
+    """A number that came later, and a table."""
+    tables = {"h100": model._tables()["h100"], "x": {"card": "X", "serves": ["sm_80"], "mma_sync": {"step": {"value": 1.5}}}}
+    monkeypatch.setattr(model, "_tables", lambda: tables)
+    own, other = (model._of_name.__wrapped__("sm_80", strategy) for strategy in ("mma_sync", "shares"))
+    assert (own.card, own["step"], other.card) == ("X", 1.5, model._tables()["h100"]["card"])
+    assert own["query_tile"] == tables["h100"]["mma_sync"]["query_tile"]["value"]
