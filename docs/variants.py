@@ -3,13 +3,27 @@
 python docs/variants.py
 """
 
+import functools
+import json
 import re
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from flashgen.bench.cases import variant_of
+from flashgen.cli.picture import in_characters
+from flashgen.cli.work import classes, read_values
+from flashgen.plan import plan
+from flashgen.spec import Spec
+from flashgen.spec.files import load
 from flashgen.spec.shipped import Shipped, library
 
 PAGE = Path(__file__).parent / "variants.md"
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "variants_NVIDIA_H200.json"
+Prices = dict[tuple[str, int, int, str], str]
+LENGTH, DOCUMENT = 1024, 400  # tokens of a picture, and of a document in it
 SAME = ("name:", "dtype:", "outputs:")  # keys that say nothing of a variant
 FOLDERS = {
     "": "For any model",
@@ -26,22 +40,47 @@ HEAD = """# Variants
 The specs that ship, each a file in [`specs/`](../specs). `flashgen check NAME` runs one by its name, `flashgen specs NAME` prints it, and
 `flashgen new MINE --like NAME` starts a file of your own from it. The lines are those of the file without its name, dtype and outputs.
 `python docs/variants.py` writes this page.
+
+Mask: the tiles of 1,024 queries and keys on an H200, ids of documents of 400 tokens: `█` no mask code, `▒` the mask is tested, `·` never
+loaded. Price: the time of a call over that of causal attention, B 2, S 8192, of those specs that `benchmarks/variants.py` has timed
+({measured}); `benchmarks/library.py` times every one on a card at hand.
 """
 
 
+@functools.cache
 def page() -> str:
     """The whole page: a section a folder, a row a spec."""
-    sections = [HEAD]
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    sections = [HEAD.replace("{measured}", f"{measured['gpu']}, driver {measured['driver']}, commit {measured['commit']}")]
+    prices = _prices(measured["rows"])
     for folder, members in groupby(library().values(), lambda shipped: shipped.folder):
-        rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | paper |", "|---|---|---|---|"]
-        sections.append("\n".join([*rows, *map(_row, members)]) + "\n")
+        rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | mask | price | paper |", "|---|---|---|---|---|---|"]
+        sections.append("\n".join([*rows, *(_row(member, prices) for member in members)]) + "\n")
     return "\n".join(sections)
 
 
-def _row(shipped: Shipped) -> str:
+def _row(shipped: Shipped, prices: Prices) -> str:
+    spec = load(shipped.path)
     link = "/".join(filter(None, ("../specs", shipped.folder, shipped.path.name)))
     paper = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", shipped.paper)
-    return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {paper} |"
+    price = prices.get((variant_of(spec), spec.head_dim.qk, spec.head_dim.v, spec.dtype), "")
+    return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {_picture(spec)} | {price} | {paper} |"
+
+
+def _prices(rows: list[dict[str, Any]]) -> Prices:
+    """The time of each variant over that of causal attention at its head dim, by name, head dims and dtype."""
+    ours = {(row["spec"], row["head_dim"], row["dtype"]): row["ms"] for row in rows if row["implementation"] == "flashgen"}
+    return {(name, d, d, dtype): f"{ms / ours['causal', d, dtype]:.2f}" for (name, d, dtype), ms in ours.items()}
+
+
+def _picture(spec: Spec) -> str:
+    """The tiles of a mask, a line of code a row."""
+    values = read_values(spec, (), LENGTH, LENGTH)
+    for tensor in spec.tensors:
+        if tensor.dtype in ("int32", "int64") and tensor.shape[-1] in ("q_len", "kv_len"):
+            values[tensor.name] = np.broadcast_to(np.arange(LENGTH) // DOCUMENT, values[tensor.name].shape).astype(tensor.dtype)
+    found = classes(plan(spec, "sm_90a"), LENGTH, LENGTH, values)
+    return "<br>".join(f"`{line}`" for line in in_characters(found, height=8, width=8))
 
 
 def _lines(keys: str) -> str:

@@ -12,4 +12,4 @@ def test_the_page_is_up_to_date():
 def test_every_spec_has_a_row():
     rows = [line for line in variants.page().splitlines() if line.startswith("| [")]
     assert [row[3:].partition("]")[0] for row in rows] == list(library())
-    assert all(row.replace("\\|", "").count("|") == 5 for row in rows)
+    assert all(row.replace("\\|", "").count("|") == 7 for row in rows)

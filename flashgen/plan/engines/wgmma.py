@@ -23,7 +23,7 @@ REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # of a loading and of a 
 ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which products spill or serialise
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
-HALF_REGISTERS = 20  # where rows read elements of 16 bits,
+HALF_REGISTERS = {1: 20, 2: 20, 3: 16}  # where rows read elements of 16 bits, by computing warpgroups,
 COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 LIST_REGISTERS = 12  # more where several are read and key tiles are those of a list, whose words are held
@@ -99,7 +99,7 @@ class Wgmma(Strategy):
         if pipe.query_stages > 1 and groups < 3 and not problem.request.demand.rows:
             return "two tiles of q serve three warpgroups: others lose more by another descriptor than by waiting"
         holes = problem.holes
-        extra = _ahead(holes)
+        extra = _ahead(holes, groups)
         gathered = round(GATHERED * tile.block_n) if holes.gathers else 0
         extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
         extra += LIST_REGISTERS if problem.seen.listed and len(holes.reads) > 1 else 0
@@ -251,13 +251,13 @@ def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
     return waits.get(pipe.output_place, 0) - (known["ahead"] if pipe.query_stages > 1 else 0)
 
 
-def _ahead(holes: Holes) -> int:
+def _ahead(holes: Holes, groups: int) -> int:
     """Registers a thread for what is computed or read ahead of the product, besides what elements hold."""
     rows = [read for read in holes.reads if read.by_row]
     if holes.gathers or any(read.flags or not read.shares_words for read in rows):
         return READ_REGISTERS
     if rows:
-        return HALF_REGISTERS
+        return HALF_REGISTERS[groups]
     if holes.reads or holes.numbers:
         return COLUMN_REGISTERS
     return SCORE_REGISTERS if _computes(holes) else 0
