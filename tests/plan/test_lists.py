@@ -73,3 +73,11 @@ def test_nor_do_the_sides_of_a_comparison_matter(ways):
     bodies = [plan(Spec(mask=mask, **keys), "sm_90a").holes.mask.body for mask in ways]
     assert all("(at.arg_ids)" not in line for body in bodies for line in body.lines)
     assert bodies[0].lines == bodies[1].lines == bodies[2].lines
+
+
+@pytest.mark.parametrize("mask", ["pad[b, kv_idx]", "causal & pad[b, kv_idx]", "~pad[b, kv_idx]", "ids[b, kv_idx] >= 0"])
+def test_flags_of_padded_keys_are_ranges(mask: str) -> None:
+    """The keys that a flag shows are those of whole key tiles, as a kernel before finds at once: nobody looks at pairs."""
+    tensors = {"pad": {"shape": ["b", "kv_len"], "dtype": "bool"}, "ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+    read = {name: how for name, how in tensors.items() if f"{name}[" in mask}
+    assert not plan(Spec(head_dim=128, dtype="bfloat16", mask=mask, tensors=read), "sm_90a").attention.dealing.listed
