@@ -12,7 +12,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_any_spec import MASKS, PARAMS, SCORES, SOFTMAXES, TENSORS
-from tests.plan.any_spec import read
+from tests.plan.any_spec import embeddings, read
 from tests.plan.gradients import completed, judge
 
 ASKED = {"cap": {"default": 15.0, "grad": True}}
@@ -26,8 +26,11 @@ def backwards(draw):
     fixed = draw(st.booleans())
     tensors = read(TENSORS, score, mask, softmax)
     asked = {name: how | {"grad": how["dtype"] == "float32" and not fixed} for name, how in tensors.items()}
-    said = {
-        "head_dim": {"qk": draw(columns), "v": draw(columns)},
+    dims = {"qk": draw(columns), "v": draw(columns)}
+    embedding, more = draw(st.just(({}, {})) | embeddings(dims["qk"], draw(st.sampled_from([["q"], ["k"], ["q", "k"]]))))
+    asked |= {name: how | {"grad": name.startswith("w") and not fixed} for name, how in more.items()}  # learned columns, not angles
+    said = embedding | {
+        "head_dim": dims,
         "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
         "layout": draw(st.sampled_from(["bshd", "bhsd", "thd"])),
         "score": score,
@@ -57,7 +60,7 @@ def drawn(spec, sizes, seed):
 def test_any_backward(planned, data):
     spec, arch, copy_bytes = planned
     try:
-        program = plan_backward(spec, arch, copy_bytes)
+        program = plan_backward(spec, arch, copy_bytes, head_shares=data.draw(st.sampled_from([1, 1, 2])))
     except PlanError:
         reject()
     lengths, seed = st.integers(0, 150), data.draw(st.integers(0, 99))
