@@ -25,6 +25,7 @@ from flashgen.expr.language.nodes import (
     rebuild,
     walk,
 )
+from flashgen.expr.prove.affine import user_name
 from flashgen.expr.prove.integers import Integers
 from flashgen.expr.prove.linear import COLUMN, Varies, normal
 from flashgen.expr.prove.names import LANGUAGE
@@ -194,7 +195,7 @@ class Hoist:
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
                 return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
             case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and self._short(x, n):
-                divisor = self._outside(Call("Divisor", (n,), "Divisor"), at, "by_" + _name(n).split(".")[-1].removeprefix("arg_"))
+                divisor = self._outside(Call("Divisor", (n,), "Divisor"), at, f"by_{user_name(_name(n))}")
                 return Call(op, (self._lift(x, at), divisor), "int")
             case Call("*" | "fma" as op, (factor, core, *rest), "float"):
                 slope = "inner" if "s" in names(core) else "slope"
@@ -241,7 +242,7 @@ def _name(node: Node) -> str:
             return LANGUAGE.get(name, name)
         case Load(tensor, indices):
             simple = [LANGUAGE.get(i.name, i.name).rpartition(".")[2] for i in indices if isinstance(i, Name)]  # row.index is a member
-            return "_".join([tensor.removeprefix("p.arg_"), *(simple if len(simple) == len(indices) else ["value"])])
+            return "_".join([user_name(tensor), *(simple if len(simple) == len(indices) else ["value"])])
         case Call("-", (Name("p.q_len" | "q_len"), Const(1))):
             return "last_query"
         case Call("-", (Name("p.kv_len" | "kv_len"), Const(1))):

@@ -151,6 +151,15 @@ def param(name: str) -> str:
     return f"p.{argument(name)}"
 
 
+def user_name(name: str) -> str:
+    """The spec's own name of a param or tensor in forms, without what keeps it apart there; other names as they end.
+
+    >>> user_name(param("cap")), user_name("row.index")
+    ('cap', 'index')
+    """
+    return name.rpartition(".")[2].removeprefix(argument(""))
+
+
 def substitute(x: Int, meanings: Mapping[str, Int]) -> Int:
     """The form with each name that has a meaning written out, however deep it stands."""
     return sum((c * _substituted(atom, meanings) for atom, c in x.terms), Int(x.const))
