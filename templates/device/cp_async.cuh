@@ -4,6 +4,12 @@ __device__ __forceinline__ void copy_async_16(u32 to, const void* from, bool exi
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 
+// With a hint for the L2.
+__device__ __forceinline__ void copy_async_16_as(u64 hint, u32 to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
+    :: "r"(to), "l"(from), "r"(exists ? 16 : 0), "l"(hint) : "memory");
+}
+
 __device__ __forceinline__ void copy_async_8(u32 to, const void* from, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(from), "r"(exists ? 8 : 0) : "memory");
 }

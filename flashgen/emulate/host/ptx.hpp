@@ -148,6 +148,9 @@ CP_ASYNC(cp_async_ca_shared_global_L2_128B, false)
 CP_ASYNC(cp_async_cg_shared_global, true)
 CP_ASYNC(cp_async_cg_shared_global_L2_128B, true)
 #undef CP_ASYNC
+INLINED void cp_async_cg_shared_global_L2_cache_hint_L2_128B(std::uint32_t to, const void* from, int bytes, int source_bytes, std::uint64_t) {
+  copy_async(to, from, bytes, source_bytes, true);
+}
 void cp_async_commit_group();
 void cp_async_wait_group(int newest);
 void cp_async_wait_all();
