@@ -9,6 +9,7 @@ import pytest
 
 from flashgen.ladder import RUNGS
 from flashgen.plan import plan, plan_backward
+from flashgen.plan.shares import Demand
 from flashgen.render import render, template_root
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
@@ -68,6 +69,7 @@ def emitted() -> dict[tuple[str, str], str]:
         for (dtype, columns, copy_bytes), spec in _BACKWARDS.items()
         for arch in ARCHES
     }
+    texts["few", "sm_90a"] = render(plan(specs["causal"], "sm_90a", demand=Demand(shared=True, rows=16))).text
     return texts | {(name, arch): render(plan(spec, arch)).text for (name, arch), spec in rungs.items()}
 
 
