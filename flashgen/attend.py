@@ -113,7 +113,8 @@ def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
     name = "given_scale"
     while name in values or name in _words(*texts):
         name = f"a_{name}"
-    values[name] = checked_number("scale", "float", scale)
+    number = checked_number("scale", "float", scale)
+    values[name] = scale if getattr(scale, "requires_grad", False) else number
     return name
 
 
