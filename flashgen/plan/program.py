@@ -253,12 +253,6 @@ class Program:
         return self.softmax.sink and not self.combine
 
     @property
-    def reads_keys_once(self) -> bool:
-        """True if no key is read twice: all rows of a key/value head are one query tile."""
-        dealing = self.dealing
-        return dealing.grouped and dealing.shares is not None and not dealing.shares.own
-
-    @property
     def reads_log2_e(self) -> bool:
         """True if something natural becomes log2 units in its text."""
         return self.softmax.sink or self.combine is not None
