@@ -1,15 +1,9 @@
 """Sums of q.k that begin at what a score adds of the key alone, or of the distance alone: a warp of the Hopper kernel brings it."""
 
-import numpy as np
 import pytest
 
-from flashgen.bench import hostile
-from flashgen.emulate import EmulationFault, emulate
-from flashgen.plan import plan
-from flashgen.plan.geometry import Sizes
-from flashgen.render import render
-from flashgen.spec import Spec
-from tests.plan.agreement import judge_of
+from tests.emulate import brought
+from tests.emulate.brought import Call
 
 BIAS = {"score": "s + t[b, kv_idx]", "tensors": {"t": {"shape": ["b", "kv_len"], "dtype": "float32"}}}
 GATES = {
@@ -43,45 +37,22 @@ CASES = {  # q_len, kv_len
 }
 
 
-def drawn(said, lengths, kinds=()):
-    spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **said})
-    return spec, *hostile.draw(spec, Sizes(2, *lengths, 4, 2), kinds, np.random.RandomState(0))
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_sums_begin_there(name):
-    spec, q, k, v, values = drawn(*CASES[name])
-    chosen = plan(spec, "sm_90a")
-    source = render(chosen)
-    assert "begins_at" in source.text or name == "rows"
-    judge_of(spec, q, k, v, **values)(emulate(chosen, source, q, k, v, values))
+    call = Call(*CASES[name])
+    assert "begins_at" in call.source.text or name == "rows"
+    call.judge()
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["gates", "of two tensors", "a table", "warpgroups pass key tiles", "rows"])
 def test_hostile_numbers(name, seed):
-    said, lengths = CASES[name]
-    spec = Spec(**{"head_dim": 64, "dtype": "bfloat16", "outputs": ["o", "lse"], **said})
-    kinds = ["biases", "integers", "views"][: 1 + seed]
-    q, k, v, values = hostile.draw(spec, Sizes(2, *lengths, 4, 2), kinds, np.random.RandomState(seed))
-    chosen = plan(spec, "sm_90a")
-    judge_of(spec, q, k, v, **values)(emulate(chosen, render(chosen), q, k, v, values))
+    Call(*CASES[name], kinds=["biases", "integers", "views"][: 1 + seed], seed=seed).judge()
 
 
-FAULTS = {  # what the emulator says of it, or nothing: the result is wrong
+FAULTS = brought.FAULTS | {
     "nobody waits for numbers": ("    if (!final) await_numbers();\n", "", "race"),
-    "the warp does not wait for a place": (
-        "      ptx::mbarrier_wait(shared + NUMBERS_EMPTY + BARRIER_BYTES * stage, parity);\n",
-        "",
-        "race|deadlock",
-    ),
     "one tile too many": ("if (!final) begin_scores", "begin_scores", "race|no end|deadlock|phase"),
-    "passed tiles keep their place": ("      await_numbers();\n      pass_numbers();\n", "", "race|no end|deadlock|phase"),
-    "lanes do not meet": (
-        "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(shared + NUMBERS_FULL",
-        "      if (lane == 0) ptx::mbarrier_arrive(shared + NUMBERS_FULL",
-        "race",
-    ),
     "no second copy": ("        if (entry > 0) ptx::store_shared(place + COPY_BYTES + 4 * entry - 4, word);\n", "", "never written"),
     "the second copy of even places": ("entry & 1 ? COPY_BYTES : 0", "entry & 1 ? 0 : COPY_BYTES", None),
     "eight rows down": ("from - 32", "from", None),
@@ -95,15 +66,4 @@ FAULTS = {  # what the emulator says of it, or nothing: the result is wrong
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(fault):
-    old, new, message = FAULTS[fault]
-    spec, q, k, v, values = drawn(*CASES["gates" if "settle" in old else "a table of passed tiles"])
-    chosen = plan(spec, "sm_90a")
-    source = render(chosen)
-    assert old in source.text
-    broken = type(source)(source.name, source.text.replace(old, new), source.arch, source.entries, source.options)
-    if message:
-        with pytest.raises(EmulationFault, match=message):
-            emulate(chosen, broken, q, k, v, values)
-        return
-    with pytest.raises(AssertionError):
-        judge_of(spec, q, k, v, **values)(emulate(chosen, broken, q, k, v, values))
+    Call(*CASES["gates" if "settle" in FAULTS[fault][0] else "a table of passed tiles"]).find(FAULTS[fault])
