@@ -9,7 +9,6 @@ calls that the host has queued before, and of replays of CUDA graphs. Needs a GP
 """
 
 import argparse
-import importlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
