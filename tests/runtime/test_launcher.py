@@ -35,6 +35,7 @@ COUNTER = 77 << 40
 MEMORY = launcher._memory
 WORKSPACE = COUNTER + launcher._COUNTER_BYTES
 BASE = {"head_dim": 64, "dtype": "bfloat16", "mask": "causal"}
+EMBEDDED = {"norm": {}, "rotary": {"kind": "halves", "base": 100.0}}
 SPECS = {
     "dense": Spec(**BASE, outputs=["o", "lse"], params={"c": 2.0}, score="c * s"),
     "whole": Spec(**BASE, split=1),
@@ -44,6 +45,11 @@ SPECS = {
     "thd": Spec(**BASE, layout="thd"),
     "thd auto": Spec(**BASE, layout="thd", split="auto"),
     "thd paged": Spec(**BASE, layout="thd", cache={"page": 16}),
+    "embedded": Spec(**BASE, outputs=["o", "lse"], **EMBEDDED),
+    "embedded, float32": Spec(**BASE | {"dtype": "float32"}, **EMBEDDED),
+    "embedded, thd": Spec(**BASE, layout="thd", **EMBEDDED),
+    "embedded, thd, auto": Spec(**BASE, layout="thd", split="auto", **EMBEDDED),
+    "embedded, paged": Spec(**BASE, cache={"page": 16}, norm={"of": ["q"]}, rotary=EMBEDDED["rotary"] | {"of": ["q"]}),
     "bias": Spec(**BASE | {"score": "s + bias[h, kv_idx]"}, tensors={"bias": {"shape": ["hq", "kv_len"], "dtype": "float32"}}),
 }
 MOST = {"batch": 4, "q_len": 40, "kv_len": 4096, "heads": 8, "kv_heads": 2}
@@ -96,6 +102,10 @@ def test_it_launches_what_a_call_launches(launches: Launches, name: str) -> None
             ours_here, theirs_here = mine[argument.name], other[argument.name]
             if argument.of in scratch and argument.kind == "pointer":
                 assert WORKSPACE <= ours_here < WORKSPACE + run.workspace_bytes
+            elif argument.of in scratch and argument.kind == "tensor_map":
+                (ours_map, at), (theirs_map, _) = (x.tobytes().strip(b") ").rsplit(b", ", 1) for x in (ours_here, theirs_here))
+                assert ours_map == theirs_map
+                assert WORKSPACE <= int(at) < WORKSPACE + run.workspace_bytes
             elif argument.of == "counter":
                 assert ours_here == COUNTER
             elif argument.of in scratch and argument.kind in ("array", "sums"):
