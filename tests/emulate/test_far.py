@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +14,23 @@ from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec
 
-SPECS = {
-    "tma": ("sm_90a", "float16"),
-    "cp_async": ("sm_80", "bfloat16"),
-    "planes": ("sm_90a", "float32"),
-    "planes_sm_80": ("sm_80", "float32"),
+PAGE = {"cache": {"page": 16}}
+SPECS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "tma": ("sm_90a", "float16", {}),
+    "cp_async": ("sm_80", "bfloat16", {}),
+    "planes": ("sm_90a", "float32", {}),
+    "planes_sm_80": ("sm_80", "float32", {}),
+    "pages": ("sm_80", "bfloat16", PAGE),
+    "pages, plain": ("sm_80", "float32", PAGE),
 }
 BATCH, ROWS, HEADS, DIM = 2, 40, 2, 64
 
 
 @functools.cache
 def planned(name):
-    arch, dtype = SPECS[name]
+    arch, dtype, cache = SPECS[name]
     tensors = {"bias": {"shape": ["b", "q_len", "hq", "kv_len"], "dtype": "float32"}}
-    chosen = plan(Spec(head_dim=DIM, dtype=dtype, mask="causal", score="s + bias[b, q_idx, h, kv_idx]", tensors=tensors), arch)
+    chosen = plan(Spec(head_dim=DIM, dtype=dtype, mask="causal", score="s + bias[b, q_idx, h, kv_idx]", tensors=tensors, **cache), arch)
     return chosen, render(chosen)
 
 
@@ -51,12 +55,15 @@ def is_right(name, monkeypatch, change=None):
         source = replace(source, text=source.text.replace(*change))
     monkeypatch.setattr(run, "guarded", far_output)
     rng, element = np.random.default_rng(5), chosen.spec.element
-    q, k, v = (far((BATCH, ROWS, HEADS, DIM), element.numpy) for _ in range(3))
-    bias = far((BATCH, ROWS, HEADS, ROWS), np.float32)
+    page, values = chosen.spec.page, {}
+    q, k, v = (far((*of, HEADS, DIM), element.numpy) for of in ((BATCH, ROWS), *[(4, page) if page else (BATCH, ROWS)] * 2))
+    bias = far((BATCH, ROWS, HEADS, 48 if page else ROWS), np.float32)
+    if page:
+        values = {"kv_lens": np.int32([40, 17]), "block_table": np.int32([[3, 1, 2], [2, 3, -1]])}
     for x in (q, k, v, bias):
         x[...] = rng.standard_normal(x.shape)
-    found = emulate(chosen, source, q, k, v, {"bias": bias}, seed=3)["o"].astype(np.float64)
-    want, _ = reference(chosen.spec, q, k, v, bias=bias)
+    found = emulate(chosen, source, q, k, v, {"bias": bias, **values}, seed=3)["o"].astype(np.float64)
+    want, _ = reference(chosen.spec, q, k, v, bias=bias, **values)
     off = np.linalg.norm(found - want, axis=-1)
     return bool((off <= 3 * element.rounding * np.linalg.norm(want, axis=-1) + 2e-6).all())
 
@@ -71,6 +78,8 @@ def test_far_arrays(name, monkeypatch):
     [
         ("cp_async", "(first + row) * strides.row", "(first + row) * int(strides.row)"),
         ("tma", "((at += index * strides[axis++]), ...)", "((at += int(index * strides[axis++])), ...)"),
+        ("pages", "max(pages[i / PASS], 0) * strides.batch", "max(pages[i / PASS], 0) * int(strides.batch)"),
+        ("pages, plain", "page * strides.batch", "page * int(strides.batch)"),
     ],
 )
 def test_an_offset_in_32_bits(name, right, wrong, monkeypatch):

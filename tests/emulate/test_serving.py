@@ -1,12 +1,15 @@
 """Faults that public reports describe of serving: decoding, pages, packed batches, log-sum-exps; what is right is known by hand."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import flashgen
 from flashgen.bench.paged import in_pages, table
 from flashgen.errors import CallError
+from flashgen.expr import reference
 from flashgen.spec import Spec
+from tests.plan import gradients
 from tests.plan.agreement import judge
 
 PACKED = {"layout": "thd", "cache": {"page": 16}}
@@ -36,16 +39,46 @@ def decoded(kind, q, k, v, lens=None, backend="interpreter", arch="sm_80", **sai
     return o, lse
 
 
-@pytest.mark.parametrize("backend", ["interpreter", "emulate"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_queries_see_what_they_see_in_the_whole(kind):
+    rng = np.random.default_rng(3)
+    for n, keys, backend in ((1, 17, "emulate"), (4, 17, "emulate"), (130, 257, "interpreter")):
+        q, k, v = (rng.standard_normal((2, keys, 2, 16)).astype(np.float16) for _ in range(3))
+        o, lse = decoded("dense", q, k, v)
+        if kind != "dense":
+            k, v = (np.pad(x, ((0, 0), (0, -keys % 16), (0, 0), (0, 0)), constant_values=np.nan) for x in (k, v))
+        found, lse_found = decoded(kind, q[:, -n:], k, v, np.int32([keys, keys]), backend)
+        np.testing.assert_allclose(found.astype(float), o[:, -n:].astype(float), atol=2e-3)
+        np.testing.assert_allclose(lse_found, lse[..., -n:], atol=1e-3)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("interpreter", "bfloat16"), ("interpreter", "float16"), ("emulate", "float16")])
 @pytest.mark.parametrize("kind", ["paged", "packed"])
-def test_scores_below_any_made_up_minus_infinity(kind, backend):
-    q, k = np.zeros((1, 3, 1, 128), np.float16), np.zeros((1, 48, 1, 128), np.float16)
+def test_scores_below_any_made_up_minus_infinity(kind, backend, dtype):
+    dtype = Spec(head_dim=8, dtype=dtype).element.numpy
+    q, k = np.zeros((1, 3, 1, 128), dtype), np.zeros((1, 48, 1, 128), dtype)
     q[..., 0], q[..., 1], k[..., 0], k[0, :, 0, 1] = 448, 8, -1504, np.arange(48) % 5
-    v = np.random.default_rng(5).standard_normal(k.shape).astype(np.float16)
-    o, lse = decoded(kind, q, k, v, np.int32([40]), backend, mask="full")
+    v = np.random.default_rng(5).standard_normal(k.shape).astype(dtype)
     weights = np.array([0.0038578, 0.0078240, 0.0158679, 0.0321819, 0.0652686])[np.arange(40) % 5]
-    np.testing.assert_allclose(lse, -59549.804, atol=0.02)
-    np.testing.assert_allclose(o[0, :, 0], np.broadcast_to(weights @ v[0, :40, 0].astype(float), (3, 128)), rtol=1e-2, atol=2e-3)
+    step = 4 * float(ml_dtypes.finfo(dtype).eps)
+    for n in (3, 1):
+        o, lse = decoded(kind, q[:, :n], k, v, np.int32([40]), backend, mask="full")
+        np.testing.assert_allclose(lse, -59549.804, atol=0.02)
+        wanted = np.broadcast_to(weights @ v[0, :40, 0].astype(float), (n, 128))
+        np.testing.assert_allclose(o[0, :, 0].astype(float), wanted, rtol=2 * step, atol=step)
+    o, _ = decoded(kind, q, k, v, np.int32([1]), backend, mask="full")
+    assert (o[0] == v[0, 0]).all()
+
+
+@pytest.mark.parametrize("kind", ["paged", "packed"])
+def test_products_beyond_float16(kind):
+    rng = np.random.default_rng(7)
+    q, k = ((24 + 0.05 * rng.standard_normal((1, n, 1, 128))).astype(np.float16) for n in (3, 64))
+    v = rng.standard_normal(k.shape).astype(np.float16)
+    right = decoded("dense", *(x.astype(np.float32) for x in (q, k, v)), mask="full")
+    for n in (3, 1):
+        for x, y, most in zip(decoded(kind, q[:, :n], k, v, backend="emulate", mask="full"), right, (2e-3, 0.02), strict=True):
+            np.testing.assert_allclose(x.astype(float), y[:, :n] if x.ndim == 4 else y[..., :n], atol=most)
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "packed"])
@@ -83,13 +116,27 @@ def test_empty_sequences_beside_single_tokens(backend, arch):
     assert (o.shape, lse.shape) == ((0, 9, 64), (9, 0))
 
 
+LONG = {"cu_seqlens_q": np.int32([0, 0, 1208, 2048, 2048]), "cu_seqlens_k": np.int32([0, 2538, 4280, 5120, 8192])}
+
+
 def test_long_sequences_without_queries_or_keys():
     spec = Spec(head_dim=128, dtype="float32", mask="causal", layout="thd", outputs=["o", "lse"])
-    rng = np.random.default_rng(0)
+    rng, lengths = np.random.default_rng(0), LONG
     q, k, v = (rng.standard_normal((n, h, 128)).astype(np.float32) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
-    lengths = {"cu_seqlens_q": np.int32([0, 0, 1208, 2048, 2048]), "cu_seqlens_k": np.int32([0, 2538, 4280, 5120, 8192])}
     o, lse = flashgen.compile(spec, backend="interpreter")(q, k, v, **lengths)
     judge(spec, {"o": o, "lse": lse}, q, k, v, **lengths)
+
+
+def test_gradients_of_keys_without_queries_are_zeros():
+    spec = Spec(head_dim=16, dtype="bfloat16", mask="causal", layout="thd", backward=True)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, h, 16)).astype(spec.element.numpy) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
+    call = gradients.completed(spec, q, k, v, **LONG)
+    found = flashgen.compile(spec, backend="interpreter").backward(**vars(call), **LONG)
+    gradients.judge(spec, dict(zip(("dq", "dk", "dv"), found, strict=True)), call, **LONG)
+    for x in found[1:]:
+        assert not x[:2538].any()
+        assert not x[5120:].any()
 
 
 def test_rows_of_no_sequence_are_refused_where_somebody_looks():
@@ -129,3 +176,54 @@ def test_every_log_sum_exp_has_one_base_and_halves_merge(kind):
     o, lse = flashgen.merge_states(*parts[0], *parts[1])
     np.testing.assert_allclose(o.astype(float), 0.8, rtol=1e-3)
     np.testing.assert_allclose(lse, np.log(1000), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", [1, 5, "invariant"])
+def test_parts_merge_to_the_whole(kind, split):
+    """By the log-sum-exp of each kind of call, whole or in shares."""
+    rng, at = np.random.default_rng(20), 4096
+    q, k, v = (rng.standard_normal((1, n, h, 32)).astype(np.float16) for n, h in ((33, 2), (4160, 1), (4160, 1)))
+    said = {"mask": "full", "split": split}
+    parts = [decoded(kind, q, k[:, part], v[:, part], **said) for part in (slice(at), slice(at, None))]
+    for x, y, most in zip(flashgen.merge_states(*parts[0], *parts[1]), decoded("dense", q, k, v, mask="full"), (1e-3, 1e-5), strict=True):
+        np.testing.assert_allclose(x.astype(float), y.astype(float), atol=most)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_over_many_keys_in_shares(kind):
+    """Equal keys give 1 exactly; the error of others does not grow with them."""
+    spec = Spec(head_dim=64, dtype="bfloat16")
+    q, ones = np.zeros((1, 8, 1, 64), spec.element.numpy), np.ones((1, 131072, 1, 64), spec.element.numpy)
+    o, lse = decoded(kind, q, 0 * ones, ones, mask="full", split=32)
+    assert (o == 1).all()
+    np.testing.assert_allclose(lse, 11.783502, atol=1e-4)
+    rng, off = np.random.default_rng(8), []
+    for keys in (1024, 65536):
+        q, k, v = (rng.standard_normal((1, n, 1, 64)).astype(spec.element.numpy) for n in (16, keys, keys))
+        v = (v.astype(np.float32) + 0.5).astype(v.dtype)
+        o, _ = decoded(kind, q, k, v, mask="full", split=32, out_dtype="float32")
+        off.append(np.abs(o - reference(spec, q, k, v)[0]).max())
+    assert off[1] <= off[0] <= 3e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_has_the_same_bits_alone_and_in_company(kind):
+    rng = np.random.default_rng(25)
+    q, k, v = (rng.standard_normal((9, n, h, 16)).astype(np.float16) for n, h in ((1, 4), (4112, 2), (4112, 2)))
+    lens = np.int32([4097, *rng.integers(0, 4112, 8)])
+    for split in ("invariant", 7):
+        together = decoded(kind, q, k, v, lens, split=split)
+        alone = decoded(kind, q[:1], k[:1], v[:1], lens[:1], split=split)
+        assert [x.tobytes() for x in alone] == [x[:1].tobytes() for x in together]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "keys"), [(0, 48), (5, 0), (0, 0)])
+def test_without_queries_or_without_keys(kind, n, keys):
+    q, k = np.ones((2, n, 4, 16), np.float16), np.ones((2, keys, 2, 16), np.float16)
+    for backend in ("interpreter", "emulate"):
+        o, lse = decoded(kind, q, k, k, backend=backend)
+        assert (o.shape, lse.shape) == ((2, n, 4, 16), (2, 4, n))
+        assert not o.any()
+        assert (lse == -np.inf).all()
