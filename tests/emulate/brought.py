@@ -1,4 +1,4 @@
-"""What tests of the warp that brings numbers of key tiles share: calls that are drawn, and kernels with a planted fault."""
+"""Calls that are drawn and kernels with a planted fault, shared by tests of the warp that brings numbers of key tiles."""
 
 from collections.abc import Iterable, Mapping
 
