@@ -119,7 +119,7 @@ class GpuBackward:
             prepared.apart.check([*addresses.values(), *map(family.pointer, out)])
         made = dict(zip(prepared.results, out or [family.empty(*each, q) for each in prepared.results.values()], strict=True))
         known = addresses | {name: family.pointer(x) for name, x in made.items()}
-        if prepared.scratch.words:
+        if prepared.scratch.arrays:
             memory = prepared.scratch.memory(family, q)
             known |= zip(prepared.scratch.arrays, prepared.scratch.at(family.pointer(memory)), strict=True)
         stream = family.stream(q)

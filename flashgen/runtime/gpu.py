@@ -105,7 +105,7 @@ class Gpu:
             out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs.values()])
             addresses += map(family.pointer, out)
         if prepared.launch:
-            if prepared.scratch.words:
+            if prepared.scratch.arrays:
                 memory = prepared.scratch.memory(family, q)
                 addresses += prepared.scratch.at(family.pointer(memory))
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address

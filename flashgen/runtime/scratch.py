@@ -36,8 +36,8 @@ class Scratch(NamedTuple):
         return cls(arrays, tuple(places), end // _WORD)
 
     def memory(self, family: DeviceFamily, beside: Any) -> Any:
-        """The one array, on the GPU of another."""
-        return family.scratch((self.words,), "int32", beside)
+        """The one array, on the GPU of another; of a word at least, since even an empty array has an address."""
+        return family.scratch((max(1, self.words),), "int32", beside)
 
     def at(self, address: int) -> list[int]:
         """The address of each array, in memory that begins at an address."""

@@ -54,14 +54,13 @@ class Map:
         self.lay(layout.shape, layout.strides)
 
     def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-        """The array lies so from now on; an axis of one element, whose stride means nothing, gets a legal one."""
+        """The array lies so from now on; an axis of one element, or of rows without one, whose stride means nothing, gets a legal one."""
         (batches, rows, heads, columns), (batch, row, head, _) = shape, strides
         size = self._size
         if self._grouped:
             rows, heads, row, head = heads, rows, head, row
-        self._strides = _STRIDES(
-            row * size if rows > 1 else ALIGNMENT, head * size if heads > 1 else ALIGNMENT, batch * size if batches > 1 else ALIGNMENT
-        )
+        steps = ((rows, row), (heads, head), (batches, batch))
+        self._strides = _STRIDES(*(stride * size if n > 1 and stride else ALIGNMENT for n, stride in steps))
         self._dims = _DIMS(columns, max(1, rows), heads, batches)  # of no key nothing is read
         self._kept: dict[int, bytes] = {}
 

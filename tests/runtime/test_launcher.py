@@ -164,6 +164,19 @@ def test_streams_and_captures_share_its_counter(launches: Launches) -> None:
     launches.stream = 0
 
 
+@pytest.mark.parametrize("of", ["k", "qk"])
+def test_without_keys_that_would_become_others(launches: Launches, of: str) -> None:
+    """All of the scratch may be empty then."""
+    spec = Spec(**BASE, split=1, norm={"of": list(of)})
+    run, (qkv, _, out) = prepared(spec), call(spec, 4, 1, 0)
+    run(*qkv, out=out)
+    Gpu(spec, None, choice=run._gpu.choice)(qkv, (out,), run._params)
+    for record, grids in launches[-2:]:
+        found = np.frombuffer(record, record_dtype(run.program.arguments))[0]
+        assert (found["q_len"], found["kv_len"], found["batch"]) == (1, 0, 4)
+        assert dict(zip([kernel.entry for kernel in run.program.kernels], grids, strict=True))["embed_k"][0] == 0
+
+
 def test_without_queries_or_keys(launches: Launches) -> None:
     spec = SPECS["whole"]
     run = prepared(spec)

@@ -111,6 +111,11 @@ def test_an_axis_of_one_gets_a_legal_stride(asked: list[tuple[Any, ...]]) -> Non
     assert asked[0][4] == [128, 16, 16]
 
 
+def test_an_array_of_no_row_gets_legal_sizes_and_strides(asked: list[tuple[Any, ...]]) -> None:
+    tma.Map(Layout((4, 0, 2, 64), (0, 128, 64, 1), "float16", 0, 0), (64, 64))(0x1000)
+    assert asked[0][3:5] == ([64, 1, 2, 4], [16, 128, 16])
+
+
 def test_maps_are_kept_by_address(asked: list[tuple[Any, ...]]) -> None:
     at = tma.Map(PACKED, (64, 128))
     assert at(0x1000) == at(0x1000) != at(0x2000)
