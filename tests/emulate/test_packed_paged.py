@@ -64,6 +64,25 @@ def test_as_the_reference(kernel, lengths):
     judge(spec, {"o": o, "lse": lse}, q, k, v, **values)
 
 
+LYING = {  # k and v [pages, page, Hk, D], as views of what an engine keeps
+    "both in a page": lambda k, v: np.moveaxis(np.stack([k, v], 1), 1, 0),
+    "all keys before all values": lambda k, v: tuple(np.stack([k, v])),
+    "heads first": lambda k, v: tuple(x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in (k, v)),
+    "columns of both beside each other": lambda k, v: np.split(np.concatenate([k, v], 3), 2, 3),
+}
+
+
+@pytest.mark.parametrize("kernel", ["interpreter", "wgmma", "mma_sync", "float32"])
+@pytest.mark.parametrize("lying", LYING)
+def test_pages_lie_as_an_engine_keeps_them(kernel, lying):
+    backend, arch, said = KERNELS[kernel]
+    spec = spec_of(said)
+    q, k, v, values = drawn(spec, [(5, 70), (0, 9), (33, 128)])
+    attention, views = flashgen.compile(spec, arch, backend), LYING[lying](k, v)
+    found, alone = attention(q, *views, **values), attention(q, k, v, **values)
+    assert [x.tobytes() for x in found] == [x.tobytes() for x in alone]
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @given(wild=st.lists(st.sampled_from([-(2**31), -1, 0, 3, 70, 71, 2**31 - 1]), min_size=9, max_size=9))
 @settings(max_examples=2)

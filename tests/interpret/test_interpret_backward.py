@@ -133,6 +133,14 @@ def test_a_low_lse_beside_tiles_that_are_not_whole():
     gradients.judge(spec, interpret_backward(plan_backward(spec, "host"), arrays), arrays)
 
 
+def test_products_beyond_float16():
+    random = np.random.default_rng(7)
+    q, k = ((24 + 0.05 * random.standard_normal((1, n, 2, 128))).astype(np.float16) for n in (16, 64))
+    spec = Spec(head_dim=128, dtype="float16", backward=True)
+    arrays = gradients.completed(spec, q, k, random.standard_normal(k.shape).astype(np.float16))
+    gradients.judge(spec, interpret_backward(plan_backward(spec, "host"), arrays), arrays)
+
+
 def test_without_a_gradient_of_lse():
     spec = Spec(head_dim=16, dtype="float16", backward=True)
     arrays = gradients.given(spec, 1, 1, 1, 5, 6)

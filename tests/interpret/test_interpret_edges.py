@@ -194,6 +194,12 @@ def test_nothing_beyond_the_end_is_read(q_len, kv_len, schedule):
     assert np.isfinite(o.astype(float)).all()
 
 
+@pytest.mark.parametrize("length", [1, 2, 63, 65, 127, 129, 137, 192, 255, 1025])
+def test_tiles_larger_than_what_is_left(length):
+    spec = Spec(head_dim=16, dtype="bfloat16", block={"m": 128, "n": 128})
+    check(spec, *arrays(spec, 1, 2, 2, length, length, seed=14))
+
+
 @every_schedule
 @pytest.mark.parametrize(("batch", "q_len", "kv_len"), [(0, 5, 5), (1, 0, 5), (1, 5, 0), (1, 0, 0)])
 @pytest.mark.parametrize("mask", ["full", "causal", "(kv_idx < 1) | (h == 0)"])
