@@ -21,6 +21,7 @@ from flashgen.emulate import EmulationFault
 from flashgen.emulate.numbers import AXES, differences, worst
 from flashgen.emulate.run import Emulated
 from flashgen.emulate.run import emulate as run_emulated
+from flashgen.expr.language.reads import indices, over
 from flashgen.expr.meaning.bounds import Between, bounds, distance
 from flashgen.expr.meaning.reference import output_heads_first
 from flashgen.interpret import interpret
@@ -186,17 +187,28 @@ def _cases(spec: Spec) -> list[Case]:
 
 def _sizes(spec: Spec, shape: tuple[int, int, int, int]) -> Sizes:
     batch, q_len, kv_len, kv_heads = shape
+    kv_len = q_len if _as_many_keys(spec) else kv_len
     kv_len = -(-kv_len // spec.page) * spec.page if spec.page else kv_len
     return Sizes(batch=batch, q_len=q_len, kv_len=kv_len, heads=kv_heads * (spec.group or 2), kv_heads=kv_heads, page=spec.page or 1)
+
+
+def _as_many_keys(spec: Spec) -> bool:
+    """True if an axis is read by query, and by key or as long as k is, or the other way round: calls then have as many keys as queries."""
+    extents = {"q_idx": "q_len", "kv_idx": "kv_len"}
+    asked = (
+        {extents.get(index) for index in over(read)} | {str(axis)}
+        for tensor in spec.tensors
+        for axis, read in zip(tensor.shape, indices(spec)[tensor.name], strict=True)
+    )
+    return any(set(extents.values()) <= names for names in asked)
 
 
 def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case, seeds: int, advance: Callable[[], None]) -> Outcome:
     (data, sizes, given), (run, gradients) = case, runs
     random = np.random.RandomState((sizes.batch, sizes.q_len, sizes.kv_len))
     q, k, v, values = hostile.draw(spec, sizes, [data], random, aligned=False)
-    if given:
-        values |= given
-        check_arrays(spec, {name: liken(x, name).layout for name, x in {"q": q, "k": k, "v": v, **values}.items() if hasattr(x, "shape")})
+    values |= given
+    check_arrays(spec, {name: liken(x, name).layout for name, x in {"q": q, "k": k, "v": v, **values}.items() if hasattr(x, "shape")})
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
     standard = distance(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])

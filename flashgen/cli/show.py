@@ -63,7 +63,7 @@ def _expressions(spec: Spec, chosen: Program) -> Iterator[str]:
     yield from (f"// {name}: {as_text(node)}" for name, node in read.parts.items())
     for title, members in (("once a query tile", holes.uniform), ("once a row and key tile", holes.row)):
         yield f"\n// {title}"
-        yield from (f"const {m.type} {m.name} = {m.value};" for m in members)
+        yield from (f"const {m.type.removeprefix('const ')} {m.name} = {m.value};" for m in members)
     yield "\n// score, in units of `factor` log2, from the raw product s"
     yield from holes.score.body.lines if holes.score.body else ("return s;",)
     yield f"// factor: {holes.score.factor}"

@@ -168,10 +168,9 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
     Raises CommandError for a name that is neither a param, a tensor nor b, h, hk, or a value that is no number.
     """
     values: dict[str, Any] = {"b": 0, "h": 0, "hk": 0, **{p.name: p.default for p in spec.params}}
-    values |= {
-        t.name: {"int": -1 if t.shape[-1] == axes.ALIASES["q_words"] else kv_len, "float": 0.0, "bool": True}[READ[t.dtype][0]]
-        for t in spec.tensors
-    }
+    for t in spec.tensors:
+        integer = -1 if t.shape[-1] == axes.ALIASES["q_words"] else kv_len
+        values[t.name] = {"int": integer, "long long": integer, "float": 0.0, "bool": True}[READ[t.dtype][0]]
     for item in given:
         name, _, text = item.partition("=")
         if name not in values:

@@ -241,11 +241,15 @@ def check_names(spec: Spec, given: Mapping[str, Any]) -> None:
 
 def checked_number(name: str, type: str, value: Any) -> int | float:
     """The number that a call gives for a param of this type, an integer of 32 bits or a float32. Raises CallError for what is none."""
-    if isinstance(value, bool | str) or getattr(value, "shape", ()) != ():
+    if isinstance(value, bool | str | bytes) or getattr(value, "shape", ()) != ():
         raise CallError(f"{name} is {value!r}: expected a number")
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool):
         raise CallError(f"{name} is {value}: expected a number")
+    if isinstance(value, int) and abs(value) >= 10**40:  # which no message holds, and float32 neither
+        raise CallError(
+            f"{name} is a number of more than 40 digits: {'an integer of 32 bits has' if type == 'int' else 'float32 has'} to hold it"
+        )
     try:
         number = operator.index(value) if type == "int" else float(value)
     except (TypeError, ValueError, OverflowError):

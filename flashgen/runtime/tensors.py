@@ -75,7 +75,8 @@ def _check_tensor(tensor: Tensor, read: Sequence[tuple[Node, ...]], shape: tuple
         raise CallError(f"{what}: {why}: expected 1 or more")
     if not fits:
         told = [axis if axes.named(axis) else n for axis, n in zip(tensor.shape, wanted, strict=True)]
-        raise CallError(f"{what}: expected {shape_text(tuple(told))}, {shape_text(tensor.shape)}")
+        said = dict.fromkeys((shape_text(tuple(told)), shape_text(tensor.shape)))  # once where they are the same
+        raise CallError(f"{what}: expected {', '.join(said)}")
 
 
 def _is_read(axis: Axis, sizes: Sizes) -> bool:

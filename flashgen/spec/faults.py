@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from flashgen.errors import Position, SpecError, did_you_mean
 from flashgen.spec.model import KEY, Path
+from flashgen.spec.softmax import instead
 
 
 def refusal(message: str, hint: str = "", *, offset: int | None = None, within: Path = ()) -> PydanticCustomError:
@@ -76,7 +77,9 @@ def _fault(details: Any, positions: Mapping[Path, Position], keys: Callable[[Pat
 
 
 def _unknown(path: Path, positions: Mapping[Path, Position], known: Iterable[str]) -> SpecError:
-    return SpecError(f"unknown key {_dotted(path)!r}", _position((*path, KEY), positions), did_you_mean(str(path[-1]), known))
+    word = str(path[-1])
+    hint = (instead(word) if path[:-1] == ("softmax",) else "") or did_you_mean(word, known)
+    return SpecError(f"unknown key {_dotted(path)!r}", _position((*path, KEY), positions), hint)
 
 
 def _position(path: Path, positions: Mapping[Path, Position]) -> Position | None:

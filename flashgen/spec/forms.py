@@ -14,7 +14,7 @@ from flashgen.spec.faults import expected, refusal
 from flashgen.spec.geometry import CACHES
 from flashgen.spec.layout import LAYOUTS
 from flashgen.spec.outputs import OUTPUTS
-from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
+from flashgen.spec.softmax import SCHEDULES, SOFTMAXES, instead
 from flashgen.spec.words import free_name, let_name_fault, name_fault, value_name_fault
 
 MAX_RANK = 8
@@ -136,7 +136,7 @@ def _named(given: object, fault: Callable[[str], str]) -> str:
 def expression(given: object) -> str:
     """An expression as one line. flashgen.expr judges its grammar and names."""
     if not isinstance(given, str):
-        raise expected("an expression as text", given)
+        raise expected("an expression as text", given, f'write it as text: "{given}"' if isinstance(given, int | float) else "")
     text = " ".join(given.split())
     if not text:
         raise refusal("the expression is empty")
@@ -162,6 +162,10 @@ def scale(given: object) -> str:
 
 def axis(given: object) -> str | int:
     """An axis of a tensor: a positive integer or a word."""
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        raise expected(
+            "a number of entries, a word of a call, a name or an expression", given, "for example hq, 64, groups or 2 * kv_len - 1"
+        )
     if not isinstance(given, str):
         return positive(given)
     text = axes.ALIASES.get(given) or expression(given)
@@ -235,7 +239,7 @@ def schedule(given: object) -> object:
 def softmax(given: object) -> object:
     """A mapping of a sink; names are judged before."""
     if isinstance(given, str):
-        raise refusal(f"unknown softmax {given[:64]!r}", did_you_mean(given, SOFTMAXES))
+        raise refusal(f"unknown softmax {given[:64]!r}", instead(given) or did_you_mean(given, SOFTMAXES))
     return _mapping("a name or {sink: sinks[h]}", given)
 
 

@@ -73,7 +73,7 @@ def test_calls():
     attention(q, k, v, **read)
     with pytest.raises(CallError, match=r"other has shape \[6, 1\], \[n, 1\]: n is 6 there, and 5 in table"):
         attention(q, k, v, **read | {"other": np.ones((6, 1), np.float32)})
-    with pytest.raises(CallError, match=r"ends has shape \[3, 1\]: expected \[count\], \[count\]"):
+    with pytest.raises(CallError, match=r"ends has shape \[3, 1\]: expected \[count\]$"):
         attention(q, k, v, **read | {"ends": np.ones((3, 1), np.int32)})
 
 
@@ -102,7 +102,7 @@ def test_attention_compiles_once_for_tables_of_any_length():
     [
         ("[kvlen]", r"<spec>:3:28: tensors.t.shape.0: 'kvlen' is no axis\n(.|\n)*did you mean 'kv_len'"),
         ("[2 * kv_len - m]", r"<spec>:3:41: unknown name 'm'"),
-        ("[kv_len / 2]", r"<spec>:3:28: expected an integer, this is a number"),
+        ("[kv_len / 2]", r"<spec>:3:28: expected an integer, this is a number(.|\n)*divide integers with //"),
         ("[q_len // 0]", r"<spec>:3:37: the right side of // must be positive"),
         ("[c]", r"<spec>:3:28: tensors.t.shape.0: 'c' is a param"),
         ("[out]", r"<spec>:3:28: tensors.t.shape.0: 'out' is kept for an argument of calls"),

@@ -4,11 +4,11 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Literal
 
 from flashgen.dtypes import float32, float32_fault
-from flashgen.errors import Position, did_you_mean
+from flashgen.errors import Position
 from flashgen.expr.language.claims import Claim
 from flashgen.expr.language.fold import as_float, fold, join
 from flashgen.expr.language.function import Defined, Function
@@ -16,7 +16,7 @@ from flashgen.expr.language.functions import FUNCTIONS
 from flashgen.expr.language.located import Located
 from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import LONG, Call, Const, Load, Name, Node, Type, walk
-from flashgen.expr.language.one_pass import MIXED, elsewhere, hint
+from flashgen.expr.language.one_pass import MIXED, of_function, of_name
 from flashgen.expr.language.operands import argument, compared, of_long, power, tensor
 from flashgen.expr.language.scope import (
     EXAMPLES,
@@ -29,6 +29,7 @@ from flashgen.expr.language.scope import (
     WORDS,
     Scope,
     allowed,
+    remedy,
     usage,
 )
 from flashgen.expr.language.terms import added
@@ -54,7 +55,7 @@ class Parser(Located):
             return node
         if type == "float" and node.type == "int":
             return Call("float", (node,), "float")
-        raise self.error(tree, f"expected {WORDS[type]}, this is {WORDS[node.type]}", f"write {EXAMPLES[type]}")
+        raise self.error(tree, f"expected {WORDS[type]}, this is {WORDS[node.type]}", remedy(type, node.type))
 
     def node(self, tree: ast.expr) -> Node:
         """Reads an expression. Raises SpecError, as everything below does, at the column of the mistake."""
@@ -126,14 +127,15 @@ class Parser(Located):
             raise self.error(tree, f"{name} is a function", f"write {usage(name)}")
         if self.scope.masks and name in MASKS:
             return self.named(tree, name, [])
-        likely = elsewhere(name, "o" in self.scope.names) or did_you_mean(name, self.scope.known)
-        raise self.error(tree, f"unknown name {name!r}", hint(name, likely) if "s" in self.scope.names else likely)
+        raise self.error(tree, f"unknown name {name!r}", of_name(name, self.scope))
 
     def subexpression(self, tree: ast.expr, name: str) -> Node:
         """The node that a let stands for; what is to be proved of it is so once a text."""
         if name not in self.let:
-            earlier = dict(takewhile(lambda one: one[0] != name, self.scope.let.items()))
-            part = Parser(replace(self.scope, let=earlier), *self.scope.let[name])
+            every = list(self.scope.let)
+            above, below = every[: every.index(name)], every[every.index(name) :]
+            scope = replace(self.scope, let={one: self.scope.let[one] for one in above}, below=(*below, *self.scope.below))
+            part = Parser(scope, *self.scope.let[name])
             self.let |= {name: part.read(), **part.let}
             self.claims += part.claims
         self.grow(sum(1 for _ in walk(self.let[name])), tree)
@@ -171,8 +173,7 @@ class Parser(Located):
                 raise self.error(tree, f"{name} is a tensor", "index it with brackets")
             if name in self.scope.names or name in self.scope.params:
                 raise self.error(tree, f"{name} is not a function", f"functions: {', '.join(FUNCTIONS)}")
-            known = [*FUNCTIONS, *(MASKS if self.scope.masks else ())]
-            raise self.error(tree, f"unknown function {name!r}", hint(name, did_you_mean(name, known, 0.7)))
+            raise self.error(tree, f"unknown function {name!r}", of_function(name, self.scope))
         function = FUNCTIONS[name]
         if len(args) != len(function.parameters):
             raise self.error(tree, f"{name} takes {len(function.parameters)} arguments, got {len(args)}", f"write {usage(name)}")
@@ -274,8 +275,7 @@ class Parser(Located):
         """Reads an expression that has to be of a type; `what` it is, for the message."""
         node = self.node(tree)
         if node.type != type:
-            hint = "divide integers with //; a param is an integer if its default is" if node.type == "float" else f"write {EXAMPLES[type]}"
-            raise self.error(tree, f"{what} is {WORDS[type]}, this is {WORDS[node.type]}", hint)
+            raise self.error(tree, f"{what} is {WORDS[type]}, this is {WORDS[node.type]}", remedy(type, node.type))
         return node
 
     def condition(self, tree: ast.expr, symbol: str) -> Node:

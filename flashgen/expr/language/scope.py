@@ -10,6 +10,7 @@ from flashgen.expr.language.masks import MASKS
 from flashgen.expr.language.nodes import INDEX_NAMES, Type
 from flashgen.spec.words import EXPRESSION_WORDS
 
+SUM = "write sum(i, 4, w[i] * x[i]): a name of its own, how many terms, and a term"
 MAX_TEXT, MAX_DEPTH, MAX_NODES = 4000, 60, 1000
 MAX_POWER = 8  # of a product that a power stands for
 MAX_INT = 2**30  # indices are 32-bit in kernels, and the sum of two must fit
@@ -40,6 +41,7 @@ EXAMPLES: Mapping[Type, str] = {
     "float": "where(condition, 1.0, 0.0)",
     "bool": "a comparison, as in kv_idx <= q_idx",
 }
+DIVIDED = "divide integers with //; a param is an integer if its default is"
 PARENTHESES = (
     "& | ~ bind tighter than comparisons: put each comparison in parentheses, as in (a < b) & (c < d); "
     "of integers x & 31 is x % 32, and bit(x, i) is one bit"
@@ -85,8 +87,21 @@ def allowed() -> str:
     return f"allowed: names, numbers, tensor[i, j], + - * / // % **, comparisons, & | ~, and the functions {', '.join((*FUNCTIONS, 'sum'))}"
 
 
+def remedy(type: Type, found: Type) -> str:
+    """The way out where an expression is of another type than it has to be.
+
+    >>> remedy("int", "bool")
+    'write where(condition, 1, 0)'
+    """
+    if type != "bool" and found == "long long":
+        return LONG_HINT
+    return DIVIDED if (type, found) == ("int", "float") else f"write {EXAMPLES[type]}"
+
+
 def usage(name: str) -> str:
     """A function or a named mask as it is written, with its parameters."""
+    if name == "sum":
+        return SUM.removeprefix("write ")
     if name in MASKS:
         return f"{name}({', '.join(MASKS[name].parameters)})" if MASKS[name].parameters else name
     return f"{name}({', '.join(FUNCTIONS[name].parameters)})"
@@ -102,8 +117,9 @@ class Scope:
     masks: bool = True
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of integer params
     let: Mapping[str, tuple[str, Position]] = field(default_factory=dict)  # named subexpressions, each of those before it
+    below: tuple[str, ...] = ()  # of the let that is read: itself, and those that stand behind it
 
     @property
     def known(self) -> list[str]:
         """Every word it understands."""
-        return [*self.names, *self.params, *self.tensors, *self.let, *(MASKS if self.masks else ()), *FUNCTIONS]
+        return [*self.names, *self.params, *self.tensors, *self.let, *(MASKS if self.masks else ()), *FUNCTIONS, "sum"]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from flashgen.expr.language.fold import join
 from flashgen.expr.language.nodes import Call, Const, Node, walk
+from flashgen.expr.language.scope import SUM
 
 if TYPE_CHECKING:
     from flashgen.expr.language.parse import Parser
 
 MAX_TERMS = 64
 MAX_OPERATIONS = 4000  # of all terms together
-USAGE = "write sum(i, 4, w[i] * x[i]): a name of its own, how many terms, and a term"
 
 
 def added(parser: "Parser", tree: ast.expr, args: Sequence[ast.expr]) -> Node:
@@ -22,10 +22,10 @@ def added(parser: "Parser", tree: ast.expr, args: Sequence[ast.expr]) -> Node:
     Raises SpecError, at the column of the mistake.
     """
     if len(args) != 3:
-        raise parser.error(tree, f"sum takes 3 arguments, got {len(args)}", f"{USAGE}; it adds terms of one key, and never keys")
+        raise parser.error(tree, f"sum takes 3 arguments, got {len(args)}", f"{SUM}; it adds terms of one key, and never keys")
     index, count, term = args
     if not isinstance(index, ast.Name):
-        raise parser.error(index, "the index of a sum is a name", USAGE)
+        raise parser.error(index, "the index of a sum is a name", SUM)
     if index.id in parser.scope.known or index.id in parser.indices:
         raise parser.error(index, f"{index.id} has a meaning already", "the index of a sum is a name of its own")
     if not isinstance(count, ast.Constant) or type(count.value) is not int or not 0 < count.value <= MAX_TERMS:

@@ -29,8 +29,12 @@ def test_a_let_is_its_text_in_parentheses(distance, near, score):
     ("given", "message"),
     [
         ({"let": {"far": "q_idx"}}, "no expression reads the let 'far'"),
-        ({"let": {"a": "b_ + 1", "b_": "q_idx"}, "mask": "a > b_"}, r"<let.a>:1:1: unknown name 'b_'"),
-        ({"let": {"a": "a + 1"}, "mask": "a > 1"}, r"<let.a>:1:1: unknown name 'a'"),
+        ({"let": {"a": "b_ + 1", "b_": "q_idx"}, "mask": "a > b_"}, r"<let.a>:1:1: unknown name 'b_'(.|\n)*reads those above it"),
+        ({"let": {"a": "a + 1"}, "mask": "a > 1"}, r"<let.a>:1:1: unknown name 'a'(.|\n)*reads those above it"),
+        (
+            {"let": {"a": "q_idx", "b_": "c_", "c_": "d_ + a", "d_": "a"}, "mask": "a + b_ + c_ > d_"},
+            r"<let.b_>:1:1: unknown name 'c_'(.|\n)*reads those above it, and c_",
+        ),
         ({"let": {"t": "s + 1"}, "mask": "t > 0"}, r"<let.t>:1:1: unknown name 's'(.|\n)*only score reads s"),
         ({"let": {"causal": "q_idx > 3"}, "mask": "causal"}, "let.causal: 'causal' is a word of the expression language"),
         ({"let": {"n": "1"}, "params": {"n": 2}, "mask": "n < kv_idx"}, "let.n: 'n' is a param too"),
