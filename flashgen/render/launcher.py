@@ -14,7 +14,8 @@ from flashgen.render.environment import environment
 from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
 
-_STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq"}  # of an array of keys, where there is no key: nothing is read through its map
+# Of an array of keys, where there is no key: nothing is read through its map.
+_STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq", "embedded_k": "q", "embedded_dk": "dq"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ def _map(program: Program, argument: Argument) -> Map:
     of, head_dim = argument.of, program.spec.head_dim
     paged = bool(program.spec.page) and of in OF_KEYS
     batch = "1" if program.spec.geometry.packed else "n.batch"
-    lengths = "most(1, n.kv_len), n.kv_heads" if of in (*_STAND_INS, "embedded_k", "embedded_dk") else "n.q_len, n.heads"
+    lengths = "most(1, n.kv_len), n.kv_heads" if of in _STAND_INS else "n.q_len, n.heads"
     rows = f"call->pages, {program.spec.page}, n.kv_heads" if paged else f"{batch}, {lengths}"
     return Map(
         array=_array(of),
