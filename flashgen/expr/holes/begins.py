@@ -61,7 +61,7 @@ def separations(score: Node) -> Iterator[Separation]:
     >>> tensors = {"g": {"shape": ["hq", "kv_len"], "dtype": "float32"}}
     >>> spec = Spec(head_dim=64, dtype="float16", score="s + g[h, q_idx] - g[h, kv_idx] - abs(q_idx - kv_idx)", tensors=tensors)
     >>> [(found.along, show(found.begin)) for found in separations(lower(spec).score)]
-    [('distances', '-float(abs(q_idx - kv_idx))'), ('keys', '-g[h, kv_idx]')]
+    [('distances', '-abs(q_idx - kv_idx)'), ('keys', '-g[h, kv_idx]')]
     """
     terms = [(negative, term, _along(term)) for negative, term in _terms(score)]
     for along in ("distances", "keys"):

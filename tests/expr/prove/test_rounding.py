@@ -11,7 +11,7 @@ from flashgen.expr.language.functions import row
 from flashgen.expr.language.nodes import Call
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.scope import INDICES, Scope
-from flashgen.expr.prove import rounding as forms
+from flashgen.expr.prove import rounding
 from flashgen.spec import Spec
 
 PARAMS = {"c": 5.0, "e": -0.75}
@@ -52,8 +52,8 @@ def smooth():
 
 @given(smooth(), st.sampled_from([2.0**-6, 2.0**-11]))
 def test_no_value_is_further_off_than_the_bound(text, tanh):
-    node, s = read(text), np.linspace(-forms.SCORES, forms.SCORES, 201)
-    found = forms.bound(node, PARAMS, forms.relative(tanh))
+    node, s = read(text), np.linspace(-rounding.SCORES, rounding.SCORES, 201)
+    found = rounding.bound(node, PARAMS, rounding.relative(tanh))
     with np.errstate(all="ignore"):
         exact, low, high = (np.broadcast_to(off(node, s, error), s.shape) for error in (0.0, -tanh, tanh))
     slack = 1e-9 * (1 + np.abs(exact))
@@ -84,11 +84,11 @@ NONE = {"score": "sigmoid(s - log(kv_len))", "softmax": "none"}
 )
 def test_the_first_form_is_chosen_that_is_no_further_off_than_weights_are_rounded(dtype, tanh, given, way):
     spec = Spec(head_dim=64, dtype=dtype, **given)
-    assert forms.form(lower(spec), spec, tanh).way == way
+    assert rounding.rounding(lower(spec), spec, tanh).way == way
     text = "".join(holes(lower(spec), spec, tanh).score.body.lines)
     assert [name for name, of in {"short": "ptx::tanh(", "fast": "ptx::exp2(", "library": "tanhf("}.items() if of in text] == [way]
 
 
 def test_a_score_without_them_has_no_form():
     spec = Spec(head_dim=64, dtype="bfloat16", score="exp(s)")
-    assert forms.form(lower(spec), spec, 2.0**-11) is None
+    assert rounding.rounding(lower(spec), spec, 2.0**-11) is None
