@@ -22,6 +22,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Region
 from flashgen.plan.shares import Demands
 from flashgen.render.describe import describe
+from flashgen.runtime.arguments import check_values, checked_number
 from flashgen.runtime.tuned import length_class, planned, planned_backward
 from flashgen.spec import Spec
 
@@ -57,12 +58,14 @@ class Explanation:
 
 
 def explain(spec: Spec, arch: str, q_len: int, kv_len: int, given: Sequence[str] = (), files: Sequence[str] = ()) -> Explanation:
-    """Plans and measures; `given` holds NAME=VALUE, `files` NAME=FILE.npy. Raises SpecError, CommandError, PlanError."""
+    """Plans and measures; `given` holds NAME=VALUE, `files` NAME=FILE.npy. Raises SpecError, CommandError, PlanError, and
+    CallError for params that no call may have."""
     sizes = Sizes(batch=1, q_len=q_len, kv_len=kv_len, heads=spec.group or 1, kv_heads=1)
     asked_for = Demands(spec, by_name(arch)).of(sizes)
     # Few query rows are so whatever the number of heads; whether tiles fill a card is not known without it.
     chosen = plan(spec, arch, demand=asked_for) if asked_for.rows else planned(spec, by_name(arch), length_class(kv_len))
     values = read_values(spec, given, q_len, kv_len) | read_tensors(spec, files, q_len, kv_len)
+    check_values(chosen, {p.name: checked_number(p.name, p.type, values[p.name]) for p in spec.params})
     work, gradients = measure(chosen, q_len, kv_len, values), None
     if spec.backward:
         of_backward = planned_backward(spec, by_name(arch))

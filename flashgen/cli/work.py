@@ -22,6 +22,7 @@ from flashgen.spec import Spec, axes
 _ELEMENTS_AT_ONCE = 1 << 22  # of partial tiles, to bound memory
 _MOST_ELEMENTS = 1 << 34  # in all, about a minute
 _ROWS_AT_ONCE = 256  # of the grid of tiles, to bound memory
+_MOST_HEADS = 1 << 16  # sequences and heads, one of which is looked at
 _PICTURE = 1024  # rows and columns of a picture at most
 
 
@@ -180,9 +181,15 @@ def read_values(spec: Spec, given: Sequence[str], q_len: int, kv_len: int) -> di
             values[name] = bool(int(text)) if kind is bool else kind(text)
         except ValueError:
             raise CommandError(f"--param {item}: {name} takes {'an integer' if kind is int else 'a number'}") from None
+        if name in ("b", "h", "hk") and not 0 <= values[name] < _MOST_HEADS:
+            raise CommandError(f"--param {item}: {name} takes an index from 0 to {_MOST_HEADS - 1}")
     sizes = Sizes(batch=values["b"] + 1, q_len=q_len, kv_len=kv_len, heads=values["h"] + 1, kv_heads=values["hk"] + 1)
     for tensor in spec.tensors:
-        values[tensor.name] = np.full(sizes.binding(tensor, kv_len).shape(tensor), values[tensor.name], by_name(tensor.dtype).numpy)
+        try:
+            one = np.array(values[tensor.name], by_name(tensor.dtype).numpy)
+        except OverflowError:
+            raise CommandError(f"--param {tensor.name}={values[tensor.name]}: {tensor.name} holds numbers of {tensor.dtype}") from None
+        values[tensor.name] = np.broadcast_to(one, sizes.binding(tensor, kv_len).shape(tensor))
     if spec.blocks:
         values[spec.blocks.lists] = every_block(spec, sizes, np)
     return values

@@ -44,6 +44,23 @@ def test_explain(flashgen, every, lengths):
     assert json.loads(ran.out)["plan"]
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("reach=65537", "reach is 65537: the spec allows at least 0 and at most 65536"),
+        ("reach=-1", "reach is -1: the spec allows at least 0 and at most 65536"),
+        ("reach=1.5", "reach takes an integer"),
+        ("rech=1", "did you mean 'reach'?"),
+        ("h=-1", "h takes an index from 0 to 65535"),
+        (f"ids={10**30}", "ids holds numbers of int64"),
+    ],
+)
+def test_params_that_no_call_may_have(flashgen, every, value, said):
+    ran = flashgen("explain", every, "--arch", "sm_90a", "--param", value)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
 def test_show(flashgen, every):
     ran = flashgen("show", every, "--stage", "expr", "--arch", "sm_90a")
     assert (ran.code, ran.err) == (0, "")

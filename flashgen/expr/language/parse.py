@@ -146,7 +146,7 @@ class Parser(Located):
         bound = self.bound.get(name)
         name = bound if isinstance(bound, str) else name
         if name not in self.scope.tensors:
-            known = ", ".join(self.scope.tensors) or "none declared"
+            known = ", ".join(self.scope.tensors) or "none declared; an array of a call is declared there, or a keyword of attention()"
             raise self.error(tree, f"{name!r} is not a tensor", MIXED if name == "s" else f"tensors: {known}")
         type, shape = self.scope.tensors[name]
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
