@@ -26,11 +26,12 @@ def element_of(*words: str) -> BeforeValidator:
 
 LIST_KINDS, LIST_HEADS = ("indices", "bitmap"), ("hq", "hk")  # of blocks
 Integer = Annotated[int, BeforeValidator(forms.integer)]
-Positive = Annotated[int, BeforeValidator(forms.positive), Field(ge=1, le=forms.INT32)]
+Positive = Annotated[int, Field(ge=1, le=forms.INT32), BeforeValidator(forms.positive)]
 Number = Annotated[int | float, BeforeValidator(forms.number)]
 Auto = Annotated[int | None, BeforeValidator(forms.auto, json_schema_input_type=int | Literal["auto"])]
 Axis = Annotated[str | int, BeforeValidator(forms.axis, json_schema_input_type=Positive | str)]
-Expression = Annotated[str, BeforeValidator(forms.expression)]
+Axes = Annotated[list[Axis], Field(min_length=1, max_length=forms.MAX_RANK)]
+Expression = Annotated[str, Field(min_length=1), BeforeValidator(forms.expression)]
 ValueName = Annotated[str, BeforeValidator(forms.value_name)]
 LetName = Annotated[str, BeforeValidator(forms.let_name)]
 Flag = Annotated[bool, BeforeValidator(forms.flag)]
@@ -75,7 +76,7 @@ class BlocksKeys(Closed):
 class PagesKeys(Closed):
     """Keys in pages."""
 
-    page: Annotated[int, BeforeValidator(forms.page), Field(ge=1, le=forms.MAX_PAGE)] = Field(
+    page: Annotated[int, Field(ge=1, le=forms.MAX_PAGE), BeforeValidator(forms.page)] = Field(
         description="keys of a page, a power of two", examples=[16]
     )
 
@@ -83,7 +84,7 @@ class PagesKeys(Closed):
 class TensorKeys(Closed):
     """An array of a call that expressions read."""
 
-    shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=list[Axis])] = Field(
+    shape: Annotated[tuple[Axis, ...], BeforeValidator(forms.shape, json_schema_input_type=Axes)] = Field(
         description="axes: numbers, b, hq, hk, q_len, kv_len, names that the array binds, or expressions of these, as 2 * kv_len - 1",
         examples=["[hq]"],
     )
@@ -103,7 +104,9 @@ class ParamKeys(Closed):
 class LazyKeys(Closed):
     """A reference of exponents that may stay behind the maximum."""
 
-    lazy: Number = Field(description="log2 units that the maximum of a row grows before o and l are rescaled", ge=0)
+    lazy: Annotated[Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)], BeforeValidator(forms.number)] = Field(
+        description="log2 units that the maximum of a row grows before o and l are rescaled"
+    )
 
 
 class ScheduleKeys(Closed):

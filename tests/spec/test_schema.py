@@ -55,3 +55,21 @@ def test_every_key_is_there_and_described() -> None:
         for name, key in owner["properties"].items():
             assert key.get("description"), name
     assert KEY not in json.dumps(schema)
+
+
+def test_bounds_are_said_in_words_of_json_schema() -> None:
+    schema = json_schema()
+    known = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "description", "enum", "examples", "items", "properties"}
+    known |= {"required", "title", "type", "minimum", "maximum", "minLength", "minItems", "maxItems", "$schema", "$id"}
+
+    def judge(part: dict[str, Any]) -> None:
+        assert part.keys() <= known, part
+        below = [*part.get("properties", {}).values(), *part.get("$defs", {}).values(), *part.get("anyOf", ())]
+        below += [part[key] for key in ("items", "additionalProperties") if isinstance(part.get(key), dict)]
+        for one in below:
+            judge(one)
+
+    judge(schema)
+    tensor, (group, _) = schema["$defs"]["TensorKeys"]["properties"], schema["properties"]["group"]["anyOf"]
+    assert (tensor["shape"]["minItems"], tensor["shape"]["maxItems"]) == (1, 8)
+    assert group == {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
