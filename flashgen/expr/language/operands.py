@@ -56,7 +56,8 @@ def compared(parser: "Parser", op: str, left: tuple[ast.expr, Node], right: tupl
         return Call("|", tuple(Call("&", tuple(pair), "bool") for pair in pairs), "bool")
     for at, x in (left, right):
         if x.type == "bool":
-            raise parser.error(at, "expected a number, this is a condition", f"write {EXAMPLES['int']}")
+            hint = f"write it alone, or ~ before it; as a number it is {EXAMPLES['int']}"
+            raise parser.error(at, "expected a number, this is a condition", hint)
     return Call(op, _alike(parser, tree, a, b), "bool")
 
 

@@ -32,6 +32,7 @@ TEXTS = {
     "softmax: entmax": (10, "unknown softmax 'entmax'", "log(f(s))"),
     "softmax: {entmax: 1.5}": (11, "unknown key 'softmax.entmax'", "log(f(s))"),
     "softmax: sigmoid": (10, "unknown softmax 'sigmoid'", "write score: sigmoid(s)"),
+    "mask: causal == 1": (7, "expected a number, this is a condition", "write it alone, or ~ before it"),
     "weight: 2.0": (9, "expected an expression as text, got the number 2.0", 'write it as text: "2.0"'),
 }
 
