@@ -96,3 +96,12 @@ def float32_text(x: float) -> str:
     '0.1'
     """
     return str(np.float32(x))
+
+
+def number_text(x: float) -> str:
+    """A number of a call as messages name it: an integer as it is, a float as `float32_text` says.
+
+    >>> number_text(3), number_text(float32(0.4))
+    ('3', '0.4')
+    """
+    return float32_text(x) if isinstance(x, float) else str(x)

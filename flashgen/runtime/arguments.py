@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.dtypes import float32, float32_fault
+from flashgen.dtypes import float32, float32_fault, number_text
 from flashgen.errors import CallError
 from flashgen.expr import Requirement, evaluate
 from flashgen.expr.language.nodes import names
@@ -197,15 +197,17 @@ def check_bounds(spec: Spec, values: Mapping[str, int | float]) -> None:
     for p in spec.params:
         value, low, high = values[p.name], p.min, p.max
         if not (low is None or value >= low) or not (high is None or value <= high):
-            least, most = (f"{word} {bound}" if bound is not None else "" for word, bound in (("at least", low), ("at most", high)))
-            raise CallError(f"{p.name} is {value}: the spec allows {' and '.join(filter(None, (least, most)))}")
+            least, most = (
+                f"{word} {number_text(bound)}" if bound is not None else "" for word, bound in (("at least", low), ("at most", high))
+            )
+            raise CallError(f"{p.name} is {number_text(value)}: the spec allows {' and '.join(filter(None, (least, most)))}")
 
 
 def check_requirements(program: Program, values: Mapping[str, int | float]) -> None:
     """Raises CallError for values, of all params, that the expressions or the holes of a program do not allow."""
     for requirement in (*program.expressions.requires, *program.holes.requires):
         if not _holds(requirement, values):
-            read = ", ".join(f"{name} = {values[name]}" for name in sorted(names(requirement.node)))
+            read = ", ".join(f"{name} = {number_text(values[name])}" for name in sorted(names(requirement.node)))
             raise CallError(f"{requirement.message}; {read} breaks {requirement.text}")
     _check_rounding(program, values)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler
 
-from flashgen.dtypes import TENSOR_DTYPES
+from flashgen.dtypes import TENSOR_DTYPES, number_text
 from flashgen.spec import forms
 from flashgen.spec.faults import refusal
 from flashgen.spec.geometry import CACHES, Pages
@@ -170,11 +170,12 @@ def to_param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
     for key in ("min", "max"):
         if (bound := getattr(read, key)) is not None:
             if kind is int and isinstance(bound, float):
-                raise refusal(f"{bound} bounds an integer", f"write {math.floor(bound)}, or a default with a point", within=(key,))
+                nearest = math.ceil(bound) if key == "min" else math.floor(bound)
+                raise refusal(f"{number_text(bound)} bounds an integer", f"write {nearest}, or a default with a point", within=(key,))
             setattr(read, key, kind(bound))
     if (read.min is not None and read.default < read.min) or (read.max is not None and read.default > read.max):
-        bounds = " and ".join(f"{key} is {getattr(read, key)}" for key in ("min", "max") if getattr(read, key) is not None)
-        raise refusal(f"its default is {read.default}, and {bounds}", "a default is within the bounds", within=("default",))
+        bounds = " and ".join(f"{key} is {number_text(getattr(read, key))}" for key in ("min", "max") if getattr(read, key) is not None)
+        raise refusal(f"its default is {number_text(read.default)}, and {bounds}", "a default is within the bounds", within=("default",))
     return read
 
 
