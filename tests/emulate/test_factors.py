@@ -63,9 +63,9 @@ def test_right_or_refused(way, score, dtype, large, data):
 def test_what_is_refused_names_it():
     attn = compiled("interpreter", "c * tanh(s / c)", "float16")
     q, k, v = arrays(attn.spec, 1, 2, 1, 20, 40)
-    with pytest.raises(CallError, match=r"c = 9.99994\d*e-41 breaks 0 < abs\(0.25 / c\) <= 3.4028235e\+38"):
+    with pytest.raises(CallError, match=r"c = 1e-40 breaks 0 < abs\(0.25 / c\) <= 3.4028235e\+38"):
         attn(q, k, v, c=1e-40)
-    with pytest.raises(CallError, match=r"c = 3.0\d*e\+38 breaks 0 < abs\(c \* 1.442695\) <= 3.4028235e\+38"):
+    with pytest.raises(CallError, match=r"c = 3e\+38 breaks 0 < abs\(c \* 1.442695\) <= 3.4028235e\+38"):
         attn(q, k, v, c=3e38)
 
 
