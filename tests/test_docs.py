@@ -114,7 +114,7 @@ def test_a_decision_says_its_status_its_question_and_its_outcome(page):
 
 
 def test_every_kernel_has_a_row():
-    """By the name of its template, or of its entry, whose end may be a name of a call."""
+    """A row names its template or its entry, and that may end in a name of a call."""
     text = (DOCS / "how_it_works.md").read_text()
     skeletons = {path.name.removesuffix(".cu.j2") for path in (ROOT / "templates" / "kernels").glob("*.cu.j2")}
     made = "\n".join(path.read_text() for path in (ROOT / "flashgen" / "plan").rglob("*.py"))

@@ -46,7 +46,7 @@ class Device:
 
 @contextlib.contextmanager
 def beside_captures() -> Iterator[None]:
-    """In it this thread may load and allocate although a stream of its own is captured."""
+    """Lets this thread load and allocate within it, although a stream of its own is captured."""
     driver = _driver()
     mode = check(*driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     try:

@@ -10,6 +10,7 @@ from flashgen.plan import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_backward import check, tensor
+from tests.emulate.test_backward_wgmma import TENSORS
 from tests.plan.agreement import arrays
 from tests.plan.gradients import completed, judge
 
@@ -93,17 +94,11 @@ def test_clusters_are_told_and_launched():
 
 
 SUMS = "s + rows[q_idx] * keys[kv_idx] + slopes[h] * bias[b, q_idx, kv_idx]"
-GRADIENTS = {
-    "rows": {"shape": ["q_len"], "dtype": "float32", "grad": True},
-    "keys": {"shape": ["kv_len"], "dtype": "float32", "grad": True},
-    "slopes": {"shape": ["hq"], "dtype": "float32", "grad": True},
-    "bias": {"shape": ["b", "q_len", "kv_len"], "dtype": "float32", "grad": True},
-}
 
 
 def test_gradients_of_tensors():
     """There is every kind of place: a row's, a key's, a head's, an element's; what is added to q k^T needs no scores."""
-    spec = Spec(head_dim=136, dtype="bfloat16", mask="causal", score=SUMS, tensors=GRADIENTS, backward=True)
+    spec = Spec(head_dim=136, dtype="bfloat16", mask="causal", score=SUMS, tensors=TENSORS, backward=True)
     assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90_pair"
     values = {"rows": tensor(100), "keys": tensor(140, seed=1), "slopes": tensor(4, seed=2), "bias": tensor(1, 100, 140, seed=3)}
     check(spec, (1, 4, 2, 100, 140), arch="sm_90a", **values)

@@ -181,7 +181,7 @@ def test_every_log_sum_exp_has_one_base_and_halves_merge(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("split", [1, 5, "invariant"])
 def test_parts_merge_to_the_whole(kind, split):
-    """By the log-sum-exp of each kind of call, whole or in shares."""
+    """The log-sum-exp of each kind of call says how much a part weighs, whole or in shares."""
     rng, at = np.random.default_rng(20), 4096
     q, k, v = (rng.standard_normal((1, n, h, 32)).astype(np.float16) for n, h in ((33, 2), (4160, 1), (4160, 1)))
     said = {"mask": "full", "split": split}

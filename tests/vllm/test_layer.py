@@ -34,7 +34,7 @@ def test_single_tokens_are_calls_without_lengths_of_queries(lengths, fill, singl
 
 
 def test_single_tokens_beside_a_sequence_without_one_are_not():
-    """In a batch of fewer tokens than sequences, a token's place does not say whose it is."""
+    """A token's place does not say whose it is, where a batch has fewer tokens than sequences."""
     assert not Step([(1, 4), (0, 3), (1, 2)], 0, {}, tokens_inside=True).batch.single
 
 
