@@ -84,6 +84,18 @@ def test_k_and_v_are_views_of_one_tensor_and_pages_that_are_none_hold_zeros(spli
     judge(spec, {"o": o, "lse": lse}, q, k, v, **values)
 
 
+def test_o_leaves_through_the_place_of_a_key_tile():
+    spec = Spec(head_dim=192, dtype="float16", mask="causal", outputs=["o", "lse"], cache={"page": 16})
+    assert plan(spec, "sm_90a").attention.pipeline.output_place == "keys"
+    rng = np.random.RandomState(0)
+    shapes = [(2, 2, 160, 192), *[(2, 1, ROOM, 192)] * 2]
+    q, k, v = (rng.standard_normal(shape).astype(np.float16) for shape in shapes)
+    values = {"kv_lens": np.array([230, 0], np.int32), "block_table": table(2, ROOM // 16, rng)}
+    q, k, v = q.transpose(spec.order.from_heads_first), *(in_pages(spec, x, values["block_table"]) for x in (k, v))
+    o, lse = flashgen.compile(spec, "sm_90a", "emulate")(q, k, v, **values)
+    judge(spec, {"o": o, "lse": lse}, q, k, v, **values)
+
+
 def test_copies_of_any_width():
     spec = spec_of({"mask": "causal", "cache": {"page": 4}})
     q, k, v, values = drawn(spec, [90], 5)
