@@ -23,7 +23,7 @@ from flashgen.bench import DeviceClock
 from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import measure
 from flashgen.errors import FlashgenError
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.runtime import device, nvrtc
 from flashgen.spec import Spec

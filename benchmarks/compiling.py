@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.runtime import cache
 from flashgen.runtime.tuned import length_class

@@ -17,8 +17,9 @@ from flashgen.emulate.memory import Watched, fence
 from flashgen.expr.meaning.reference import reference, reference_outputs
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.merge import planned as plan_merge
-from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan import Program, plan
 from flashgen.plan.alone import record
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.shares import Demand

@@ -10,7 +10,7 @@ from flashgen.plan import plan
 from flashgen.plan.engines.instructions import instructions
 from flashgen.render import render
 from flashgen.runtime import nvrtc
-from flashgen.runtime.machine_code import key_tile
+from flashgen.runtime.machine_code import disassemble, key_tile
 from flashgen.spec import Spec
 
 HEAD_DIMS = (64, 128)
@@ -25,7 +25,7 @@ def row(variant: str, head_dim: int) -> str:
     binary = nvrtc.compile(render(chosen))
     per_element = 2 / chosen.attention.tile.block_n
     foretold = instructions(chosen.attention.tile, chosen.attention.pipeline, chosen.softmax, chosen.holes).times(per_element)
-    found = key_tile(nvrtc.disassemble(binary), chosen).times(per_element)
+    found = key_tile(disassemble(binary), chosen).times(per_element)
     cells = [variant, str(head_dim), chosen.attention.tile.text]
     cells += [f"{x:.2f}" for x in (foretold.special, found.special, foretold.multiply, found.multiply, found.floats + found.other)]
     return " | ".join(["", *cells, str(binary.spill_bytes), ""]).strip()

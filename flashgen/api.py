@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flashgen import arch as arches
 from flashgen.arch import Arch
@@ -13,7 +13,6 @@ from flashgen.render import Source, render
 from flashgen.runtime import arrays, autograd, device
 from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, numbers
 from flashgen.runtime.arrays import FAMILIES, liken
-from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.habits import unknown
@@ -22,6 +21,9 @@ from flashgen.runtime.sequence_lengths import check_lengths
 from flashgen.spec import Spec, load
 from flashgen.spec.shipped import find
 from flashgen.spec.words import gradient
+
+if TYPE_CHECKING:
+    from flashgen.runtime.backward import GpuBackward
 
 _BACKENDS = ("gpu", "interpreter", "emulate")
 
@@ -81,9 +83,9 @@ class Attention:
         self.arch = arches.by_name(arch) if arch else _default_arch(backend)
         self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
-        self._gpu_backward = GpuBackward(spec, self.arch if arch else None)
+        self._gpu_backward = _backward(spec, self.arch if arch else None)
         self.program = self._gpu.choice.plan(self.arch)
-        self._host = OnHost(self.program, self.arch, backend, self._gpu, self._gpu_backward)
+        self._host = OnHost(self.program, self.arch, backend, self._gpu)
         if self.arch.name != "host" and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 
@@ -110,7 +112,7 @@ class Attention:
         shape = f"tile {kernel.tile.text}, {runs}plan {self.program.digest}"
         lines = [f"{self.spec.name} on {self.arch.name}: {self.program.skeleton}, {shape}"]
         lines += [f"  {field}: {reason}" for field, reason in self.program.decision.reasons]
-        for made in (*self.kernels, *self._gpu_backward.kernels.values()):
+        for made in (*self.kernels, *(self._gpu_backward.kernels.values() if self._gpu_backward else ())):
             binary, shared = made.binary, made.program.main.smem.bytes
             report = f"{binary.registers} registers, {binary.spill_bytes} bytes spilled, {shared} bytes of shared memory"
             lines.append(f"  compiled: {made.program.skeleton} for {made.source.arch} by {binary.compiler}, {report}")
@@ -202,7 +204,7 @@ class Attention:
         Raises CallError when the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError,
         BackendError.
         """
-        if not self.spec.backward:
+        if not self._gpu_backward:
             raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
@@ -211,7 +213,7 @@ class Attention:
         params = check_values(self.program, numbers(self.spec, values))
         written = () if out is None else provided(("dq", "dk", "dv", *(gradient(one.name) for one in self.spec.with_grad)), out)
         if not FAMILIES[type(given["q"])].on_gpu(given["q"]):
-            results = self._host.differentiate(given, written, params)
+            results = self._host.differentiate(self._gpu_backward, given, written, params)
         elif self.backend is None or self.backend == "gpu":
             results = self._gpu_backward(given, params, written)
         else:
@@ -224,6 +226,15 @@ class Attention:
         sizes = check_arrays(spec, layouts)
         lengths = {name: as_numpy(given[3 + self._tensors.index(name)]) for name, _ in spec.geometry.lengths}
         check_lengths(spec, sizes, lengths)
+
+
+def _backward(spec: Spec, arch: Arch | None) -> "GpuBackward | None":
+    """The backward of a spec that has one."""
+    if not spec.backward:
+        return None
+    from flashgen.runtime.backward import GpuBackward  # which no forward needs
+
+    return GpuBackward(spec, arch)
 
 
 def _default_arch(backend: Backend | None) -> Arch:

@@ -1,6 +1,5 @@
 """The errors that flashgen raises: a mistake in a spec, a plan that cannot be, text that does not compile, a backend that is missing."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -67,6 +66,17 @@ class BackendError(FlashgenError):
     """Something that kernels need is missing or cannot serve the call: driver, NVRTC, headers, compiler."""
 
 
+def nearest(word: str, known: Iterable[str], alike: float = 0.6, most: int = 3) -> list[str]:
+    """The known words that are as much `alike`, from 0 to 1, the nearest first.
+
+    >>> nearest("causl", ["causal", "full"])
+    ['causal']
+    """
+    from difflib import get_close_matches  # which only a mistake needs
+
+    return get_close_matches(word, list(known), most, alike)
+
+
 def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     """A hint that names the nearest known word, if it is as much `alike`, from 0 to 1, or all of them, or says that there is none.
 
@@ -74,5 +84,5 @@ def did_you_mean(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     "did you mean 'causal'?"
     """
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=alike)
+    close = nearest(word, known, alike, 1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}" if known else "there are none here"

@@ -1,7 +1,7 @@
 """Calls of one spec on arrays in host memory: on the GPU where there is one, else in the interpreter or the emulator."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,22 +14,25 @@ from flashgen.render import render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_backward, check_requirements, check_values, output_shapes
 from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
-from flashgen.runtime.backward import GpuBackward, given_results, gradients
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
+from flashgen.runtime.results import given_results, gradients
 from flashgen.spec.outputs import fill_empty
+
+if TYPE_CHECKING:
+    from flashgen.runtime.backward import GpuBackward
 
 Backend = Literal["gpu", "interpreter", "emulate"]
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 class OnHost:
-    """A compiled spec for arrays in host memory. `program`: its plan; `gpu`, `gpu_backward`: the same spec on a GPU."""
+    """A compiled spec for arrays in host memory. `program`: its plan; `gpu`: the same spec on a GPU."""
 
-    def __init__(self, program: Program, arch: Arch, backend: Backend | None, gpu: Gpu, gpu_backward: GpuBackward):
+    def __init__(self, program: Program, arch: Arch, backend: Backend | None, gpu: Gpu):
         self.spec, self.program, self.arch, self.backend = program.spec, program, arch, backend
-        self._gpu, self._gpu_backward = gpu, gpu_backward
+        self._gpu = gpu
 
     def _sent(self) -> bool:
         """True if arrays are sent to a GPU."""
@@ -78,24 +81,26 @@ class OnHost:
         for name, x in outputs.items():
             x[...] = made[name]
 
-    def differentiate(self, given: Mapping[str, Any], out: tuple[Any, ...], params: Mapping[str, int | float]) -> tuple[Any, ...]:
-        """The gradients. `given`: arrays by name; `out`: the arrays to write to, or none. Raises CallError."""
+    def differentiate(
+        self, backward: "GpuBackward", given: Mapping[str, Any], out: tuple[Any, ...], params: Mapping[str, int | float]
+    ) -> tuple[Any, ...]:
+        """The gradients. `backward`: of a GPU; `given`: arrays by name; `out`: the arrays to write to, or none. Raises CallError."""
         family, layouts = FAMILIES[type(given["q"])], {name: liken(x, name).layout for name, x in given.items()}
         sizes = check_backward(self.spec, layouts)
         written = given_results(gradients(self.spec, layouts), out) if out else {}
         Apart({**layouts, **written}, written).check([FAMILIES[type(x)].locate(x)[0] for x in (*given.values(), *out)])
-        found = self._gradients(sizes, layouts, {name: as_numpy(x) for name, x in given.items()}, params)
+        found = self._gradients(backward, sizes, layouts, {name: as_numpy(x) for name, x in given.items()}, params)
         for x, gradient in zip(out, found, strict=False):
             as_numpy(x)[...] = gradient
         return out or tuple(map(family.from_numpy, found))
 
     def _gradients(
-        self, sizes: Sizes, layouts: Mapping[str, Layout], inputs: Arrays, params: Mapping[str, int | float]
+        self, backward: "GpuBackward", sizes: Sizes, layouts: Mapping[str, Layout], inputs: Arrays, params: Mapping[str, int | float]
     ) -> tuple[np.ndarray[Any, Any], ...]:
         spec, tensors = self.spec, [t.name for t in self.spec.arrays]
         if self._sent():
             sent = {name: arrays.cupy().asarray(x) for name, x in inputs.items()}
-            return tuple(x.get() for x in self._gpu_backward(sent, params))
+            return tuple(x.get() for x in backward(sent, params))
         made = gradients(spec, layouts)
         if not sizes.batch * sizes.q_len:
             return tuple(np.zeros(shape, by_name(dtype).numpy) for shape, dtype in made.values())
@@ -103,7 +108,7 @@ class OnHost:
 
         taken = Given(**{name: x for name, x in inputs.items() if name not in tensors})
         values = {**params, **{name: inputs[name] for name in tensors}}
-        chosen = self._gpu_backward.serving(self.arch, {**layouts, **fresh(made, None)})
+        chosen = backward.serving(self.arch, {**layouts, **fresh(made, None)})
         check_requirements(chosen, params)
         if self.backend == "emulate":
             from flashgen.emulate import emulate_backward

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -132,6 +131,8 @@ def remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         gone = path.rename(aside(path))
         if gone.is_dir():
-            shutil.rmtree(gone, ignore_errors=True)
+            from shutil import rmtree  # which loads compressors
+
+            rmtree(gone, ignore_errors=True)
         else:
             gone.unlink()

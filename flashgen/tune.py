@@ -14,7 +14,8 @@ from flashgen.bench.cases import Case, case, draw
 from flashgen.bench.run import sample
 from flashgen.bench.timing import Clock, Run, Timing, measure
 from flashgen.errors import BackendError
-from flashgen.plan import backward_candidates, candidates
+from flashgen.plan import candidates
+from flashgen.plan.backward import backward_candidates
 from flashgen.runtime import tuned
 from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.choice import Choice

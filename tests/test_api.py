@@ -14,7 +14,7 @@ import flashgen
 from flashgen import api
 from flashgen.dtypes import by_name
 from flashgen.errors import BackendError, CallError, PlanError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
 from flashgen.spec.shipped import spec_root

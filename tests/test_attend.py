@@ -11,7 +11,7 @@ import flashgen
 from flashgen import attend
 from flashgen.arch import by_name
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.expr.prove.lower import lower
 from flashgen.expr.prove.rounding import rounding
 from flashgen.spec import Spec

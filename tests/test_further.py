@@ -9,7 +9,7 @@ import pytest
 import flashgen
 from flashgen import attend
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 from tests.test_api import error, qkv
 

@@ -11,7 +11,7 @@ from flashgen.bench.cases import rounded
 from flashgen.emulate import HostKernel
 from flashgen.emulate.memory import Watched, fence
 from flashgen.errors import CallError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.merge import planned
 from flashgen.plan.alone import record
 from flashgen.render.source import render_alone

@@ -14,9 +14,10 @@ from flashgen.cli.build import kernel_plan
 from flashgen.cli.show import text_of
 from flashgen.cli.tune import report
 from flashgen.errors import BackendError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.expr.meaning.reference_backward import backward as gradients
-from flashgen.plan import backward_candidates, candidates, plan, plan_backward
+from flashgen.plan import candidates, plan
+from flashgen.plan.backward import backward_candidates, plan_backward
 from flashgen.runtime import tuned
 from flashgen.runtime.clock import Reading
 from flashgen.spec import Spec

@@ -22,8 +22,9 @@ from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import arrays, device
 from flashgen.runtime.arrays import liken
-from flashgen.runtime.backward import GpuBackward, gradients
+from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.lengths import fresh
+from flashgen.runtime.results import gradients
 from flashgen.spec import Spec
 
 Array = NDArray[Any]

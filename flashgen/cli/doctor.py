@@ -15,7 +15,7 @@ from flashgen.cli.terminal import table as lines
 from flashgen.emulate.build import compiler
 from flashgen.errors import BackendError
 from flashgen.render import template_root
-from flashgen.runtime import arrays, device, nvrtc
+from flashgen.runtime import arrays, device, machine_code, nvrtc
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def examine() -> list[Finding]:
         _gpu() if driver.works else Finding("GPU", False, "needs the driver"),
         _tried("CuPy", lambda: str(arrays.cupy().__version__), "GPU memory and streams"),
         _tried("C++ compiler", lambda: shlex.join(compiler()), "check --emulate"),
-        _tried("nvdisasm", nvrtc.disassembler, "show --stage sass"),
+        _tried("nvdisasm", machine_code.disassembler, "show --stage sass"),
         _cache(),
     ]
 

@@ -15,7 +15,7 @@ from flashgen.expr import lower
 from flashgen.expr import show as as_text
 from flashgen.plan import Program
 from flashgen.render import render
-from flashgen.runtime import nvrtc
+from flashgen.runtime import machine_code, nvrtc
 from flashgen.runtime.tuned import planned
 from flashgen.spec import Spec
 
@@ -45,7 +45,7 @@ def text_of(spec: Spec, stage: str, arch: str) -> str:
         case "ptx":
             return nvrtc.to_ptx(source)
         case "sass":
-            return nvrtc.disassemble(nvrtc.compile(source))
+            return machine_code.disassemble(nvrtc.compile(source))
     return source.text
 
 

@@ -9,7 +9,6 @@ from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.scope import Scope
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.evaluate import evaluate
-from flashgen.expr.meaning.reference import reference
 from flashgen.expr.prove.claims import parse
 from flashgen.expr.prove.lower import lower
 from flashgen.expr.tiles.ranges import KeyRanges, RowRanges, TileRanges, analyse, row_ranges
@@ -30,7 +29,6 @@ __all__ = [
     "holes",
     "lower",
     "parse",
-    "reference",
     "row_ranges",
     "show",
 ]

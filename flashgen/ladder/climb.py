@@ -15,7 +15,7 @@ from flashgen.bench import DeviceClock
 from flashgen.bench import measure as timed
 from flashgen.bench.results import environment
 from flashgen.bench.standard import standard
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.ladder.rungs import RUNGS, Rung
 from flashgen.plan import plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from flashgen.dtypes import by_name
 from flashgen.errors import PlanError
 from flashgen.ladder.climb import Shape
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import shape as shape_of
 from flashgen.spec import Spec
 

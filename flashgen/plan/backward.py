@@ -8,6 +8,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, holes, lower, row_ranges
 from flashgen.plan.backward_kernel import Backward
+from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
@@ -17,7 +18,6 @@ from flashgen.plan.lists import listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Parts, Program, Rejected
 from flashgen.plan.search import DOCUMENT, LENGTHS, seen, tried
-from flashgen.plan.strategies import BACKWARD_STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, BackwardStrategy, Draft, Problem, Request, Tried, serving
 from flashgen.spec import Spec
 from flashgen.theory.schedule import SoftmaxPlan

@@ -1,9 +1,5 @@
-"""The strategies, in the order in which they are asked."""
+"""The strategies of the forward, in the order in which they are asked."""
 
-from flashgen.plan.algorithms.backward_host import BackwardHost
-from flashgen.plan.algorithms.backward_mma_sync import BackwardMmaSync
-from flashgen.plan.algorithms.backward_wgmma import BackwardWgmma
-from flashgen.plan.algorithms.backward_wgmma_pair import BackwardWgmmaPair
 from flashgen.plan.algorithms.keys_outer import KeysOuter
 from flashgen.plan.algorithms.passes import Passes
 from flashgen.plan.algorithms.standard import Standard
@@ -13,7 +9,6 @@ from flashgen.plan.engines.wgmma import Wgmma
 from flashgen.plan.operands.plain import PlainMmaSync
 from flashgen.plan.operands.planes_mma_sync import PlanesMmaSync
 from flashgen.plan.operands.planes_wgmma import PlanesWgmma
-from flashgen.plan.strategy import BackwardStrategy, Strategy
+from flashgen.plan.strategy import Strategy
 
 STRATEGIES: list[Strategy] = [Host(), Wgmma(), MmaSync(), PlanesWgmma(), PlanesMmaSync(), PlainMmaSync(), Passes(), KeysOuter(), Standard()]
-BACKWARD_STRATEGIES: list[BackwardStrategy] = [BackwardHost(), BackwardWgmma(), BackwardWgmmaPair(), BackwardMmaSync()]

@@ -5,16 +5,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flashgen.expr.tiles.cuda import RangeText
-from flashgen.plan.alone import Alone
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.look import Look
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
 from flashgen.render.environment import environment
 from flashgen.render.snippets import KINDS, used
+
+if TYPE_CHECKING:
+    from flashgen.plan.alone import Alone
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def render(program: Program) -> Source:
     )
 
 
-def render_alone(plan: Alone) -> Source:
+def render_alone(plan: "Alone") -> Source:
     """The CUDA of a kernel that belongs to no program."""
     return Source(name=plan.entry, text=_text(plan.entry, {"plan": plan}), arch=plan.arch, entries=(plan.entry,), options=OPTIONS)
 

@@ -9,7 +9,7 @@ from typing import Any
 from flashgen.arch import Arch
 from flashgen.dtypes import by_name
 from flashgen.errors import CallError
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.head_shares import head_shares
 from flashgen.plan.program import Program
@@ -22,18 +22,12 @@ from flashgen.runtime.device import check, device
 from flashgen.runtime.executable import OF_ROLES, ROLES, Executable, Launch
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
+from flashgen.runtime.results import given_results, gradients
 from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
 from flashgen.runtime.tuned import length_class, planned_backward
 from flashgen.spec import Spec
-from flashgen.spec.words import gradient
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
-
-
-def gradients(spec: Spec, layouts: Mapping[str, Layout]) -> dict[str, Made]:
-    """The results of a backward: dq, dk, dv, and by `gradient` of their names those of tensors and params; each is like what it is of."""
-    shapes = {f"d{name}": (layouts[name].shape, spec.dtype) for name in ("q", "k", "v")}
-    return shapes | {gradient(one.name): (layouts[one.name].shape if one.name in layouts else (), "float32") for one in spec.with_grad}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,16 +165,6 @@ class GpuBackward:
             source = render(chosen)
             self.kernels[chosen.digest] = Executable(chosen, source, cache.binary(chosen, source))
         return self.kernels[chosen.digest]
-
-
-def given_results(results: Mapping[str, Made], out: Sequence[Any]) -> dict[str, Layout]:
-    """The layouts of the arrays that a caller gives for results. Raises CallError for those that are not like them."""
-    found = {name: liken(x, f"out for {name}").layout for name, x in zip(results, out, strict=True)}
-    for name, layout in found.items():
-        if (layout.shape, layout.dtype) != results[name] or not layout.contiguous:
-            shape, dtype = results[name]
-            raise CallError(f"out for {name} is {layout.dtype} {list(layout.shape)}: expected {dtype} {list(shape)}, contiguous")
-    return found
 
 
 def _clear(ordinal: int, address: int, nbytes: int, stream: int) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import shutil
 import warnings
 from pathlib import Path
 
@@ -68,7 +67,7 @@ def _store(folder: Path, program: Program, source: Source, made: Binary) -> None
         (aside / "report.json").write_text(json.dumps({**report, "sha256": hashlib.sha256(made.cubin).hexdigest()}, indent=1))
         aside.rename(folder)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        store.remove(aside)
         if not store.found(folder):  # else another process was first
             _warn_of(folder.parent, error)
 

@@ -1,14 +1,46 @@
-"""Counts the instructions of a kernel's loop in its machine code; `flashgen.plan.engines.instructions` foretells them."""
+"""The machine code of a kernel, and the instructions of its loop; `flashgen.plan.engines.instructions` foretells them."""
 
 import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 
+from flashgen.errors import BackendError
 from flashgen.expr import Instructions
 from flashgen.plan import Program
+from flashgen.runtime.nvrtc import Binary
 
 _LABEL = re.compile(r"\s*(\.L_x_\w+):")
 _OPERATION = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(\w+).*?;")
 _BRANCH = re.compile(r"\bBRA\b.*?(\.L_x_\w+)")
 _MULTIPLIES = ("FFMA", "FMUL", "FADD")
+
+
+def disassemble(binary: Binary) -> str:
+    """The SASS of a cubin, by nvdisasm. Raises BackendError where there is none."""
+    tool = disassembler()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(binary.cubin)
+        done = subprocess.run([tool, "--print-code", str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendError(f"{tool} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def disassembler() -> str:
+    """The path of nvdisasm. Raises BackendError where there is none."""
+    if found := shutil.which("nvdisasm"):
+        return found
+    try:
+        from cuda import pathfinder
+
+        if found := pathfinder.find_nvidia_binary_utility("nvdisasm"):
+            return str(found)
+    except (ImportError, AttributeError):  # AttributeError: pathfinder before 1.3
+        pass
+    raise BackendError("no nvdisasm here: pip install nvidia-cuda-nvdisasm, or put the toolkit's bin/ on PATH")
 
 
 def loops(sass: str) -> list[list[str]]:

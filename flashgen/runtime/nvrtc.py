@@ -2,9 +2,6 @@
 
 import functools
 import re
-import shutil
-import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,32 +54,6 @@ def to_ptx(source: Source) -> str:
     """The PTX of a source. Raises as `compile`."""
     ptx, _ = _build(source, "PTX", f"--gpu-architecture={source.arch.replace('sm_', 'compute_')}")
     return ptx.rstrip(b"\0").decode()
-
-
-def disassemble(binary: Binary) -> str:
-    """The SASS of a cubin, by nvdisasm. Raises BackendError where there is none."""
-    tool = disassembler()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(binary.cubin)
-        done = subprocess.run([tool, "--print-code", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BackendError(f"{tool} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-def disassembler() -> str:
-    """The path of nvdisasm. Raises BackendError where there is none."""
-    if found := shutil.which("nvdisasm"):
-        return found
-    try:
-        from cuda import pathfinder
-
-        if found := pathfinder.find_nvidia_binary_utility("nvdisasm"):
-            return str(found)
-    except (ImportError, AttributeError):  # AttributeError: pathfinder before 1.3
-        pass
-    raise BackendError("no nvdisasm here: pip install nvidia-cuda-nvdisasm, or put the toolkit's bin/ on PATH")
 
 
 @functools.cache
@@ -145,6 +116,8 @@ def _numbers(pattern: str, log: str) -> list[int]:
 
 def _failure(source: Source, log: str, summary: str) -> CompileError:
     """The error, with the text and the log kept in a folder of their own for whoever looks."""
+    import tempfile  # which a text that compiles does not need
+
     folder = Path(tempfile.mkdtemp(prefix="flashgen-"))
     path = folder / f"{source.name}.cu"
     path.write_text(source.text)

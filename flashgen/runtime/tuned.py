@@ -13,14 +13,13 @@ from typing import Any
 from flashgen import store
 from flashgen.arch import Arch
 from flashgen.errors import BackendError
-from flashgen.plan import Program, backward_candidates, candidates, plan, plan_backward
+from flashgen.plan import Program, candidates, plan
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.search import LENGTHS
 from flashgen.runtime import device
 from flashgen.spec import Spec
 
 FORWARD, BACKWARD = "forward", "backward"  # the parts of a spec that are tuned apart
-_CANDIDATES: dict[str, Callable[[Spec, Arch, int], tuple[str, ...]]] = {FORWARD: candidates, BACKWARD: backward_candidates}
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last two: nor can there be
 
 
@@ -42,7 +41,9 @@ def planned(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None 
 
 
 def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: str | None = None, head_shares: int = 1) -> Program:
-    """The same of the backward; `head_shares` as of `flashgen.plan.plan_backward`."""
+    """The same of the backward; `head_shares` as of `flashgen.plan.backward.plan_backward`."""
+    from flashgen.plan.backward import plan_backward  # which no forward needs
+
     card = card or (None if device.missing() else device.current().name)
     found = choice(spec, arch, length, card, BACKWARD) if card else None
     further: dict[str, Any] = ({"candidate": found} if found else {}) | ({"head_shares": head_shares} if head_shares > 1 else {})
@@ -59,10 +60,19 @@ def choice(spec: Spec, arch: Arch, length: int, card: str, part: str = FORWARD) 
             return None
         _warn(f"a tuned choice cannot be read: {path} ({error}). Run flashgen tune again")
         return None
-    if found in _CANDIDATES[part](spec, arch, length):
+    if found in _candidates(part)(spec, arch, length):
         return found
     _warn(f"a tuned choice is none of the planner's candidates any more: {found} in {path}. Run flashgen tune again")
     return None
+
+
+def _candidates(part: str) -> Callable[[Spec, Arch, int], tuple[str, ...]]:
+    """The function that gives the candidates of a part of a spec."""
+    if part == FORWARD:
+        return candidates
+    from flashgen.plan.backward import backward_candidates
+
+    return backward_candidates
 
 
 def keep(spec: Spec, arch: Arch, length: int, card: str, found: Mapping[str, Any], part: str = FORWARD) -> None:

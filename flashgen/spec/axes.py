@@ -1,10 +1,10 @@
 """The axes of tensors: a number, a word for an extent of the call, a name that an array binds, or an expression of words and names."""
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from flashgen.errors import nearest
 from flashgen.spec.words import value_name_fault
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def fault(axis: str) -> tuple[str, str]:
     """The reason why a text is no axis, and what to do; both empty where it is one, as far as its names tell."""
     if axis in WORDS or not axis.isidentifier():
         return "", ""
-    if close := difflib.get_close_matches(axis, (*WORDS, *ALIASES), 1, MISSPELT):
+    if close := nearest(axis, (*WORDS, *ALIASES), MISSPELT):
         return "is no axis", f"did you mean {close[0]!r}?"
     why = value_name_fault(axis)
     return (why, "a word of a call, or a name of your own that the array binds") if why else ("", "")

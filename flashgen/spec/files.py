@@ -1,11 +1,10 @@
 """Specs in files and in text: how they are found and read. A spec is untrusted: its size is bounded."""
 
-import difflib
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from flashgen.errors import SpecError
+from flashgen.errors import SpecError, nearest
 from flashgen.spec.model import Spec
 from flashgen.spec.text import Text
 from flashgen.spec.words import free_name, name_fault
@@ -55,7 +54,7 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, sorted(p.name for p in path.parent.glob("*.yaml")), n=1)
+        near = nearest(path.name, sorted(p.name for p in path.parent.glob("*.yaml")))
         mapping = "give the path of a YAML file, or a mapping with its keys" if not path.suffix else ""
         raise SpecError(f"no file {path}", hint=f"did you mean {path.parent / near[0]}?" if near else mapping) from None
     except (OSError, ValueError) as error:

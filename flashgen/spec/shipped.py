@@ -1,12 +1,11 @@
 """The specs that ship with flashgen, in folders by field; finds a spec by path, or one of those by name."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashgen.errors import SpecError
+from flashgen.errors import SpecError, nearest
 from flashgen.spec.files import load
 from flashgen.spec.model import Spec
 
@@ -90,5 +89,5 @@ def find(given: str) -> Spec:
 
 def _near(name: str, known: Iterable[str]) -> str:
     """A hint: the names most like it, or where all are listed; there are too many for a message."""
-    close = difflib.get_close_matches(name, known)
+    close = nearest(name, known)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else "`flashgen specs` lists those that ship"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.bench.standard import standard
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 from tests.plan.agreement import arrays, error
 

@@ -10,7 +10,7 @@ import cuda.pathfinder
 import pytest
 
 from flashgen.cli.build import build, kernel_plan
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.params import record_dtype
 from flashgen.render import render
 from flashgen.render.header import header

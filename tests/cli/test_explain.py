@@ -14,7 +14,8 @@ from flashgen.cli.gradients import measure_backward
 from flashgen.cli.picture import in_characters
 from flashgen.cli.work import measure, read_values
 from flashgen.expr import evaluate
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.spec import Spec
 
 MASKS = ("full", "causal", "causal & window(100, 0)", "prefix(70) | causal", "chunk(90)", "kv_idx < lens[b]", "kv_idx % 3 == 0")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flashgen.bench import hostile
 from flashgen.emulate import emulate_backward
 from flashgen.errors import PlanError, SpecError
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import emulate_backward
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_backward import check, tensor

@@ -7,7 +7,7 @@ import pytest
 
 from flashgen.emulate import emulate_backward
 from flashgen.errors import PlanError
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_backward import check, tensor

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import emulate
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.render import render

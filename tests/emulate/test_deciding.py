@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 from tests.emulate.test_integers import KERNELS, found_by
 from tests.plan.agreement import arrays, error

@@ -7,7 +7,7 @@ import pytest
 import flashgen
 from flashgen.bench import hostile
 from flashgen.emulate import emulate
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes

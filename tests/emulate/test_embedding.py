@@ -8,8 +8,9 @@ import pytest
 from flashgen.bench import hostile
 from flashgen.emulate import emulate
 from flashgen.errors import SpecError
-from flashgen.expr import lower, reference
+from flashgen.expr import lower
 from flashgen.expr.meaning.embedding import embedded
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes

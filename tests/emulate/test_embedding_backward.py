@@ -10,7 +10,7 @@ from flashgen.emulate import EmulationFault, emulate_backward
 from flashgen.errors import SpecError
 from flashgen.expr.meaning.reference import reference
 from flashgen.expr.meaning.reference_backward import backward
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec, loads
 from tests.emulate.test_backward import tensor

@@ -4,7 +4,7 @@ import pytest
 
 from flashgen.arch import by_name
 from flashgen.emulate import emulate_backward
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.head_shares import head_shares
 from flashgen.render import render

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgen.emulate import EmulationFault, emulate
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Spec

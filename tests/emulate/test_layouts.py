@@ -6,7 +6,7 @@ import pytest
 import flashgen
 from flashgen.bench.cases import case, variant_of
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout
 from flashgen.runtime.axes import Axes

@@ -12,7 +12,7 @@ import flashgen
 from flashgen.bench.hostile import draw
 from flashgen.emulate import emulate
 from flashgen.errors import CallError, PlanError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes

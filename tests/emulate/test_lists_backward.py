@@ -13,7 +13,7 @@ from flashgen.bench.lists import some_blocks
 from flashgen.emulate import emulate_backward
 from flashgen.errors import PlanError
 from flashgen.interpret import interpret_backward
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec

@@ -11,7 +11,8 @@ import pytest
 from flashgen.emulate import emulate
 from flashgen.expr.language.scope import words as language_words
 from flashgen.interpret import interpret
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.params import record_dtype, scalars
 from flashgen.plan.program import Program

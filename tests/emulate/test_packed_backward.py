@@ -12,7 +12,7 @@ import flashgen
 from flashgen.emulate import EmulationFault, emulate_backward
 from flashgen.errors import CallError, SpecError
 from flashgen.interpret import Given
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_packed import LENGTHS, WILD, alone, drawn, ends, of_one

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import flashgen
 from flashgen.bench.paged import in_pages, table
 from flashgen.errors import CallError, PlanError, SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.spec import Spec
 from tests.plan.agreement import judge

@@ -7,7 +7,7 @@ import pytest
 import flashgen
 from flashgen.bench.paged import in_pages, table
 from flashgen.errors import CallError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 from tests.plan import gradients
 from tests.plan.agreement import judge

@@ -9,7 +9,8 @@ import flashgen
 from flashgen.bench import hostile
 from flashgen.emulate import emulate
 from flashgen.errors import PlanError, SpecError
-from flashgen.expr import lower, reference
+from flashgen.expr import lower
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes

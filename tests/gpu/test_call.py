@@ -11,7 +11,7 @@ import pytest
 
 import flashgen
 from flashgen.errors import BackendError, CallError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
 from tests.gpu.judge import BF16, cupy, down, judge, poisoned, up

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flashgen
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.runtime import device
 from flashgen.spec import Spec
 from tests.gpu.judge import cupy, down, judge, poisoned, up

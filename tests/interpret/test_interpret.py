@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.errors import PlanError
-from flashgen.expr import analyse, lower, reference
+from flashgen.expr import analyse, lower
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan.search import plan
 from flashgen.spec import Spec

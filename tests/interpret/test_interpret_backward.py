@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
 from flashgen.interpret import Given, interpret_backward
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions
 from tests.expr.grammar import declared as declared_by

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan.search import plan
 from flashgen.spec import Spec
 from flashgen.theory.schedule import State, finish, merge_states

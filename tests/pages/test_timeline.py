@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from flashgen.pages.timeline import KINDS, PRODUCTS, timeline
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.spec import Spec
 
 PLANS = {

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan import Program, plan
+from flashgen.plan.backward import plan_backward
 from flashgen.spec import Spec, load
 from flashgen.spec.shipped import spec_root
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import PlanError, SpecError
-from flashgen.expr import lower, reference
+from flashgen.expr import lower
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.render import render
 from flashgen.spec import Softmax, Spec

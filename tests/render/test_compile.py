@@ -9,8 +9,9 @@ from flashgen.bench.cases import VARIANTS
 from flashgen.bench.masks import ROWS
 from flashgen.errors import BackendError
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
 from flashgen.plan.appending import AppendPlan
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.merging import MergePlan
 from flashgen.plan.shares import Demand
 from flashgen.render import render

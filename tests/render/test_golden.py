@@ -8,7 +8,8 @@ import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.search import LENGTHS
 from flashgen.plan.shares import Demand
 from flashgen.render import render

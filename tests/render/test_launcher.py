@@ -12,7 +12,8 @@ import cuda.pathfinder
 import numpy as np
 import pytest
 
-from flashgen.plan import Program, plan, plan_backward
+from flashgen.plan import Program, plan
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes, block_count
 from flashgen.plan.params import record_dtype, scalars
 from flashgen.render import render

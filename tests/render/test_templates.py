@@ -8,7 +8,8 @@ import jinja2.meta
 import pytest
 
 from flashgen.ladder import RUNGS
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.shares import Demand
 from flashgen.render import render, template_root
 from flashgen.render.describe import describe

@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flashgen.plan import plan_backward
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.params import scalars
 from flashgen.runtime import executable, tma
 from flashgen.runtime.arrays import Layout, contiguous_strides
-from flashgen.runtime.backward import GpuBackward, gradients
+from flashgen.runtime.backward import GpuBackward
 from flashgen.runtime.executable import BROUGHT, OF_ROLES, ROLES
 from flashgen.runtime.lengths import fresh
+from flashgen.runtime.results import gradients
 from flashgen.spec import Spec
 
 SPEC = Spec(

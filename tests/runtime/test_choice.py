@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import flashgen.interpret
 from flashgen import api
 from flashgen.arch import by_name
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.shares import Demand, Demands

@@ -8,6 +8,7 @@ import pytest
 from flashgen.errors import BackendError, CompileError
 from flashgen.render import Source
 from flashgen.runtime import nvrtc
+from flashgen.runtime.machine_code import disassemble
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the cuda13 or cuda12 extra")
 
@@ -104,7 +105,7 @@ def test_ptx_and_sass() -> None:
     assert ".target sm_90a" in nvrtc.to_ptx(source(TEXT))
     binary = nvrtc.compile(source(TEXT))
     try:
-        assert "BAR.SYNC" in nvrtc.disassemble(binary)
+        assert "BAR.SYNC" in disassemble(binary)
     except BackendError as error:
         assert "nvidia-cuda-nvdisasm" in str(error)  # noqa: PT017
 

@@ -7,7 +7,8 @@ import flashgen
 from flashgen import attend
 from flashgen.emulate import emulate
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import lower, reference
+from flashgen.expr import lower
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.render import render

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Integer, Symbol, oo
 
-from flashgen.expr import evaluate, reference
+from flashgen.expr import evaluate
 from flashgen.expr.meaning.gradient import derivatives
+from flashgen.expr.meaning.reference import reference
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.spec import Spec
 from flashgen.theory.backward import row_term, score_gradient, sink_gradient, weights

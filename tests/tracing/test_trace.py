@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import flashgen
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import reference
 from flashgen.expr.language.nodes import Call, names, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.meaning.definition import meaning
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 from flashgen.tracing import trace
 from tests.expr import grammar

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.dtypes import float32_text
-from flashgen.expr.holes.backward import BackwardHoles, backward_holes
 from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
@@ -29,6 +28,7 @@ from flashgen.expr.prove.rounding import Rounding, rounding
 from flashgen.expr.prove.signs import Signs, positive
 
 if TYPE_CHECKING:
+    from flashgen.expr.holes.backward import BackwardHoles
     from flashgen.spec import Spec
 
 MAX_TOLD = 1000  # characters of a score that are told
@@ -63,7 +63,7 @@ class Holes:
     outputs: OutputHoles
     rows: str  # the template of what a row is, in templates/geometry: of one head, or of a group's
     bounded: bool  # scores lie between -1 and 1 in units of 1 / factor, and are approximate: products with the factor lose nothing
-    backward: BackwardHoles | None = None  # of a kernel that computes gradients
+    backward: "BackwardHoles | None" = None  # of a kernel that computes gradients
 
     @property
     def uniform(self) -> tuple[Member, ...]:
@@ -190,7 +190,7 @@ def holes(
         outputs=outputs,
         rows=rows,
         bounded=parts.bounded and not score.biased,
-        backward=backward_holes(spec, parts.rest, kernel) if backward else None,
+        backward=_backward(spec, parts.rest, kernel) if backward else None,
         members=_members(hoist, (*along.ahead, *along.shared), spec),  # which all others have asked for by now
     )
 
@@ -208,6 +208,12 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
     if expressions.sink is None:
         return None
     return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
+
+
+def _backward(spec: "Spec", rest: Node, kernel: Kernel) -> "BackwardHoles":
+    from flashgen.expr.holes.backward import backward_holes  # which no forward needs
+
+    return backward_holes(spec, rest, kernel)
 
 
 def _weight(expressions: Expressions, binder: Binder, hoist: Hoist) -> WeightHole | None:

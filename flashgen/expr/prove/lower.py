@@ -10,7 +10,6 @@ from flashgen.expr.language.nodes import V_IDX, Name, names
 from flashgen.expr.language.read import Expressions, written
 from flashgen.expr.language.reads import indices
 from flashgen.expr.meaning.evaluate import evaluate
-from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.prove.claims import prove
 from flashgen.expr.prove.decided import decided
 
@@ -36,6 +35,8 @@ def lower(spec: "Spec") -> Expressions:
             raise SpecError(what, spec.name_position("tensors", tensor.name), "of packed sequences each reads its own rows: [b, ...]")
     requires = dict.fromkeys(requirement for scope, of_text in claims for requirement in prove(of_text, scope))
     if spec.backward:
+        from flashgen.expr.meaning.gradient import derivatives  # which no forward needs
+
         derivatives(spec)  # or an error, where one is missing
     sink = None if parsed.sink is None else fold(parsed.sink)
     if spec.scale and not names(parsed.scale) and (fault := float32_fault(scale := float(evaluate(parsed.scale, {})))):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.spec import Spec

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.expr import reference
 from flashgen.expr.meaning.bounds import bounds, distance
+from flashgen.expr.meaning.reference import reference
 from flashgen.spec import Spec
 
 BIAS = {"bias": {"shape": ["q_len", "kv_len"], "dtype": "float32"}}

@@ -6,7 +6,7 @@ import pytest
 
 import flashgen
 from flashgen.errors import CallError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
 from flashgen.plan import plan
 from flashgen.spec import Spec, load

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.expr import reference as attention
+from flashgen.expr.meaning.reference import reference as attention
 from flashgen.spec import Spec
 
 module = importlib.import_module("flashgen.expr.meaning.reference")

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flashgen.errors import SpecError
-from flashgen.expr import reference
+from flashgen.expr.meaning.reference import reference
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.spec import Spec
 from tests.expr.grammar import MASKS, conditions, declared, floats

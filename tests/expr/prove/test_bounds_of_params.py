@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import flashgen
 from flashgen.emulate import emulate
 from flashgen.errors import CallError, SpecError
-from flashgen.expr import analyse, holes, lower, reference
+from flashgen.expr import analyse, holes, lower
+from flashgen.expr.meaning.reference import reference
 from flashgen.expr.tiles.ranges import EMPTY, FULL
 from flashgen.plan import plan
 from flashgen.render import render

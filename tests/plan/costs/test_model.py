@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flashgen.arch import ARCHES, by_name
-from flashgen.plan import lists, plan, plan_backward, shares
+from flashgen.plan import lists, plan, shares
+from flashgen.plan.backward import plan_backward
 from flashgen.plan.costs import model
 from flashgen.plan.strategies import BACKWARD_STRATEGIES, STRATEGIES
 from flashgen.spec import Spec

@@ -8,7 +8,7 @@ from flashgen.plan import plan
 from flashgen.plan.engines.instructions import instructions
 from flashgen.render import render
 from flashgen.runtime import nvrtc
-from flashgen.runtime.machine_code import key_tile
+from flashgen.runtime.machine_code import disassemble, disassembler, key_tile
 from flashgen.spec import Spec
 
 
@@ -16,7 +16,7 @@ from flashgen.spec import Spec
 def tools():
     try:
         nvrtc.compiler()
-        nvrtc.disassembler()
+        disassembler()
     except BackendError as error:
         pytest.skip(str(error))
 
@@ -28,7 +28,7 @@ def test_machine_code_has_what_the_plan_foretells(variant, head_dim):
     if chosen.attention.dealing.listed:  # a loop over a list holds both kinds of tiles
         chosen = plan(spec, "sm_90a", length=1024)
     binary = nvrtc.compile(render(chosen))
-    found = key_tile(nvrtc.disassemble(binary), chosen)
+    found = key_tile(disassemble(binary), chosen)
     foretold = instructions(chosen.attention.tile, chosen.attention.pipeline, chosen.softmax, chosen.holes)
     may_be_large = chosen.softmax.normalized and not chosen.holes.bounded
     large = chosen.attention.tile.block_n // 2 if may_be_large else 0  # differences taken first: a branch of the loop, seldom taken
