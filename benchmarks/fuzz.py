@@ -33,7 +33,8 @@ from flashgen.bench import hostile  # noqa: E402
 from flashgen.emulate import emulate, emulate_backward  # noqa: E402
 from flashgen.errors import PlanError, SpecError  # noqa: E402
 from flashgen.interpret import interpret, interpret_backward  # noqa: E402
-from flashgen.plan import Program, plan_backward  # noqa: E402
+from flashgen.plan.backward import plan_backward  # noqa: E402
+from flashgen.plan.program import Program  # noqa: E402
 from flashgen.render import Source, render  # noqa: E402
 from flashgen.runtime.choice import Choice  # noqa: E402
 from flashgen.spec import Spec  # noqa: E402

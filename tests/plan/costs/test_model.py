@@ -10,8 +10,9 @@ import pytest
 from flashgen.arch import ARCHES, by_name
 from flashgen.plan import lists, plan, shares
 from flashgen.plan.backward import plan_backward
+from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model
-from flashgen.plan.strategies import BACKWARD_STRATEGIES, STRATEGIES
+from flashgen.plan.strategies import STRATEGIES
 from flashgen.spec import Spec
 
 PLAN = Path(model.__file__).parent.parent
