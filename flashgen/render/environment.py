@@ -1,5 +1,6 @@
 """The one Jinja environment, and the one place that knows where text lives."""
 
+import re
 import textwrap
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 COMMENT_COLUMN = 41  # characters before it
 RULER_WIDTH = 121
 WIDTH = 160  # of a line of emitted text, at most
+_TRAILING = re.compile(r"^(.*?) *\n?//> ?(.*)$", re.MULTILINE)
 
 
 _SYNTAX: dict[str, Any] = {
@@ -40,12 +42,17 @@ def template_root() -> Path:
     return installed if installed.is_dir() else package.parent / "templates"
 
 
-def aligned(code: str, comment: str) -> str:
-    """Code with a trailing comment, if there is one, in the column where they all begin.
+def aligned(text: str) -> str:
+    """The text with its trailing comments, behind `//>` on a line or on the next one, in the column where they all begin.
 
-    >>> aligned("  int BLOCK_M;", "of a tile")
+    >>> aligned("  int BLOCK_M;   //> of a tile")
     '  int BLOCK_M;                           // of a tile'
     """
+    return _TRAILING.sub(_placed, text)
+
+
+def _placed(found: re.Match[str]) -> str:
+    code, comment = found.groups()
     return f"{code}{' ' * max(3, COMMENT_COLUMN - len(code))}// {comment}" if comment else code
 
 
@@ -77,7 +84,6 @@ def environment() -> "jinja2.Environment":
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_root()), undefined=jinja2.StrictUndefined, bytecode_cache=Bytecode(repr(_SYNTAX)), **_SYNTAX
     )
-    env.filters["aligned"] = aligned
     env.filters["literal"] = literal
     env.filters["ruler"] = ruler
     env.filters["wrapped"] = wrapped

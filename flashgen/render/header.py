@@ -8,7 +8,7 @@ from flashgen.plan.geometry import extent_text
 from flashgen.plan.kernel import Kernel
 from flashgen.plan.program import Argument, Program
 from flashgen.render.describe import describe
-from flashgen.render.environment import environment
+from flashgen.render.environment import aligned, environment
 from flashgen.render.source import Source
 from flashgen.spec import Param
 from flashgen.spec.words import gradient
@@ -46,7 +46,7 @@ def header(program: Program, source: Source, part: str = "kernel") -> str:
     >>> header(program, render(program)).splitlines()[-1]
     '#endif'
     """
-    return (
+    text = (
         environment()
         .get_template("launch/kernel.h.j2")
         .render(
@@ -62,6 +62,7 @@ def header(program: Program, source: Source, part: str = "kernel") -> str:
             part=part,
         )
     )
+    return aligned(text)
 
 
 def c_name(program: Program, part: str) -> str:

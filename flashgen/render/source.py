@@ -12,7 +12,7 @@ from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.look import Look
 from flashgen.plan.program import Program
 from flashgen.render.describe import describe
-from flashgen.render.environment import environment
+from flashgen.render.environment import aligned, environment
 from flashgen.render.snippets import KINDS, used
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def _place(kind: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    """No trailing blanks, never two blank lines in a row."""
+    """No trailing blanks, never two blank lines in a row, comments in their column."""
     lines: list[str] = []
-    for line in (raw.rstrip() for raw in text.splitlines()):
+    for line in (raw.rstrip() for raw in aligned(text).splitlines()):
         if line or (lines and lines[-1]):
             lines.append(line)
     return "\n".join(lines).rstrip("\n") + "\n"

@@ -112,6 +112,14 @@ def test_reads_what_it_is_given(name):
     assert jinja2.meta.find_undeclared_variables(tree) <= allowed | imported | {"super"}  # blocks see what their file imports
 
 
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if not name.startswith("device/")])  # there operands have numbers
+def test_text_stands_as_it_is_emitted(name):
+    """Nothing is put together from strings, but the names of other templates."""
+    tree, concat = parsed(name), jinja2.nodes.Concat
+    imports = [*tree.find_all((jinja2.nodes.Import, jinja2.nodes.FromImport, jinja2.nodes.Include))]
+    assert len([*tree.find_all(concat)]) == sum(len([*found.find_all(concat)]) for found in imports)
+
+
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if "/" in name and not name.startswith("kernels/")])
 def test_a_skeleton_alone_knows_its_architecture(name):
     assert not re.search(r"\bsm_\d", (template_root() / name).read_text())
