@@ -4,12 +4,15 @@
     python benchmarks/pytorch.py --calls                    # host times alone
     python benchmarks/pytorch.py --lengths 2048 8192 32768  # of the block, which is compiled anew for each
 
-A call's host time is that of 400 calls that nothing waits for, over 400, on [1, 128, 1, 64]; the best of ten. A block is attention and
-feed-forward of Llama 3 8B (hidden size 4096, 32 heads, 8 for keys and values, head dim 128) in bfloat16, one sequence, compiled with
-`fullgraph=True`: milliseconds of both in turns, medians, forward alone and with the gradients of everything.
+A call's host time is that of 400 calls that nothing waits for, over 400, on [1, 128, 1, 64]: the best and the median of ten rounds, in
+which all ways to call take turns, and the median of what it is above another way in the same round. A block is attention and feed-forward
+of Llama 3 8B (hidden size 4096, 32 heads, 8 for keys and values, head dim 128) in bfloat16, one sequence, compiled with `fullgraph=True`:
+milliseconds a call of several in a row, as the layers of a model follow each other, so that the host is ahead; medians of turns, and
+their quartiles; forward alone and with the gradients of everything.
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -20,21 +23,18 @@ import torch
 import flashgen
 from flashgen.torch import Attention, attention
 
-CALLS, ROUNDS, TURNS = 400, 10, 7
+CALLS, ROUNDS, TURNS = 400, 10, 11
+TOKENS_IN_A_ROW = 16384
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD = 4096, 32, 8, 128, 14336
 
 
 def host(run: Callable[[], Any]) -> float:
     """Microseconds a call."""
-    run()
-    best = float("inf")
-    for _ in range(ROUNDS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            run()
-        best = min(best, time.perf_counter() - start)
-    return best / CALLS * 1e6
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        run()
+    return (time.perf_counter() - start) / CALLS * 1e6
 
 
 def calls() -> None:
@@ -44,19 +44,25 @@ def calls() -> None:
     direct, module = flashgen.compile(spec), Attention(spec)
     differentiable, learning = flashgen.compile(spec | {"backward": True}), Attention(spec | {"backward": True})
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    rows: dict[str, Callable[[], Any]] = {
-        "compiled spec": lambda: direct(q, k, v),
-        "  as a module": lambda: module(q, k, v),
-        "flashgen.attention": lambda: flashgen.attention(q, k, v),
-        "flashgen.torch.attention": lambda: attention(q, k, v),
-        "compiled spec, backward: true, no gradient": lambda: differentiable(q, k, v),
-        "  with a gradient": lambda: differentiable(*leaves),
-        "  as a module, with a gradient": lambda: learning(*leaves),
-        "flashgen.torch.attention, with a gradient": lambda: attention(*leaves),
-        "SDPA": lambda: torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True),
+    runs: dict[str, tuple[Callable[[], Any], str]] = {  # and what each is above
+        "compiled spec": (lambda: direct(q, k, v), ""),
+        "as a module": (lambda: module(q, k, v), "compiled spec"),
+        "flashgen.attention": (lambda: flashgen.attention(q, k, v), ""),
+        "flashgen.torch.attention": (lambda: attention(q, k, v), "flashgen.attention"),
+        "backward: true, no gradient": (lambda: differentiable(q, k, v), "compiled spec"),
+        "backward: true, a gradient": (lambda: differentiable(*leaves), "backward: true, no gradient"),
+        "as a module, a gradient": (lambda: learning(*leaves), "backward: true, no gradient"),
+        "flashgen.torch.attention, a gradient": (lambda: attention(*leaves), "flashgen.torch.attention"),
+        "SDPA": (lambda: sdpa(q, k, v), ""),
+        "SDPA, a gradient": (lambda: sdpa(*leaves), "SDPA"),
     }
-    for name, run in rows.items():
-        print(f"{host(run):7.1f} us  {name}", flush=True)
+    for run, _ in runs.values():
+        host(run)
+    rounds = [{name: host(run) for name, (run, _) in runs.items()} for _ in range(ROUNDS)]
+    for name, (_, other) in runs.items():
+        found = [one[name] for one in rounds]
+        above = f", {statistics.median(one[name] - one[other] for one in rounds):5.1f} above {other}" if other else ""
+        print(f"{min(found):7.1f} us, median {statistics.median(found):6.1f}  {name}{above}", flush=True)
 
 
 class Block(torch.nn.Module):
@@ -85,14 +91,15 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
 
 
-def milliseconds(run: Callable[[], Any]) -> float:
-    """The milliseconds of a call on the device."""
+def milliseconds(run: Callable[[], Any], calls: int) -> float:
+    """The milliseconds of a call of several in a row on the device."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    run()
+    for _ in range(calls):
+        run()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end)
+    return begin.elapsed_time(end) / calls
 
 
 def block(length: int) -> None:
@@ -114,18 +121,18 @@ def block(length: int) -> None:
         one(x.requires_grad_(), cos, sin).sum().backward()
 
     far = (forward(compiled["flashgen"]) - forward(compiled["SDPA"])).float().norm() / forward(compiled["SDPA"]).float().norm()
+    for run, one in itertools.product((forward, both), compiled.values()):  # compiles all before anything is timed
+        run(one)
     for what, run in (("forward", forward), ("forward and backward", both)):
         times: dict[str, list[float]] = {name: [] for name in compiled}
         for turn in range(TURNS + 2):
             for name, one in compiled.items():
-                took = milliseconds(lambda run=run, one=one: run(one))
+                took = milliseconds(lambda run=run, one=one: run(one), max(1, TOKENS_IN_A_ROW // length))
                 if turn > 1:
                     times[name].append(took)
-        theirs, mine = (statistics.median(times[name]) for name in compiled)
-        print(
-            f"{length:6}  {what:21} SDPA {theirs:8.3f} ms  flashgen {mine:8.3f} ms  {theirs / mine:5.3f} times as fast; off {far:.1e}",
-            flush=True,
-        )
+        (low, theirs, high), (least, mine, most) = (statistics.quantiles(found, n=4) for found in times.values())
+        rows = f"SDPA {theirs:8.3f} ({low:.3f} to {high:.3f}) ms  flashgen {mine:8.3f} ({least:.3f} to {most:.3f}) ms"
+        print(f"{length:6}  {what:21} {rows}  {theirs / mine:5.3f} times as fast; off {far:.1e}", flush=True)
 
 
 def main() -> None:
