@@ -40,7 +40,7 @@ def by_bits(spec: Spec, mask: Node) -> bool:
 def loses(mask: Node, ranges: TileRanges) -> bool:
     """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too, or
     what tensors hold is compared by size, so that keys beside each other need not be seen together."""
-    by_size = any(p.op == "<=" and p.known.terms for p in ranges.pairings)  # not with a number, as flags of padded keys are
+    by_size = any(p.op not in ("==", "!=") and p.known.terms for p in ranges.pairings)  # not with a number, as flags of padded keys are
     either = any(isinstance(node, Call) and node.op == "|" for node in walk(mask))
     return bool(ranges.reasons) or by_size or (bool(ranges.pairings) and either)
 

@@ -19,11 +19,12 @@ TENSORS = (
     Tensor("lens", ("b",), "int32"),
     Tensor("starts", ("hq", 3), "int32"),
     Tensor("ids", ("b", "kv_len"), "int32"),
+    Tensor("stamps", ("b", "kv_len"), "int64"),
     Tensor("bits", ("b", "kv_len"), "bool"),
     Tensor("flags", ("hq",), "bool"),
     Tensor("bias", ("hq",), "float32"),
 )
-TYPES = {"int32": "int", "bool": "bool", "float32": "float"}
+TYPES = {"int32": "int", "int64": "long long", "bool": "bool", "float32": "float"}
 SCOPE = Scope({**dict.fromkeys(PARAMS, "int"), "slope": "float"}, {t.name: (TYPES[t.dtype], t.shape) for t in TENSORS})
 
 
@@ -47,7 +48,9 @@ EXACT = split(
 # Compare what tensors hold at rows and at keys.
 PAIRED = split(
     """document(ids); ~document(ids); ids[b, kv_idx] <= ids[b, q_idx]; bits[b, kv_idx]; ~bits[b, q_idx]; ids[b, kv_idx] == lens[b];
-    ids[b, kv_idx] <= max(lens[b], ids[b, q_idx]); ids[b, kv_idx] < lens[lens[b]] * c"""
+    ids[b, kv_idx] <= max(lens[b], ids[b, q_idx]); ids[b, kv_idx] < lens[lens[b]] * c; document(stamps); ~document(stamps);
+    stamps[b, kv_idx] <= stamps[b, q_idx]; stamps[b, q_idx] <= stamps[b, kv_idx]; stamps[b, kv_idx] < stamps[b, q_idx];
+    stamps[b, kv_idx] > ids[b, q_idx] + c; stamps[b, kv_idx] != -1; stamps[b, 0] >= kv_idx; stamps[b, q_idx] < lens[b]"""
 )
 
 
@@ -118,7 +121,8 @@ def values(draw):
     found |= {"slope": draw(st.floats(-1, 1)), "b": draw(st.integers(0, 1)), "h": draw(st.integers(0, 3)), "hk": draw(st.integers(0, 1))}
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     found |= {"lens": rng.integers(-3, 120, 2), "starts": rng.integers(0, 99, (4, 3)), "bias": rng.random(4), "flags": rng.random(4) < 0.5}
-    return Values(found | {"ids": np.sort(rng.integers(0, 4, (2, 150)), axis=1), "bits": rng.random((2, 150)) < 0.7})
+    stamps = np.sort(rng.choice([-(2**63), -1, 3, 60, 2**32 + 3, 2**63 - 1], (2, 150)), axis=1)
+    return Values(found | {"ids": np.sort(rng.integers(0, 4, (2, 150)), axis=1), "stamps": stamps, "bits": rng.random((2, 150)) < 0.7})
 
 
 def joined(*strategies, form="({} {} {})"):

@@ -7,7 +7,7 @@ question of the key ranges, asked of all queries at once, and conditions on the 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from flashgen.expr.prove.integers import Integers, intervals, of_kernel
 from flashgen.expr.prove.intervals import KV_LEN, Q_LEN, ZERO, Facts, Interval, Known
 from flashgen.expr.tiles.conditions import parts, reads_key, solve
 from flashgen.expr.tiles.cuda import Printer, number
+from flashgen.expr.tiles.extents import Op
 from flashgen.expr.tiles.solve import NoRuleError, Solver
 from flashgen.expr.tiles.spans import MAX_STRIPS, NONE, Combiner, Span, Strip
 
@@ -167,8 +168,8 @@ def _solved(part: Node, known: Known) -> bool:
 class _WholeCall(Solver):
     """A Solver for all queries at once, of which no value of a tensor at a query is known."""
 
-    def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
-        raise NoRuleError(f"{d} {op} 0 compares what tensors hold")
+    def found(self, op: Op, unknown: Int, known: Int) -> Strip:
+        raise NoRuleError(f"{unknown} {op} {known} compares what tensors hold")
 
 
 class _OfKey(Binder):

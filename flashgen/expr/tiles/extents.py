@@ -19,6 +19,8 @@ from flashgen.expr.tiles.spans import Span, Strip
 
 Bounds = tuple[NDArray[np.int64], NDArray[np.int64]]
 FIELDS = ("x", "y", "z", "w")  # of an int4: begin and end of what may be seen, begin and end of what must be
+Op = Literal["<", "<=", ">", ">=", "==", "!="]
+SWAPPED: Mapping[Op, Op] = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}  # of sides
 _PAIRS_AT_ONCE = 1 << 24  # of a tile of rows and a tile of keys, to bound memory
 
 
@@ -27,7 +29,7 @@ class Pairing:
     """unknown `op` known. Of key and row the first depends on the side's unknown alone, the second on the other one alone."""
 
     name: str  # of its int4 in emitted text
-    op: Literal["<=", "==", "!="]
+    op: Op
     unknown: Int
     known: Int
     side: Side = KEYS
@@ -44,24 +46,14 @@ class Pairing:
         return Strip(Span(begin, end), Span(full_begin, full_end))
 
     @property
-    def key(self) -> Int:
-        """The side that depends on the key, as in key `op` row."""
-        return self.unknown if self.side is KEYS else self._sign * self.known
-
-    @property
-    def row(self) -> Int:
-        """The other one."""
-        return self.known if self.side is KEYS else self._sign * self.unknown
-
-    @property
-    def _sign(self) -> int:
-        """That by which key <= row becomes row `op` key."""
-        return -1 if self.op == "<=" else 1
+    def told(self) -> tuple[Int, Op, Int]:
+        """The comparison as key, operator, row."""
+        return (self.unknown, self.op, self.known) if self.side is KEYS else (self.known, SWAPPED[self.op], self.unknown)
 
     @property
     def text(self) -> str:
         """The comparison for people, more or less as in the spec."""
-        return f"{self.key} {self.op} {self.row}".replace(param(""), "")
+        return "{} {} {}".format(*self.told).replace(param(""), "")
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -88,8 +80,12 @@ class Pairing:
     def _compare(self, low: Any, high: Any, least: Any, most: Any) -> tuple[Any, Any]:
         """True if some pair may hold, and true if all must, for tiles of the known and the unknown whose values lie between these."""
         match self.op:
-            case "<=":
-                return least <= high, most <= low
+            case "<" | "<=":
+                less = np.less if self.op == "<" else np.less_equal
+                return less(least, high), less(most, low)
+            case ">" | ">=":
+                more = np.greater if self.op == ">" else np.greater_equal
+                return more(most, low), more(least, high)
             case "==":
                 return (least <= high) & (low <= most), (least == most) & (low == high) & (least == low)
         return (least < most) | (low < high) | (least != low), (most < low) | (high < least)  # !=
@@ -121,7 +117,8 @@ def _first_range(flags: NDArray[np.bool_]) -> Bounds:
 
 
 TESTS = {  # of an extent of keys, or of rows
-    "<=": ("{0}.x <= high", "{0}.y <= low"),
+    **{op: (f"{{0}}.x {op} high", f"{{0}}.y {op} low") for op in ("<", "<=")},
+    **{op: (f"{{0}}.y {op} low", f"{{0}}.x {op} high") for op in (">", ">=")},
     "==": ("{0}.x <= high && low <= {0}.y", "{0}.x == {0}.y && low == high && {0}.x == low"),
     "!=": ("{0}.x < {0}.y || low < high || {0}.x != low", "{0}.y < low || high < {0}.x"),
 }

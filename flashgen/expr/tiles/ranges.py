@@ -140,7 +140,7 @@ class TileRanges:
         """Steps and loops as text, what was lost, and what the host checks."""
         loops = [{"begin": str(loop.begin), "end": str(loop.end), "masked": loop.masked} for loop in self.loops]
         steps = {name: str(value) for name, value in self.steps}
-        pairings = [{"name": p.name, "op": p.op, "key": str(p.key), "row": str(p.row)} for p in self.pairings]
+        pairings = [{"name": p.name} | dict(zip(("key", "op", "row"), map(str, p.told), strict=True)) for p in self.pairings]
         return {"pairings": pairings, "steps": steps, "loops": loops, "reasons": list(self.reasons), "requires": list(self.requires)}
 
 

@@ -6,15 +6,15 @@ may hold everywhere and must hold nowhere, so the rest of a conjunction still li
 """
 
 from functools import reduce
-from typing import Literal
+from typing import Literal, cast
 
 from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.nodes import INDEX_NAMES, LONG, Call, Const, Load, Name, Node, names, rebuild, walk
 from flashgen.expr.language.operators import COMPARISONS
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.affine import Atom, Int, named, of, operations, param, select, substitute
-from flashgen.expr.prove.intervals import KEYS, ROWS, ZERO
-from flashgen.expr.tiles.extents import Pairing
+from flashgen.expr.prove.intervals import KEYS, ZERO
+from flashgen.expr.tiles.extents import SWAPPED, Op, Pairing
 from flashgen.expr.tiles.spans import MAX_TEXT, NONE, Combiner, Span, Strip
 
 MAX_PAIRINGS = 2  # two small kernels each before the attention
@@ -67,13 +67,15 @@ class Solver:
 
     def compare(self, op: str, x: Node, y: Node) -> list[Strip]:
         """The strips at which a comparison of integers holds. Raises NoRuleError."""
-        if x.type != "int":
-            raise NoRuleError("it compares floats" if x.type == "float" else "it compares numbers of int64")
+        if x.type == "float":
+            raise NoRuleError("it compares floats")
         whole = Call(op, (x, y), "bool")
         if pick := next((node for node in walk(whole) if isinstance(node, Call) and node.op == "where"), None):
             test, *picked = pick.args
             yes, no = (self.compare(op, *(_replace(arg, pick, value) for arg in whole.args)) for value in picked)
             return self.choice(test, yes, no)
+        if x.type == LONG:
+            return [self.pair_of_long(cast(Op, op), self.long(x), self.long(y))]
         d = self.affine(x) - self.affine(y)
         if op in ("==", "!=") and _read(d, *self.side.indices):
             return [self.pair("==" if op == "==" else "!=", d)]
@@ -132,19 +134,46 @@ class Solver:
         ((atom, c),) = inside
         return self.solve(atom, 1 if c > 0 else -1, (c * of(atom) - d) // Int(abs(c)))
 
+    def long(self, node: Node) -> Int:
+        """A number of int64 that is read, or an integer beside one. Raises NoRuleError."""
+        match node:
+            case Const(value):
+                return Int(int(value))
+            case Load(tensor, indices):
+                return of(Atom("read", tuple(map(self.affine, indices)), param(tensor)))
+            case Call(_, (integer,)):
+                return self.affine(integer)
+        raise NoRuleError(f"{show(node)} has no rule")
+
+    def pair_of_long(self, op: Op, x: Int, y: Int) -> Strip:
+        """The strip of the unknown at which x `op` y: as they stand, since a difference of numbers of int64 may pass 64 bits."""
+        x, y = (substitute(side, self.facts.meanings) for side in (x, y))
+        if self.side.unknown in y.names or self.side.known in x.names:
+            op, x, y = SWAPPED[op], y, x
+        if self.side.unknown in y.names or self.side.known in x.names:
+            raise NoRuleError("one side depends on rows and on keys, so extents over tiles do not tell what is seen")
+        if (x.names | y.names).isdisjoint(self.side.indices):
+            raise NoRuleError("it compares numbers of int64")
+        return self.found(op, x, y)
+
     def pair(self, op: Literal["<=", "==", "!="], d: Int) -> Strip:
         """The strip of the unknown at which d `op` 0, with tensors read at rows or keys: what depends on it on one side, the rest on the
         other."""
-        if not self.paired:
-            raise NoRuleError("what tensors hold at rows and at keys is compared where sequences are all as long")
         d = self.bounded(substitute(d, self.facts.meanings))  # names of a query tile mean nothing to the kernels before
-        d = Int(0) - d if self.side is ROWS and op != "<=" else d  # either is as good: that whose row is not negative
         unknown, known = Int(0), Int(-d.const)
         for atom, c in d.terms:
             if atom.names >= {*self.side.indices}:
                 raise NoRuleError(f"{atom} depends on rows and on keys, so extents over tiles do not tell what is seen")
             inside = self.side.unknown in atom.names
             unknown, known = (unknown + of(atom) * c, known) if inside else (unknown, known - of(atom) * c)
+        if unknown.terms and all(c < 0 for _, c in unknown.terms):
+            return self.found(SWAPPED[op], -unknown, -known)
+        return self.found(op, unknown, known)
+
+    def found(self, op: Op, unknown: Int, known: Int) -> Strip:
+        """The strip of the unknown at which unknown `op` known, from what kernels before the attention find."""
+        if not self.paired:
+            raise NoRuleError("what tensors hold at rows and at keys is compared where sequences are all as long")
         found = next((p for p in self.pairings if (p.op, p.unknown, p.known) == (op, unknown, known)), None)
         if found is None:
             if len(self.pairings) == MAX_PAIRINGS:
