@@ -130,11 +130,15 @@ class Attention:
         `backward: true`.
         """
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
-            if out is not None:
-                raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
-            return autograd.apply(self, self._outputs, (q, k, v), values)
+            return self.differentiated(q, k, v, values, out)
         results = self._outputs(q, k, v, values, out, check)
         return results[0] if len(results) == 1 else results
+
+    def differentiated(self, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None) -> Any:
+        """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError."""
+        if out is not None:
+            raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
+        return autograd.apply(self, self._outputs, (q, k, v), values)
 
     def _outputs(self, q: Any, k: Any, v: Any, values: dict[str, Any], out: Any = None, check: bool = False) -> tuple[Any, ...]:
         """The outputs of a call that nobody differentiates. Takes `values`, of which none stay."""

@@ -96,14 +96,16 @@ def run(sketch: Sketch, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: 
     """The outputs of a call. Raises SpecError, CallError, PlanError, BackendError."""
     if not autograd.wanted(q, k, v, *values.values()):
         return attention_of(sketch, (q, k, v), values)(q, k, v, out=out, **values)
-    sought = tuple([name for name, x in values.items() if autograd.requires(x)])
-    results = attention_of(Sketch(*sketch[:-1], sought), (q, k, v), values)(q, k, v, out=out, **values)
+    sought = tuple([name for name, x in values.items() if autograd.requires(x)]) if values else ()
+    results = attention_of(sketch, (q, k, v), values, sought).differentiated(q, k, v, values, out)
     return results[: len(sketch.outputs)] if len(sketch.outputs) > 1 else results[0]
 
 
-def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Attention:
-    """The attention of a call. Raises CallError."""
-    return _for(sketch, tuple(map(_array, qkv, "qkv")), _kinds(values, sketch) if values else ())
+def attention_of(
+    sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any], sought: tuple[str, ...] | None = None
+) -> Attention:
+    """The attention of a call. `sought`: as a Sketch has it; None: as this one has it. Raises CallError."""
+    return _for(sketch, tuple(map(_array, qkv, "qkv")), _kinds(values, sketch) if values else (), sought)
 
 
 def _as_param(scale: Any, values: dict[str, Any], *texts: str) -> str:
@@ -186,8 +188,9 @@ def _size(value: int | float) -> float:
 
 
 @functools.lru_cache(1024)
-def _for(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind], ...]) -> Attention:
+def _for(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind], ...], sought: tuple[str, ...] | None) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
+    sketch = sketch if sought is None else sketch._replace(sought=sought)
     declared = {name: _layout(kind) if isinstance(kind[0], tuple) else kind for name, kind in kinds}
     return compiled(spec_of(sketch, dict(zip("qkv", map(_layout, qkv), strict=True)), declared))
 
