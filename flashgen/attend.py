@@ -101,9 +101,7 @@ def run(sketch: Sketch, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: 
     return results[: len(sketch.outputs)] if len(sketch.outputs) > 1 else results[0]
 
 
-def attention_of(
-    sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any], sought: tuple[str, ...] | None = None
-) -> Attention:
+def attention_of(sketch: Sketch, qkv: tuple[Any, Any, Any], values: Mapping[str, Any], sought: tuple[str, ...] | None = None) -> Attention:
     """The attention of a call. `sought`: as a Sketch has it; None: as this one has it. Raises CallError."""
     return _for(sketch, tuple(map(_array, qkv, "qkv")), _kinds(values, sketch) if values else (), sought)
 

@@ -114,15 +114,15 @@ def test_deterministic_is_the_same_in_any_order(mask):
     assert all((once[name] == again[name]).all() for name in once)
 
 
-@pytest.mark.parametrize(("q_len", "kv_len"), [(200, 190), (5, 0)])
-def test_rows_of_documents_are_found_before(q_len, kv_len):
+@pytest.mark.parametrize(("q_len", "kv_len", "dtype"), [(200, 190, "int32"), (200, 190, "int64"), (5, 0, "int32")])
+def test_rows_of_documents_are_found_before(q_len, kv_len, dtype):
     """By two small kernels: of a key tile the query tiles that hold its documents."""
-    tensors = {"ids": {"shape": ["b", "kv_len"], "dtype": "int32"}}
+    tensors = {"ids": {"shape": ["b", "kv_len"], "dtype": dtype}}
     spec = Spec(head_dim=16, dtype="float16", mask="causal & document(ids)", tensors=tensors, backward=True)
     program = plan_backward(spec, "sm_80")
     assert [kernel.entry for kernel in program.kernels][:2] == ["row_extents_seeing_0", "row_ranges_seeing_0"]
-    ids = np.sort(np.random.default_rng(0).integers(0, 5, (2, kv_len))).astype(np.int32)
-    check(spec, (2, 2, 1, q_len, kv_len), ids=ids)
+    ids = np.sort(np.random.default_rng(0).integers(0, 5, (2, kv_len))).astype(dtype)
+    check(spec, (2, 2, 1, q_len, kv_len), ids=ids << (40 if dtype == "int64" else 0))
 
 
 @pytest.mark.parametrize("head_dim", range(136, 257, 8))

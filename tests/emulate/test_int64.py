@@ -18,9 +18,11 @@ from flashgen.spec import Spec, loads
 from tests.plan.agreement import judge_of
 
 IDS = {"ids": {"shape": ["b", "kv_len"], "dtype": "int64"}}
+LENS = {**IDS, "lens": {"shape": ["b"], "dtype": "int64"}}
 MASKS = {
     "documents": {"mask": "causal & document(ids)", "tensors": IDS},
-    "lengths": {"mask": "(kv_idx < lens[b]) & (ids[b, kv_idx] != -5)", "tensors": {**IDS, "lens": {"shape": ["b"], "dtype": "int64"}}},
+    "sizes": {"mask": "(ids[b, q_idx] >= ids[b, kv_idx]) & (kv_idx < lens[b])", "tensors": LENS},
+    "lengths": {"mask": "(kv_idx < lens[b]) & (ids[b, kv_idx] != -5)", "tensors": LENS},
     "bits": {"mask": "bit(words[b, q_idx], kv_idx)", "tensors": {"words": {"shape": ["b", "q_len"], "dtype": "int64"}}},
     "starts": {
         "mask": "(kv_idx >= int(starts[b, int(ids[b, q_idx])])) & (q_idx - int(ids[b, kv_idx]) < 9)",
@@ -30,7 +32,14 @@ MASKS = {
 }
 
 
-CASES = [*((name, "host") for name in MASKS), ("documents", "sm_90a"), ("bits", "sm_80"), ("starts", "sm_90a"), ("scores", "sm_90a")]
+CASES = [
+    *((name, "host") for name in MASKS),
+    ("documents", "sm_90a"),
+    ("sizes", "sm_90a"),
+    ("bits", "sm_80"),
+    ("starts", "sm_90a"),
+    ("scores", "sm_90a"),
+]
 
 
 @pytest.mark.parametrize(("name", "arch"), CASES)
@@ -42,6 +51,13 @@ def test_values(name, arch):
         q, k, v, values = hostile.draw(spec, Sizes(2, 40, 70, 2, 1), kinds, np.random.RandomState(1))
         found = interpret(chosen, q, k, v, values) if source is None else emulate(chosen, source, q, k, v, values)
         judge_of(spec, q, k, v, **values)(found)
+
+
+@pytest.mark.parametrize(("name", "sides"), [("documents", ["=="]), ("sizes", ["<=", "<"])])
+def test_key_tiles_are_found_by_them(name, sides):
+    chosen = plan(Spec(head_dim=64, dtype="bfloat16", **MASKS[name]), "sm_90a")
+    assert [pairing.op for pairing in chosen.main.ranges.pairings] == sides
+    assert not chosen.main.ranges.reasons
 
 
 def test_ids_that_differ_in_their_upper_halves_alone_are_told_apart():
