@@ -94,7 +94,7 @@ def _tensor(spec: Spec, tensor: Tensor, sizes: Sizes, kinds: Collection[str], ra
         x = np.sort(random.randint(0, 4, x.shape), -1).astype(x.dtype)  # documents of some length
     kind = {"int": "integers", "long long": "integers", "float": "biases"}.get(READ[tensor.dtype][0])
     if kind in kinds and not _weighs(spec, tensor.name):
-        some = (LONGS if tensor.dtype == "int64" else INTEGERS) if kind == "integers" else FLOATS if _varies(spec, tensor.name) else SMALLER
+        some = (LONGS if tensor.dtype == "int64" else INTEGERS) if kind == "integers" else FLOATS if _added(spec, tensor.name) else SMALLER
         with np.errstate(over="ignore"):
             numbers = np.asarray(some).astype(x.dtype)
         chosen = random.choice(numbers[random.permutation(len(numbers))[: random.randint(1, 4)]], x.shape)
@@ -153,11 +153,21 @@ def _weighs(spec: Spec, tensor: str) -> bool:
     return any(isinstance(n, Load) and n.tensor == tensor for node in read_by for n in walk(node))
 
 
-def _varies(spec: Spec, tensor: str) -> bool:
-    """True if every read of the tensor follows the key, as that of a bias does."""
+def _added(spec: Spec, tensor: str) -> bool:
+    """True if every read of the tensor follows the key, as that of a bias does, or is a term of the score: nothing multiplies it by an index."""
     parsed = read(spec)
     reads = [n for part in (parsed.score, parsed.mask) for n in walk(part) if isinstance(n, Load) and n.tensor == tensor]
-    return bool(reads) and all("kv_idx" in names(n) for n in reads)
+    terms = list(_terms(parsed.score))
+    return bool(reads) and all("kv_idx" in names(n) or n in terms for n in reads)
+
+
+def _terms(node: Node) -> Iterator[Node]:
+    match node:
+        case Call("+" | "-" | "neg", args):
+            for each in args:
+                yield from _terms(each)
+        case _:
+            yield node
 
 
 def _params(spec: Spec, random: np.random.RandomState) -> dict[str, int]:

@@ -77,6 +77,7 @@ struct Variant {
   void read(const Params& p, const Row& row, int column, At* at) const { %(read)s }
   float column_slope(const Params& p) const { return %(column_slope)s; }
   float row_bias(const Params& p, const Row& row) const { return %(row_bias)s; }
+  float settled(const Params& p, const Row& row) const { return %(settled)s; }
   float score(const Params& p, float s, const Row& row, const At& at, int column) const { %(score)s }
   bool keep(const Params& p, const Row& row, const At& at, int column) const { %(keep)s }
 };
@@ -95,7 +96,7 @@ void run(const Params& p, const float* s, float* score, bool* keep) {
       for (int column = 0; column < TILE; column += 2) variant.read(p, row, column, at + column);
       for (int column = 0; column < TILE; ++column, ++s) {
         const float begun = %(raw)s;
-        *score++ = (variant.score(p, begun, row, at[column], column)%(besides)s) * variant.to_log2();
+        *score++ = (variant.score(p, begun, row, at[column], column)%(besides)s) * variant.to_log2() + variant.settled(p, row) * 1.442695f;
         *keep++ = variant.keep(p, row, at[column], column);
       }
     }
@@ -129,9 +130,10 @@ def text(holes):
         "set_row": " ".join(f"row.{m.name} = {m.value};" for m in holes.row),
         "outer": holes.score.factor,
         "column_slope": holes.score.column_slope or "0.0f",
-        "row_bias": holes.score.row_bias or holes.outputs.settled or "0.0f",
+        "row_bias": holes.score.row_bias or "0.0f",
+        "settled": holes.outputs.settled or "0.0f",
         "raw": "*s + variant.column_slope(p) * float(column)" if holes.score.column_slope else "*s",
-        "besides": " + variant.row_bias(p, row)" if holes.score.row_bias or holes.outputs.settled else "",
+        "besides": " + variant.row_bias(p, row)" if holes.score.row_bias else "",
         "at": " ".join(f"{r.type} {r.name};" for r in holes.reads),
         "read": " ".join(
             f"const auto {r.name} = {r.tensor}.template {'flags' if r.flags else 'two'}<false>(row.{r.address}, column, {holes.keys}); "

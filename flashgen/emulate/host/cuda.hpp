@@ -125,6 +125,7 @@ INLINED float fminf(float a, float b) { const float less = a < b ? a : b; return
 INLINED int __ffs(int x) { return __builtin_ffs(x); }
 INLINED float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 INLINED float fabsf(float x) { return __builtin_fabsf(x); }
+INLINED float copysignf(float size, float sign) { return __builtin_copysignf(size, sign); }
 INLINED float ceilf(float x) { return __builtin_ceilf(x); }
 INLINED float floorf(float x) { return __builtin_floorf(x); }
 INLINED float sqrtf(float x) { return __builtin_sqrtf(x); }

@@ -87,7 +87,7 @@ def begun(score: Node, spec: "Spec", kernel: Kernel) -> tuple[Score, Separation]
         if heads_by_row and (found.along == "distances" or "h" in names(found.begin)):
             continue
         parts = of(found.rest)
-        if parts.rest == S and parts.column_slope is None and parts.divisible and parts.settled == parts.row_bias:
+        if parts.rest == S and parts.column_slope is None and parts.divisible and parts.row_bias is None:
             return parts, found
     return None
 

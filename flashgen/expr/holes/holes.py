@@ -251,7 +251,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
         body=body,
         factor=of_factor,
         column_slope=slope,
-        row_bias=None if parts.settled == parts.row_bias else _bias(hoist, parts.row_bias),
+        row_bias=_bias(hoist, parts.row_bias),
         instructions=hoist.instructions + (Instructions() if slope is None else BEGIN),
         rounding=rounding,
         beside=parts.beside,

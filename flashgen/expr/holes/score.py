@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flashgen.expr.holes.bind import KV_BEGIN, SCALE, level, varies
+from flashgen.expr.holes.bind import SCALE, level, varies
 from flashgen.expr.holes.separated import separate
 from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
@@ -18,18 +18,14 @@ LEAST_CONSTANT = 2.0**-20
 
 @dataclass(frozen=True)
 class Score:
-    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`; the raw q.k begins at `column_slope` times the column."""
+    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`, and `settled`; the raw q.k begins at `column_slope` times the column."""
 
     factor: Node
     rest: Node
-    row_bias: Node | None = None
+    row_bias: Node | None = None  # another in each key tile
+    settled: Node | None = None  # the same in all: it comes to the maximum where the row ends
     column_slope: Node | None = None
     proof: frozenset[str] = frozenset()  # the params that the sign of the factor rests on
-
-    @property
-    def settled(self) -> Node | None:
-        """The bias of a row that is the same in every key tile: it can come to the maximum where the row ends."""
-        return None if self.row_bias is None or KV_BEGIN in walk(self.row_bias) else self.row_bias
 
     @property
     def divisible(self) -> bool:
@@ -45,7 +41,7 @@ class Score:
     @property
     def bounded(self) -> bool:
         """True if it lies between -1 and 1 in units of the factor, with an error larger than what is lost in products with the factor."""
-        alone = self.row_bias is None and self.column_slope is None
+        alone = self.row_bias is None and self.settled is None and self.column_slope is None
         return alone and isinstance(self.rest, Call) and self.rest.op == "ptx::tanh"
 
 
@@ -59,10 +55,10 @@ def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> S
         return Score(factor=factor, rest=assemble(rest), proof=proof)
     parts = separate(total, signs)
     factor, rest, proof = _separated(parts.rest, signs)
-    row_bias = None if parts.row_bias == zero("float") else parts.row_bias_over(factor)
+    row_bias, settled = parts.moving(factor), parts.settled
     if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
         return separated(bound, spec, signs, separate_rows=False)
-    return Score(factor=factor, rest=assemble(rest), row_bias=row_bias, column_slope=parts.column_slope, proof=proof)
+    return Score(factor=factor, rest=assemble(rest), row_bias=row_bias, settled=settled, column_slope=parts.column_slope, proof=proof)
 
 
 def _may_divide(factor: Node) -> bool:

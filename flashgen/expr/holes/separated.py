@@ -6,9 +6,9 @@ slope * float(column), is the same in every row and every key tile: the sums of 
 
 from dataclasses import dataclass
 
-from flashgen.expr.holes.bind import S, level
+from flashgen.expr.holes.bind import KV_BEGIN, S, level
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Node
+from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Load, Node, walk
 from flashgen.expr.prove.linear import COLUMN, Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 
@@ -23,9 +23,22 @@ class Separated:
     row_bias: Node  # 0 where nothing is taken from the rest
     column_slope: Node | None  # None: it stays in the rest
 
-    def row_bias_over(self, factor: Node) -> Node:
-        """The row's part in units of a uniform factor."""
-        return assemble(collect(self.row_bias, lambda node: level(node) >= ROW).over(factor))
+    def moving(self, factor: Node) -> Node | None:
+        """What the row has that is another in each key tile, in units of a uniform factor; numbers that cancel in it stay together."""
+        return _some(self._parts[0].over(factor))
+
+    @property
+    def settled(self) -> Node | None:
+        """What it has besides, in units of the score: that may be any number of float32, and a quotient by a factor below 1 is not."""
+        return _some(self._parts[1])
+
+    @property
+    def _parts(self) -> tuple[Sum, Sum]:
+        total = collect(self.row_bias, lambda node: level(node) >= ROW)
+        if KV_BEGIN not in walk(self.row_bias):
+            return Sum(zero("float"), ()), total
+        read = tuple(term for term in total.terms if KV_BEGIN not in walk(term[0]) and any(isinstance(x, Load) for x in walk(term[0])))
+        return Sum(total.const, tuple(term for term in total.terms if term not in read)), Sum(zero("float"), read)
 
 
 def separate(total: Sum, signs: Signs) -> Separated:
@@ -48,6 +61,10 @@ def separate(total: Sum, signs: Signs) -> Separated:
     if factor and slope and len(terms) == 2 and _uniform(factor, slope) and signs.positive(factor) is not None:
         return Separated(Sum(nothing, ((S, factor),)), total.const, call("/", slope, factor))
     return Separated(Sum(nothing, total.terms), total.const, None)
+
+
+def _some(total: Sum) -> Node | None:
+    return None if (node := assemble(total)) == zero("float") else node
 
 
 def _uniform(*nodes: Node) -> bool:

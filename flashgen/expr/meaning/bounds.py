@@ -29,7 +29,6 @@ Between = tuple[Array, Array]  # low, high
 
 ORDINARY = 2.0**-12  # a score known better than this is taken as known: what else it costs is in the error rule
 UNKNOWN = 2.0**120  # terms of which nothing is known
-FAR = 2.0**116  # a finite score beyond it is any beyond it: kernels hold scores in the unit of q.k
 BETWEEN = 16  # parts between two bounds of o, at whose ends it is looked at
 NEGLIGIBLE = 40.0  # a key so far below the greatest score weighs nothing
 
@@ -104,8 +103,7 @@ def _unknown(spec: "Spec", rows: Rows, of_q: Array, of_k: Array) -> tuple[Array,
         terms = _Terms(rows.known, s * abs(rows.scale))
         of_score, of_sink = terms(parsed.score) if shape[1] else np.zeros(shape), terms(parsed.sink) if parsed.sink else np.zeros(())
     score, sink = (np.where(UNITS * x < ORDINARY, 0.0, UNITS * x) for x in (np.broadcast_to(of_score, shape), of_sink))
-    size = np.abs(rows.score)
-    return np.where(np.isfinite(size) & (size >= FAR), size, score), float(sink)
+    return score, float(sink)
 
 
 class _Terms:
