@@ -11,7 +11,7 @@ from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.meaning.reference import Rows, rows_of
-from flashgen.expr.meaning.reference_backward import Flow, Sums
+from flashgen.expr.meaning.reference_backward import UNKNOWN, Flow, Sums
 from flashgen.interpret import Given
 from flashgen.spec import Spec
 
@@ -66,7 +66,9 @@ def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Arr
     p, score = _float32(rows.score), dp
     if lse is not None:
         delta, base = (do * o).sum(-1) - (np.float32(0) if dlse is None else dlse), np.where(lse == -np.inf, 0, lse)
+        known = ~(np.abs(lse) >= UNKNOWN)
         p = np.exp(_float32(np.where(rows.seen, rows.score, -np.inf)) - base[:, None])
+        p = np.where(known[:, None], p, 0)
         score = p * (dp - delta[:, None])
-        sink = np.where(lse == -np.inf, 0, -np.exp(np.float32(rows.sink) - base) * delta)
+        sink = np.where(~known, 0, -np.exp(np.float32(rows.sink) - base) * delta)
     return Flow(do=do, p=np.where(rows.seen, p, 0), score=np.where(rows.seen, score, 0), sink=sink)

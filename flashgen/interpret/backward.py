@@ -15,6 +15,7 @@ from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
 from flashgen.expr.meaning.lists import list_of
+from flashgen.expr.meaning.reference_backward import UNKNOWN
 from flashgen.expr.meaning.sequences import Sequence, sequences
 from flashgen.expr.tiles.lists import listed_tiles, looked_at
 from flashgen.expr.tiles.ranges import EMPTY, PARTIAL
@@ -128,10 +129,11 @@ class _Run:
         if "lse" not in self.arrays:
             return {"q": q, "do": do}
         delta = row_term(do, o, self.arrays["dlse"][h] if "dlse" in self.arrays else np.float32(0))
-        lse = self.arrays["lse"][h] * np.float32(LOG2_E)
+        lse = self.arrays["lse"][h]
+        lse = np.where(np.abs(lse) >= UNKNOWN, np.float32(np.inf), lse * np.float32(LOG2_E))
         if (sink := self.program.expressions.sink) is not None:
             logit = np.broadcast_to(evaluate(sink, known), lse.shape) * np.float32(LOG2_E)
-            self.sums.add(self.slopes.sink, np.where(lse == -np.inf, 0, sink_gradient(logit, lse, delta)).sum(), known)
+            self.sums.add(self.slopes.sink, np.where(lse == np.inf, 0, sink_gradient(logit, lse, delta)).sum(), known)
         return {"q": q, "do": do, "lse": lse, "delta": delta}
 
     def _reached(self, name: str, known: Mapping[str, Any]) -> Array:

@@ -17,6 +17,8 @@ from flashgen.expr.meaning.sequences import heads_first
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
+UNKNOWN = 2.0**24  # from this magnitude of lse on, float32 does not tell what a score is less it: such a row has no part in any gradient
+
 
 @dataclass(frozen=True)
 class Gradients:
@@ -40,7 +42,7 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
     [1.5, 0.5]
 
     Other arguments as of `reference`. What a row does not see gets no gradient from it, whatever it holds, nor does a key of weight 0: a
-    row without keys gives 0. An axis of 1 that is read as if it were repeated has the sum.
+    row without keys gives 0, and so does one whose lse is UNKNOWN or beyond. An axis of 1 that is read as if it were repeated has the sum.
     """
     slopes = derivatives(spec)
     (q, k, v), do = heads_first(spec, q, k, v, values), output_heads_first(do, spec)
@@ -76,9 +78,10 @@ def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> Flow:
     if not spec.softmax.normalized:
         return Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
     o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
-    p = np.where(rows.seen & (rows.score != -np.inf), np.exp(rows.score - lse[:, None]), 0.0)
+    known = ~(np.abs(lse) >= UNKNOWN)
+    p = np.where(rows.seen & (rows.score != -np.inf) & known[:, None], np.exp(rows.score - lse[:, None]), 0.0)
     delta = (do * o).sum(-1) - dlse
-    sink = np.zeros(len(do)) if rows.sink == -np.inf else -np.exp(rows.sink - lse) * delta
+    sink = np.where(known & (rows.sink != -np.inf), -np.exp(rows.sink - lse) * delta, 0.0)
     return Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
 
 
