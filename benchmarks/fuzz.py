@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))  # the grammar is that of the tests
 
 from flashgen.arch import by_name  # noqa: E402
 from flashgen.bench import hostile  # noqa: E402
+from flashgen.cli import check_backward  # noqa: E402
 from flashgen.emulate import emulate, emulate_backward  # noqa: E402
 from flashgen.errors import PlanError, SpecError  # noqa: E402
 from flashgen.interpret import interpret, interpret_backward  # noqa: E402
@@ -42,7 +43,7 @@ from tests.emulate import test_any_backward  # noqa: E402
 from tests.plan import any_spec, gradients  # noqa: E402
 from tests.plan.agreement import SCHEDULES, judge_of  # noqa: E402
 
-SPECS, CALLS, BACKWARDS = 4, 6, 2  # of a seed; of a spec, on each machine; gradients of a seed
+SPECS, CALLS, BACKWARDS, BACKWARD_CALLS = 4, 6, 2, 3  # of a seed; of a spec, on each machine; gradients of a seed, and calls of each
 LENGTHS = (0, 1, 2, 7, 31, 63, 64, 65, 100, 127, 129, 150, 200)
 LIMIT, PATIENCE = 600, 6000  # seconds of a seed: of a processor, and of a machine that has others to serve
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.md"
@@ -95,7 +96,7 @@ def tried(number: int, kinds: list[str]) -> Tally:
                 call(tally, number, kernels, kinds, random)
             tally.kernels += collections.Counter(family(chosen) for chosen, _ in kernels.made.values())
     for planned in drawn_by(number, test_any_backward.backwards(), BACKWARDS):
-        call_backward(tally, number, planned, random)
+        call_backward(tally, number, planned, kinds, random)
     return tally
 
 
@@ -145,32 +146,37 @@ def call(tally: Tally, number: int, kernels: Kernels, kinds: list[str], random: 
         tally.findings.append(f"seed {number}, {where}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
 
 
-def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], random: np.random.RandomState) -> None:
-    """A call of the gradients of a spec, in the interpreter and in emitted kernels."""
+def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], kinds: list[str], random: np.random.RandomState) -> None:
+    """Calls of the gradients of a spec, in the interpreter and in emitted kernels: those of arrays as planned for, or of views as they come."""
     spec, arch, copy_bytes = planned
     tally.specs += 1
     for machine in ("host", arch):
-        try:
-            program = plan_backward(spec, machine, copy_bytes)
-        except PlanError as error:
-            tally.refused[type(error).__name__] += 1
-            continue
-        kv_heads, lengths = random.randint(1, 3), (int(random.choice(LENGTHS)) for _ in range(2))
-        sizes = any_spec.sizes_of(spec, random.randint(1, 3), *lengths, kv_heads * random.randint(1, 3), kv_heads)
-        arrays, values = test_any_backward.drawn(spec, sizes, random.randint(1 << 30))
-        where = "interpreter" if machine == "host" else f"{program.skeleton}, {arch}"
-        tally.kernels[where] += 1
-        tally.calls[where, "none"] += 1
-        try:
-            found = (
-                interpret_backward(program, arrays, values)
-                if machine == "host"
-                else emulate_backward(program, render(program), arrays, values)
-            )
-            gradients.judge(spec, found, arrays, **values)
-        except Exception as error:  # whatever it is, it is a finding
-            what = f"{type(error).__name__} {error}".split("\n")[0][:200]
-            tally.findings.append(f"seed {number}, backward, {where}: {what}\n  {brief(spec)}\n  {sizes}")
+        for _ in range(BACKWARD_CALLS):
+            kv_heads, lengths = random.randint(1, 3), (int(random.choice(LENGTHS)) for _ in range(2))
+            sizes = any_spec.sizes_of(spec, random.randint(1, 3), *lengths, kv_heads * random.randint(1, 3), kv_heads)
+            ways = [kind for kind in kinds if random.randint(3) == 0]
+            arrays, values = test_any_backward.drawn(spec, sizes, random.randint(1 << 30), ways, aligned=random.randint(2) == 0)
+            try:
+                chosen = "views" in ways
+                program = check_backward.serving(spec, machine, arrays, values) if chosen else plan_backward(spec, machine, copy_bytes)
+            except PlanError as error:
+                tally.refused[type(error).__name__] += 1
+                continue
+            where = "interpreter, backward" if machine == "host" else f"{program.skeleton}, {arch}"
+            tally.kernels[where] += 1
+            for kind in ways or ["none"]:
+                tally.calls[where, kind] += 1
+            try:
+                found = (
+                    interpret_backward(program, arrays, values)
+                    if machine == "host"
+                    else emulate_backward(program, render(program), arrays, values)
+                )
+                gradients.judge(spec, found, arrays, **values)
+            except Exception as error:  # whatever it is, it is a finding
+                what = f"{type(error).__name__} {error}".split("\n")[0][:200]
+                told = f"seed {number}, backward, {where}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}"
+                tally.findings.append(told)
 
 
 def brief(spec: Spec) -> str:

@@ -1,5 +1,6 @@
 """The gradients of `flashgen check`: each against the float64 reference, beside standard attention's in the same dtype."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,28 +40,27 @@ def runner(spec: Spec, arch: str | None, emulated: bool) -> Run:
     target = by_name(arch or (DEFAULT if emulated else "host"))
     if not emulated and not device.missing() and (attention := Attention(spec, arch)).arch.name != "host":
         return _on_gpu(attention)
-    chosen = _Chosen(spec)
 
     def emulate(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:
-        program = chosen.serving(target.name, given, values)
+        program = serving(spec, target.name, given, values)
         return emulate_backward(program, render(program), given, values, seed=seed)
 
     def interpret(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
-        return interpret_backward(chosen.serving(target.name, given, values), given, values)
+        return interpret_backward(serving(spec, target.name, given, values), given, values)
 
     return emulate if emulated else interpret
 
 
-class _Chosen:
-    """The plans for arrays of NumPy."""
+def serving(spec: Spec, arch: str, given: Given, values: Mapping[str, Any]) -> Program:
+    """The plan of a backward that serves arrays of NumPy."""
+    tensors = {t.name: values[t.name] for t in spec.arrays}
+    layouts = {name: liken(x, name).layout for name, x in ({**vars(given), **tensors}).items() if x is not None}
+    return _chooser(spec).serving(by_name(arch), {**layouts, **fresh(gradients(spec, layouts), None)})
 
-    def __init__(self, spec: Spec):
-        self.spec, self.backward = spec, GpuBackward(spec, None)
 
-    def serving(self, arch: str, given: Given, values: Mapping[str, Any]) -> Program:
-        tensors = {t.name: values[t.name] for t in self.spec.arrays}
-        layouts = {name: liken(x, name).layout for name, x in ({**vars(given), **tensors}).items() if x is not None}
-        return self.backward.serving(by_name(arch), {**layouts, **fresh(gradients(self.spec, layouts), None)})
+@functools.lru_cache(8)
+def _chooser(spec: Spec) -> GpuBackward:
+    return GpuBackward(spec, None)
 
 
 def _on_gpu(attention: Attention) -> Run:

@@ -31,6 +31,6 @@ def test_scales_next_to_0(arch: str, dtype: str, score: str, scale: float) -> No
 def test_a_scale_that_a_kernel_divides_by_is_not_next_to_0() -> None:
     chosen = plan(Spec(head_dim=64, dtype="float16", scale="m / d", params={"m": 1.0}), "sm_90a")
     assert check_values(chosen, {"m": 1e-20}) == {"m": 1e-20}
-    least = "1.3877788e-17"
+    least = "7.888609e-31"
     with pytest.raises(CallError, match=f"^scale is positive by default, and then at least {least}; m = 1e-38 breaks m / 64.0 >= {least}$"):
         check_values(chosen, {"m": 1e-38})

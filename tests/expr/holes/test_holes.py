@@ -171,7 +171,7 @@ def test_what_moves_to_outer_is_positive():
     assert emitted(score="-s").score.body is not None
     assert emitted(scale="0-1").score.body is not None
     scaled = [r.text for r in emitted(scale="t / 2", params={"t": 1.0}).requires]
-    assert scaled == ["t > 0", "t / 2.0 >= 1.3877788e-17", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
+    assert scaled == ["t > 0", "t / 2.0 >= 7.888609e-31", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
     assert emitted(score="exp(e) * s / (1 + sqrt(kv_len))", params={"e": -3.0}).score.body is None
 
 
