@@ -147,7 +147,7 @@ def call(tally: Tally, number: int, kernels: Kernels, kinds: list[str], random: 
 
 
 def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], kinds: list[str], random: np.random.RandomState) -> None:
-    """Calls of the gradients of a spec, in the interpreter and in emitted kernels: those of arrays as planned for, or of views as they come."""
+    """Calls of the gradients of a spec, in the interpreter and in emitted kernels: of arrays as they were planned for, or of views."""
     spec, arch, copy_bytes = planned
     tally.specs += 1
     for machine in ("host", arch):
@@ -175,8 +175,8 @@ def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], kin
                 gradients.judge(spec, found, arrays, **values)
             except Exception as error:  # whatever it is, it is a finding
                 what = f"{type(error).__name__} {error}".split("\n")[0][:200]
-                told = f"seed {number}, backward, {where}, {'+'.join(ways) or 'none'}: {what}\n  {brief(spec)}\n  {sizes}, {numbers(values)}"
-                tally.findings.append(told)
+                told = f"seed {number}, backward, {where}, {'+'.join(ways) or 'none'}: {what}"
+                tally.findings.append(f"{told}\n  {brief(spec)}\n  {sizes}, {numbers(values)}")
 
 
 def brief(spec: Spec) -> str:

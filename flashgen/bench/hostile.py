@@ -154,7 +154,7 @@ def _weighs(spec: Spec, tensor: str) -> bool:
 
 
 def _added(spec: Spec, tensor: str) -> bool:
-    """True if every read of the tensor follows the key, as that of a bias does, or is a term of the score: nothing multiplies it by an index."""
+    """True if every read of the tensor follows the key, as that of a bias does, or is a term of the score: no index multiplies it."""
     parsed = read(spec)
     reads = [n for part in (parsed.score, parsed.mask) for n in walk(part) if isinstance(n, Load) and n.tensor == tensor]
     terms = list(_terms(parsed.score))

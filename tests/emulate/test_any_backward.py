@@ -64,7 +64,7 @@ def drawn(spec, sizes, seed, kinds=(), aligned=True):
 
 
 def _gentle(x):
-    """Numbers of a size at which gradients are known, but for those that are hostile; none of +inf, which makes a row NaN, and so all keys."""
+    """Numbers of a size at which gradients are known, but for hostile ones; none of +inf, which makes a row NaN, and so all keys."""
     with np.errstate(over="ignore"):
         return np.where(x == np.inf, np.float32(1e9), np.where(np.abs(x) < 100, np.float32(0.2) * x, x))
 

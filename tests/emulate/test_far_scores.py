@@ -1,17 +1,19 @@
 """Biases up to the largest numbers of float32: kernels keep their order, equal ones weigh alike, and lse and max are theirs."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashgen.emulate import emulate
-from flashgen.interpret import interpret
-from flashgen.plan import plan
-from flashgen.render import Source, render
+from flashgen.emulate import emulate, emulate_backward
+from flashgen.interpret import interpret, interpret_backward
+from flashgen.plan import plan, plan_backward
+from flashgen.render import render
 from flashgen.spec import Spec
+from tests.plan import gradients
 from tests.plan.agreement import arrays, judge_of
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -58,8 +60,7 @@ def judged(name, arch, numbers, share, seed, scale=None, split=1, change=("", ""
     if source is None:
         return judge(interpret(chosen, q, k, v, values))
     assert change[0] in source.text
-    changed = Source(source.name, source.text.replace(*change), source.arch, source.entries, source.options)
-    return judge(emulate(chosen, changed, q, k, v, values))
+    return judge(emulate(chosen, replace(source, text=source.text.replace(*change)), q, k, v, values))
 
 
 @pytest.mark.parametrize("arch", KERNELS)
@@ -105,3 +106,35 @@ def test_mutants(mutant):
 def test_a_mutant_of_what_settles():
     with pytest.raises(AssertionError):
         judged("rows", "sm_90a", [LARGEST], 1.0, 0, change=("+ variant.settled_bias(", "+ 4.0f * variant.settled_bias("))
+
+
+PADDED = {"head_dim": 64, "score": "s + m[b, kv_idx]", "tensors": {"m": {"shape": ["b", "kv_len"], "dtype": "float32"}}, "backward": True}
+
+
+def padded(arch, dtype, low, change=("", "")):
+    """A call whose padding is to the left, under a causal mask: the first rows see padding alone."""
+    spec = Spec(dtype=dtype, mask="causal", **PADDED)
+    m = np.where(np.arange(KEYS) < 40, np.float32(low), np.float32(0))[None].repeat(2, 0)
+    arrays, program = gradients.given(spec, 2, 4, 2, KEYS, KEYS, m=m), plan_backward(spec, arch)
+    if arch == "host":
+        found = interpret_backward(program, arrays, {"m": m})
+    else:
+        source = render(program)
+        assert change[0] in source.text
+        found = emulate_backward(program, replace(source, text=source.text.replace(*change)), arrays, {"m": m})
+    gradients.judge(spec, found, arrays, m=m)
+    return found
+
+
+@pytest.mark.parametrize("low", [-1e9, -LARGEST])
+@pytest.mark.parametrize(("arch", "dtype"), [("host", "float16"), ("sm_80", "float16"), ("sm_90a", "bfloat16"), ("sm_90a", "float16")])
+def test_rows_whose_keys_are_all_padded_have_no_part_in_gradients(arch, dtype, low):
+    found = padded(arch, dtype, low)
+    assert (found["dq"][:, :40] == 0).all()
+    assert (found["dv"][:, 41:] != 0).any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_mutant_in_whose_gradients_they_have_a_part(dtype):
+    with pytest.raises(AssertionError):
+        padded("sm_90a", dtype, -1e9, change=("!(fabsf(lse) >= 0x1p24f)", "lse != -INF"))

@@ -786,7 +786,8 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     if (threadIdx.x % LANES) continue;
     const long long index = exists ? tile.sequence.row(tile.head, q_idx) : 0, at = tile.first + row_place(row);
     const float lse = exists ? p.lse[index] : -INF;
-    p.row_lse[at] = lse == -INF ? INF : lse * LOG2_E;   // exp2 of a score less it is 0, and never NaN
+    const bool known = !(fabsf(lse) >= 0x1p24f);   // else float32 does not tell what a score is less it: such a row has no part, as one without keys
+    p.row_lse[at] = known ? lse * LOG2_E : INF;    // exp2 of a score less it is 0, and never NaN
     const float delta = exists ? sum - (p.dlse ? p.dlse[index] : 0.0f) : 0.0f;
     p.row_delta[at] = delta;
   }

@@ -277,7 +277,7 @@ template <int N> __device__ __forceinline__ void rescale_rows(float (&o)[N], con
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float largest = rows.max[r] * (variant.to_log2() * LN_2);
   const float sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
   return {ptx::reciprocal(sum), fmaf(ptx::log2(sum), LN_2, largest), largest};

@@ -18,7 +18,10 @@ LEAST_CONSTANT = 2.0**-20
 
 @dataclass(frozen=True)
 class Score:
-    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`, and `settled`; the raw q.k begins at `column_slope` times the column."""
+    """`factor`, positive and uniform, times the sum of `rest` and `row_bias`, and `settled`.
+
+    The raw q.k begins at `column_slope` times the column.
+    """
 
     factor: Node
     rest: Node
