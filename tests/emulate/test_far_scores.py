@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from flashgen.emulate import emulate, emulate_backward
 from flashgen.interpret import interpret, interpret_backward
-from flashgen.plan import plan, plan_backward
+from flashgen.plan import plan
+from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan import gradients

@@ -47,7 +47,7 @@ def judge(spec, found, given, **values):
 
 
 def _as_rounded(spec, given):
-    """What is given, and where scores are large, with keys that make of each another number that float32 may know it by."""
+    """Gives what is given, and where scores are large, the same with keys that make of each another number that float32 may know it by."""
     yield given
     if given.lse is not None and np.abs(given.lse[np.isfinite(given.lse)]).max(initial=0) >= LARGE:
         k = given.k.astype(np.float32)

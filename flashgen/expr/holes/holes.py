@@ -270,8 +270,7 @@ def _bias(hoist: Hoist, node: Node | None) -> str | None:
 
 
 def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kernel, leaving: Kernel) -> OutputHoles:
-    settled = _bias(kernel.hoist, parts.settled)
-    return output_holes(spec, _sink(expressions, kernel), settled, _leaving(expressions, leaving))
+    return output_holes(spec, _sink(expressions, kernel), _bias(kernel.hoist, parts.settled), _leaving(expressions, leaving))
 
 
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:

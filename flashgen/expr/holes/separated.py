@@ -24,12 +24,12 @@ class Separated:
     column_slope: Node | None  # None: it stays in the rest
 
     def moving(self, factor: Node) -> Node | None:
-        """What the row has that is another in each key tile, in units of a uniform factor; numbers that cancel in it stay together."""
+        """The row's part that is another in each key tile, in units of a uniform factor; numbers that cancel in it stay together."""
         return _some(self._parts[0].over(factor))
 
     @property
     def settled(self) -> Node | None:
-        """What it has besides, in units of the score: that may be any number of float32, and a quotient by a factor below 1 is not."""
+        """The rest of it, in units of the score: that may be any number of float32, and a quotient by a factor below 1 is not."""
         return _some(self._parts[1])
 
     @property
