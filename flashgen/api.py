@@ -86,7 +86,7 @@ class Attention:
         self._gpu_backward = _backward(spec, self.arch if arch else None)
         self.program = self._gpu.choice.plan(self.arch)
         self._host = OnHost(self.program, self.arch, backend, self._gpu)
-        if self.arch.name != "host" and backend in (None, "gpu"):
+        if not self.arch.on_cpu and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ class Attention:
     @cached_property
     def source(self) -> Source:
         """The CUDA text of the plan. Raises BackendError for the interpreter, which has none."""
-        if self.arch.name == "host":
+        if self.arch.on_cpu:
             raise BackendError("the interpreter runs the plan itself, there is no text: compile(spec, arch='sm_90a') has one")
         return render(self.program)
 

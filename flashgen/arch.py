@@ -32,6 +32,11 @@ class Arch:
     tanh: float = 2.0**-11  # relative error of tanh.approx: what PTX promises, or what was measured
 
     @property
+    def on_cpu(self) -> bool:
+        """True of the CPU, where the interpreter runs plans."""
+        return not self.capability
+
+    @property
     def early(self) -> bool:
         """True if a kernel may start before the one ahead of it ends: programmatic dependent launch, from compute capability 9.0 on."""
         return self.capability >= 90

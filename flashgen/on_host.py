@@ -36,7 +36,7 @@ class OnHost:
 
     def _sent(self) -> bool:
         """True if arrays are sent to a GPU."""
-        return self.arch.name != "host" and self.backend in (None, "gpu") and not device.missing()
+        return not self.arch.on_cpu and self.backend in (None, "gpu") and not device.missing()
 
     def attend(self, given: tuple[Any, ...], out: tuple[Any, ...], given_params: Mapping[str, int | float]) -> tuple[Any, ...]:
         """The outputs. `given`: q, k, v and the spec's tensors; `out`: the arrays to write to, or none. Raises CallError."""

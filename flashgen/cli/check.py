@@ -127,7 +127,7 @@ def check(spec: Spec, arch: str | None, emulated: bool, seeds: int, given: tuple
 
 def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
     choice, target = Choice(spec), by_name(arch or DEFAULT)
-    if target.name == "host":
+    if target.on_cpu:
         raise CommandError(
             "--emulate runs kernels, and host is the interpreter, which has none. Give another --arch, as sm_90a, or leave --emulate out"
         )
@@ -142,7 +142,7 @@ def _emulator(spec: Spec, arch: str | None) -> tuple[str, Run]:
 def _here(spec: Spec, arch: str | None) -> tuple[str, Run]:
     """The name and the runner of what this machine has: the kernel if there is a GPU that has one, else the interpreter."""
     attention = None if device.missing() else Attention(spec, arch)
-    if attention is None or attention.arch.name == "host":
+    if attention is None or attention.arch.on_cpu:
         choice, target = Choice(spec), by_name(arch or "host")
 
         def interpreted(q: Array, k: Array, v: Array, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001

@@ -38,7 +38,7 @@ TIMES = 3  # what standard attention errs
 def runner(spec: Spec, arch: str | None, emulated: bool) -> Run:
     """The runner of a backward: emitted text under the emulator, the kernels of a GPU, or a plan in the interpreter. Raises PlanError."""
     target = by_name(arch or (DEFAULT if emulated else "host"))
-    if not emulated and not device.missing() and (attention := Attention(spec, arch)).arch.name != "host":
+    if not emulated and not device.missing() and not (attention := Attention(spec, arch)).arch.on_cpu:
         return _on_gpu(attention)
 
     def emulate(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:

@@ -145,9 +145,9 @@ def _of_tiles(problem: Problem, parts: Parts, length: int) -> Iterator[tuple[str
 
 
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:
-    """The reasons why no strategy before this one serves a request, on an architecture that has its engine."""
+    """The reasons why no strategy of a faster engine serves a request."""
     for other in BACKWARD_STRATEGIES[: BACKWARD_STRATEGIES.index(strategy)]:
-        if "wgmma" in request.arch.engines and strategy.skeleton == "backward_sm80" and other.skeleton != "interpreter":
+        if other.engine in request.arch.engines and other.engine != strategy.engine:
             yield "skeleton", f"not {other.skeleton}: {other.serves(request)}"
 
 

@@ -11,16 +11,14 @@ Elements = Literal["weights", "slopes", "gradients"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backward(Tiled):
-    """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
+class WarpgroupsPlan:
+    """The way of warpgroups through the query tiles of a key tile."""
 
-    ranges: RowRanges  # of the query tiles that a key tile meets
-    column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns
-    key_stages: int = 1  # of wgmma: key tiles in shared memory
-    dealing: DealingPlan = field(default_factory=DealingPlan)
-    elements: Elements = "weights"  # of wgmma
-    rows_held: bool = False  # of wgmma: lse and delta of a step are read ahead of its waits, and stay in registers
-    head_shares: int = 1  # of wgmma: blocks that have each a part of the query heads that share a key tile
+    key_stages: int = 1  # key tiles in shared memory
+    elements: Elements
+    rows_held: bool = False  # lse and delta of a step are read ahead of its waits, and stay in registers
+    head_shares: int  # blocks that have each a part of the query heads that share a key tile
+    in_turns: bool  # key tiles add to the sums of dq in their order, else in any
 
     @property
     def heads(self) -> str:
@@ -36,6 +34,26 @@ class Backward(Tiled):
     def ds(self) -> str:
         """The template of what the block that has ds, of two, computes besides it."""
         return "summed" if self.elements == "gradients" else "alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward(Tiled):
+    """The gradients: a block takes a key tile of a key/value head, and meets the query tiles of all its query heads."""
+
+    ranges: RowRanges  # of the query tiles that a key tile meets
+    dealing: DealingPlan = field(default_factory=DealingPlan)
+    column_warps: int = 1  # of mma_sync: warps that share the same keys of dk and dv, each with its part of the columns
+    warpgroups: WarpgroupsPlan | None = None  # of wgmma
+
+    @property
+    def head_shares(self) -> int:
+        """Blocks that have each a part of the query heads that share a key tile."""
+        return self.warpgroups.head_shares if self.warpgroups else 1
+
+    @property
+    def sums_order(self) -> str:
+        """The template of the order in which key tiles add to the sums of dq: any, or their own."""
+        return "own" if self.warpgroups and self.warpgroups.in_turns else "any"
 
     @property
     def queries_share(self) -> int:

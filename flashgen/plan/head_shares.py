@@ -21,7 +21,7 @@ def head_shares(program: Program, sizes: Sizes, params: Mapping[str, int | float
     """The number of blocks of a key tile with which a call of these sizes ends first, by the cost model. `program`: the plan with one."""
     main, workers = program.main, program.arch.multiprocessors // program.main.grid.cluster
     tiles = -(-sizes.kv_len // main.tile.block_n) * sizes.kv_heads * (1 if program.spec.geometry.packed else sizes.batch)
-    if not isinstance(main, Backward) or program.skeleton == "backward_sm80" or sizes.group == 1 or tiles > _MANY * workers:
+    if not isinstance(main, Backward) or not main.warpgroups or sizes.group == 1 or tiles > _MANY * workers:
         return 1
     known = of_arch(program.arch, _COSTS)
     clocks = {n: _clocks(_dealt(program, sizes, params, n), workers) for n in _SHARES if n <= sizes.group}

@@ -238,11 +238,6 @@ class Program:
         return of_rows(self.spec.outputs)
 
     @property
-    def sums_order(self) -> str:
-        """The template of the order in which the key tiles of a backward add to dq: any, or their own."""
-        return "own" if any(scratch.name == "turns" for scratch in self.scratch) else "any"
-
-    @property
     def indexes_rows(self) -> bool:
         """True if something is written by the index of a query row."""
         return bool(self.row_outputs or self.combine)
@@ -290,7 +285,7 @@ _UNUSUAL = ("shares", "grouped", "listed")  # members of DealingPlan that most p
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name not in ("ranges", "mask")}
-    plain: dict[str, Any] = {name: part if isinstance(part, str | int) else dataclasses.asdict(part) for name, part in parts.items()}
+    plain: dict[str, Any] = {name: part if isinstance(part, str | int | None) else dataclasses.asdict(part) for name, part in parts.items()}
     dealing = plain.get("dealing", {})
     for name in _UNUSUAL:
         if not dealing.get(name, True):

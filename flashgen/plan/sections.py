@@ -53,7 +53,7 @@ def sections(program: Program) -> Sections:
     """The sections of a program, forward or backward."""
     columns, size, main = program.spec.head_dim, program.dtype.bytes, program.main
     dealing = main.dealing if isinstance(main, Backward) else program.dealing
-    turns = program.sums_order == "own"
+    turns = isinstance(main, Backward) and main.warpgroups is not None and main.warpgroups.in_turns
     wide, halves = columns.qk + columns.v >= _WIDE, dealing.halves
     least, most = _SECTION_HEADS
     if isinstance(main, Backward):

@@ -99,7 +99,7 @@ class Demands:
 
     def __init__(self, spec: Spec, arch: Arch):
         self.spec, self.least, self.auto, self.multiprocessors = spec, pinned(spec), spec.split == "auto", arch.multiprocessors
-        self.never = "numpy" in arch.engines or spec.split == 1 or refusal(spec) is not None
+        self.never = arch.on_cpu or spec.split == 1 or refusal(spec) is not None
         self.grouped, self.of_list = not self.never and groupable(spec), spec.blocks.m if spec.blocks else 0
         known = of_arch(arch, COSTS)
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences

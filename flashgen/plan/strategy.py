@@ -175,7 +175,6 @@ class Draft:
             pipeline=self.pipeline,
             dealing=replace(self.dealing, listed=problem.seen.listed),
             ranges=ranges,
-            key_stages=self.key_stages,
         )
 
 
@@ -200,6 +199,7 @@ class Drafting(ABC):
     """Drafts the candidates of some combinations of engine, operand and algorithm, and judges them."""
 
     skeleton: ClassVar[str]  # the template of its kernels
+    engine: ClassVar[str]  # one of those of its architectures, by which it multiplies
     costs: ClassVar[str] = ""  # the table of its numbers in flashgen.plan.costs, if it has one
     walks_lists: ClassVar[bool] = False  # its skeleton walks lists of tiles
     beyond: ClassVar[bool] = False  # its copies bring keys beyond the end of a sequence of which others have more

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jinja2
 import pytest
 
 from flashgen.arch import by_name
@@ -13,6 +14,7 @@ from flashgen.plan.operands.planes_mma_sync import PlanesMmaSync
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.plan.strategy import Request, serving
 from flashgen.render import render
+from flashgen.render.environment import environment
 from flashgen.spec import Spec
 from tests.plan.agreement import arrays, judge
 
@@ -20,10 +22,9 @@ TOY = dataclasses.replace(by_name("sm_80"), name="toy", engines=("toy",))
 
 
 class ToyEngine(MmaSync):
-    """An engine that multiplies as mma_sync does, on an architecture of its own, with a key tile of 32."""
+    """An engine that multiplies as mma_sync does, on an architecture of its own, with a key tile of 32, and a skeleton."""
 
-    def serves(self, request):
-        return None if "toy" in request.arch.engines and request.spec.element.bytes == 2 else "it is a toy"
+    engine, skeleton = "toy", "forward_toy"
 
     def drafts(self, problem):
         return (draft for draft in super().drafts(problem) if draft.tile.block_n == 32)
@@ -32,8 +33,7 @@ class ToyEngine(MmaSync):
 class ToyOperand(PlanesMmaSync):
     """float32 as planes on the toy's architecture, with tiles of at most 32 rows."""
 
-    def serves(self, request):
-        return None if "toy" in request.arch.engines and request.spec.element.bytes == 4 else "it is a toy"
+    engine = "toy"
 
     def objection(self, problem, draft):
         return "too high" if draft.tile.block_m > 32 else super().objection(problem, draft)
@@ -41,8 +41,10 @@ class ToyOperand(PlanesMmaSync):
 
 @pytest.fixture
 def toys(monkeypatch):
-    """Two strategies more, and no plan of before."""
+    """Two strategies more, the skeleton of one, and no plan of before."""
     monkeypatch.setattr("flashgen.plan.search.STRATEGIES", [*STRATEGIES, ToyEngine(), ToyOperand()])
+    skeletons = jinja2.DictLoader({"kernels/forward_toy.cu.j2": '//% extends "kernels/forward_sm80.cu.j2"\n'})
+    monkeypatch.setattr(environment(), "loader", jinja2.ChoiceLoader([skeletons, environment().loader]))
     yield
     plan.cache_clear()
 
@@ -69,7 +71,6 @@ def test_what_nobody_serves_is_one_error_that_says_why():
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_one_strategy_serves_a_request_besides_slower_ones(arch, schedule, dtype):
     request = Request(Spec(head_dim=64, dtype=dtype, schedule=schedule), by_name(arch), 0)
-    fits = [strategy.skeleton for strategy in STRATEGIES if strategy.serves(request) is None]
-    assert serving(STRATEGIES, request).skeleton == fits[0]
-    fallbacks = {"forward_sm90": ["forward_sm80"], "forward_sm90_split": ["forward_sm80_split"]}
-    assert fits[1:] == fallbacks.get(fits[0], [])
+    fits = [strategy for strategy in STRATEGIES if strategy.serves(request) is None]
+    assert serving(STRATEGIES, request) is fits[0]
+    assert [strategy.engine for strategy in fits] == [engine for engine in request.arch.engines if engine in {one.engine for one in fits}]

@@ -13,10 +13,11 @@ class BackwardHost(BackwardStrategy):
     """Everything, on the CPU."""
 
     skeleton = "interpreter"
+    engine = "numpy"
 
     def serves(self, request: Request) -> str | None:
         """Refuses GPUs."""
-        return None if "numpy" in request.arch.engines else f"{request.arch.name} is a GPU"
+        return None if self.engine in request.arch.engines else f"{request.arch.name} is a GPU"
 
     def check(self, problem: Problem) -> None:
         """Nothing is refused."""

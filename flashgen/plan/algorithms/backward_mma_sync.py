@@ -38,6 +38,7 @@ class BackwardMmaSync(BackwardStrategy):
     """16-bit operands in arrays of any strides."""
 
     skeleton = "backward_sm80"
+    engine = "mma_sync"
     costs = "mma_sync"
     walks_lists = True
 
@@ -45,7 +46,7 @@ class BackwardMmaSync(BackwardStrategy):
         """Refuses what is no backward of 16-bit operands for mma.sync."""
         if request.spec.blocks and request.spec.deterministic:
             return "the kernel that sums dq in order does not walk lists of blocks: leave deterministic out"
-        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="backward")
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="backward")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims that no kernel has."""

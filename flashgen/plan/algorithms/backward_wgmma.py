@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from flashgen.plan.backward_kernel import Elements
+from flashgen.plan.backward_kernel import Elements, WarpgroupsPlan
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
@@ -38,6 +38,7 @@ class BackwardWgmma(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims to 128."""
 
     skeleton = "backward_sm90"
+    engine = "wgmma"
     costs = "backward_wgmma"
     walks_lists = beyond = True
 
@@ -47,7 +48,7 @@ class BackwardWgmma(BackwardStrategy):
         if max(dims.qk, dims.v) > MOST:
             return f"head dims are {dims.qk} and {dims.v}: registers hold the gradients of {MOST} columns of k and of v"
         return (
-            limits.unserved(request, engine="wgmma", operand="native")
+            limits.unserved(request, engine=self.engine, operand="native")
             or unlisted(request.spec)
             or (None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous")
         )
@@ -94,7 +95,10 @@ class BackwardWgmma(BackwardStrategy):
         grid = Grid(draft.workers.threads, (*shared_heads(shares), *key_tiles(problem.spec, tile)), resident=1)
         kept = elements(problem)
         held = kept == "weights" and max(tile.qk_columns, tile.v_columns) > NARROW
-        kernel = replace(draft.backward(grid, problem), elements=kept, rows_held=held, head_shares=shares)
+        way = WarpgroupsPlan(
+            key_stages=draft.key_stages, elements=kept, rows_held=held, head_shares=shares, in_turns=problem.spec.deterministic
+        )
+        kernel = replace(draft.backward(grid, problem), warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile, shares), *counter(), *before.arguments, *others(problem.spec))
         return (

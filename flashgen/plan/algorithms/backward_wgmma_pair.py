@@ -9,6 +9,7 @@ from dataclasses import replace
 from flashgen.expr.language.nodes import Name, walk
 from flashgen.expr.meaning.gradient import ONE, S, derivatives
 from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, arrays, elements, further_barriers, others, shared_heads, unlisted
+from flashgen.plan.backward_kernel import WarpgroupsPlan
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import SHARED_BYTES, up
@@ -34,6 +35,7 @@ class BackwardWgmmaPair(BackwardStrategy):
     """16-bit operands in arrays that tensor maps take, head dims from 128 to 256."""
 
     skeleton = "backward_sm90_pair"
+    engine = "wgmma"
     costs = "backward_wgmma_pair"
     walks_lists = beyond = True
 
@@ -46,7 +48,7 @@ class BackwardWgmmaPair(BackwardStrategy):
             what = f"the gradient of {asked[0]} depends on q k^T, which the block that has ds lacks: the other one has it"
             return f"{what}; backward_sm80 has both, and takes about 1.8 times as long"
         return (
-            limits.unserved(request, engine="wgmma", operand="native")
+            limits.unserved(request, engine=self.engine, operand="native")
             or unlisted(request.spec)
             or (None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous")
         )
@@ -87,7 +89,8 @@ class BackwardWgmmaPair(BackwardStrategy):
         """A cluster a key tile, between the two small kernels."""
         tile, shares = draft.tile, problem.request.head_shares
         grid = Grid(draft.workers.threads, (BLOCKS, *shared_heads(shares), *key_tiles(problem.spec, tile)), cluster=BLOCKS)
-        kernel = replace(draft.backward(grid, problem), elements=elements(problem), head_shares=shares)
+        way = WarpgroupsPlan(elements=elements(problem), head_shares=shares, in_turns=problem.spec.deterministic)
+        kernel = replace(draft.backward(grid, problem), warpgroups=way)
         before = delta(problem.spec, tile, adders=BLOCKS if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile, shares), *before.arguments, *others(problem.spec))
         return (

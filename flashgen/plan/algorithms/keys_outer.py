@@ -23,7 +23,7 @@ class KeysOuter(MmaSync):
 
     def serves(self, request: Request) -> str | None:
         """Refuses other schedules than keys in the outer loop."""
-        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="keys_outer")
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="keys_outer")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims that no kernel has."""

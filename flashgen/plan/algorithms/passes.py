@@ -19,7 +19,7 @@ class Passes(MmaSync):
 
     def serves(self, request: Request) -> str | None:
         """Refuses other schedules than several passes."""
-        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="passes")
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="passes")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims that no kernel has."""

@@ -26,7 +26,7 @@ class Standard(Passes):
 
     def serves(self, request: Request) -> str | None:
         """Refuses other schedules than standard attention."""
-        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="standard")
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="standard")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles and warps of mma_sync, two stages; q stays in shared memory."""

@@ -17,10 +17,11 @@ class Host(Strategy):
     """Everything, on the CPU; lazy is a branch a row, which costs NumPy more than it saves."""
 
     skeleton = "interpreter"
+    engine = "numpy"
 
     def serves(self, request: Request) -> str | None:
         """Refuses GPUs."""
-        return None if "numpy" in request.arch.engines else f"{request.arch.name} is a GPU"
+        return None if self.engine in request.arch.engines else f"{request.arch.name} is a GPU"
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims below 1."""

@@ -43,6 +43,7 @@ class MmaSync(Strategy):
     """16-bit operands, online, in arrays of any strides."""
 
     skeleton = "forward_sm80"
+    engine = "mma_sync"
     costs = "mma_sync"
     walks_lists: ClassVar[bool] = True
     # p stays below 2^8, exact in float16 and bfloat16. A warp's step of 128x64 executes 770 instead of 880 instructions at head dim 128,
@@ -51,7 +52,7 @@ class MmaSync(Strategy):
 
     def serves(self, request: Request) -> str | None:
         """Refuses what is no online softmax of 16-bit operands."""
-        return limits.unserved(request, engine="mma_sync", operand="native", algorithm="online")
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="online")
 
     def check(self, problem: Problem) -> None:
         """Raises PlanError for head dims and schedules that no kernel has."""

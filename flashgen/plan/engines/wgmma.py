@@ -45,6 +45,7 @@ class Wgmma(Strategy):
     """16-bit operands, online, for arrays that tensor maps take."""
 
     skeleton = "forward_sm90"
+    engine = "wgmma"
     costs = "wgmma"
     lazy_from = (64, 65)  # p stays below 2^8, exact in float16 and bfloat16; at 64 a busy score would spill
     separate = True
@@ -60,7 +61,7 @@ class Wgmma(Strategy):
             return f"its tiles have 64 query rows or more, and blocks of lists {request.spec.blocks.m}"
         if 0 < request.spec.page < SMALLEST_PAGE:
             return f"a page has {request.spec.page} keys: boxes of fewer than {SMALLEST_PAGE} are slower than copies by threads"
-        return limits.unserved(request, engine="wgmma", operand="native", algorithm="online") or (
+        return limits.unserved(request, engine=self.engine, operand="native", algorithm="online") or (
             None if request.mapped else "it takes arrays that tensor maps address: rows aligned to 16 bytes, the last axis contiguous"
         )
 

@@ -22,12 +22,13 @@ class PlainMmaSync(PlanesStrategy):
     """float32 operands that stay as they are, online, in arrays of any strides."""
 
     skeleton = "forward_plain_sm80"
+    engine = "mma_sync"
 
     def serves(self, request: Request) -> str | None:
         """Refuses what planes serve, and what is not float32."""
         if not (request.spec.geometry.packed or request.spec.page):
             return "it takes packed sequences and keys in pages, where planes are not made"
-        return limits.unserved(request, engine="mma_sync", operand="planes", algorithm="online", anywhere=True)
+        return limits.unserved(request, engine=self.engine, operand="planes", algorithm="online", anywhere=True)
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles."""

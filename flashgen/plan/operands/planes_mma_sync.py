@@ -24,11 +24,12 @@ class PlanesMmaSync(PlanesStrategy):
     """float32 operands, online, in arrays of any strides."""
 
     skeleton = "forward_sm80_split"
+    engine = "mma_sync"
     costs = "planes_mma_sync"
 
     def serves(self, request: Request) -> str | None:
         """Refuses what is not float32, or not for mma.sync."""
-        return limits.unserved(request, engine="mma_sync", operand="planes")
+        return limits.unserved(request, engine=self.engine, operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether q stays in registers."""

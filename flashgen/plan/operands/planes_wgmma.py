@@ -30,13 +30,14 @@ class PlanesWgmma(PlanesStrategy):
     """float32 operands, online, in arrays of any strides; split in place where tensor maps take them."""
 
     skeleton = "forward_sm90_split"
+    engine = "wgmma"
     beyond = True
     costs = "planes_wgmma"
     shortest = 512  # where the kernel that splits keys and values takes as long as the attention
 
     def serves(self, request: Request) -> str | None:
         """Refuses what is not float32, or not for wgmma."""
-        return limits.unserved(request, engine="wgmma", operand="planes")
+        return limits.unserved(request, engine=self.engine, operand="planes")
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles and stages."""

@@ -50,7 +50,7 @@ def test_the_reasons_say_whose_numbers_served():
     assert "cost" not in dict(plan(spec, "host").decision.reasons)
     spec = Spec(head_dim=64, dtype="float16", backward=True)
     assert dict(plan_backward(spec, "sm_90a").decision.reasons)["cost"] == "clocks by numbers fitted on NVIDIA H100 80GB HBM3"
-    assert "the rates are this architecture's" in dict(plan_backward(spec, "sm_80").decision.reasons)["cost"]
+    assert "the rates are this architecture's" in dict(plan_backward(spec, "sm_89").decision.reasons)["cost"]
     assert "cost" not in dict(plan_backward(spec, "host").decision.reasons)
 
 
