@@ -33,6 +33,8 @@ class TorchFamily:
             raise CallError(f"{fault}: add backward: true to its spec, call under torch.no_grad(), or pass x.detach()")
         if self.duals._current_level >= 0 and self.duals.unpack_dual(x).tangent is not None:
             raise CallError("a tensor has a tangent of forward mode, which attention has not: take backward(), torch.func.vjp or jacrev")
+        if self.torch._C._get_tracing_state():
+            raise CallError("torch.jit.trace sees no kernel, and would keep this result for all calls: call flashgen.torch.attention")
         if x.is_neg():
             raise CallError("a tensor stands for what its memory holds negated, as the imaginary part of a conjugate: pass x.resolve_neg()")
         try:

@@ -76,7 +76,7 @@ def attention_of_spec(attn: Compiled, told: str, q: torch.Tensor, k: torch.Tenso
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def _dispatched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parts: tuple[list[Any], list[Any]], text: str) -> Any:
+def _dispatched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parts: tuple[Any, ...], text: str) -> Any:
     """The results of an operator, or under torch.func what it wants in place of one. Raises CallError for tensors that are no array."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
@@ -104,10 +104,10 @@ def cast(q: Any, k: Any, v: Any, dtype: torch.dtype | None = None) -> tuple[Any,
 
 
 def direct(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """True if a call is eager, on plain tensors, under no mode and no transform: then nobody has to see the operator."""
+    """True if a call is eager, on plain tensors, under no mode, transform and trace: then nobody has to see the operator."""
     if torch.compiler.is_compiling() or not (type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN) or q.is_meta:
         return False
-    return not torch._C._len_torch_dispatch_stack() and not transforms.transformed()
+    return not (torch._C._len_torch_dispatch_stack() or transforms.transformed() or torch._C._get_tracing_state())
 
 
 def _requires(x: Any) -> bool:

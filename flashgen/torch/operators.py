@@ -4,7 +4,8 @@ Their last argument is a text that says what to compute (flashgen.torch.text), s
 Scalars, which compilers keep as symbols, where they compile anew for another `float`.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,16 +26,28 @@ Tensors = list[torch.Tensor]
 
 def _define(name: str, arguments: str, run: Callable[..., Tensors], shapes: Callable[..., Tensors]) -> None:
     """Defines an operator: the function that runs it on every device, and the one that tells its results' shapes."""
-    _LIBRARY.define(f"{name}({arguments}, Tensor[] arrays, Scalar[] numbers, str text) -> Tensor[]", tags=_TAGS)
+    _LIBRARY.define(f"{name}({arguments}, Tensor[] arrays, Scalar[]? integers, Scalar[]? numbers, str text) -> Tensor[]", tags=_TAGS)
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, run, key)
     torch.library.register_fake(f"flashgen::{name}", shapes, lib=_LIBRARY)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Nobody differentiates what is done within it, nor does torch.jit.trace see it."""
+    trace = torch._C._get_tracing_state()
+    if trace:
+        torch._C._set_tracing_state(None)
+    with torch.no_grad():
+        yield
+    if trace:  # one that failed is over
+        torch._C._set_tracing_state(trace)
+
+
 def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *values: Any) -> Tensors:
     text = text_of(values[-1])
     named = text.named(*values[:-1])
-    with torch.no_grad():
+    with _alone():
         results = text.attention((q, k, v), named)(q, k, v, **named)
     return list(results) if isinstance(results, tuple) else [results]
 
@@ -50,7 +63,7 @@ def _shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *values: Any) -> 
 def _run_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dlse: Any, *values: Any) -> Tensors:
     text = text_of(values[-1])
     named = text.named(*values[:-1])
-    with torch.no_grad():
+    with _alone():
         return [x.contiguous() for x in text.attention((q, k, v), named).backward(do, q, k, v, o, lse, dlse, **named)]
 
 
@@ -69,7 +82,7 @@ def _arrays(spec: Spec, named: dict[str, Any]) -> dict[str, Any]:
 
 def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
     found = differentiate(ctx, gradients, torch.ops.flashgen.attention_backward)
-    return *found, None if ctx.numbers else [], None  # an empty list counts as one of tensors
+    return *found, None, None, None
 
 
 def _refuse(ctx: Any, gradients: Any) -> Any:  # noqa: ARG001

@@ -18,15 +18,16 @@ from flashgen.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """An operator's work, and the names of its values: of arrays and of numbers, each in order."""
+    """An operator's work, and the names of its values: of arrays, of integers and of other numbers, each in order."""
 
     what: Sketch | Spec
     arrays: tuple[str, ...]
+    integers: tuple[str, ...]
     numbers: tuple[str, ...]
 
-    def named(self, arrays: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
-        """The values of a call by name."""
-        return dict(zip((*self.arrays, *self.numbers), (*arrays, *numbers), strict=True))
+    def named(self, arrays: Sequence[Any], integers: Sequence[Any] | None, numbers: Sequence[Any] | None) -> dict[str, Any]:
+        """The values of a call by name. None: there is no such number."""
+        return dict(zip((*self.arrays, *self.integers, *self.numbers), (*arrays, *(integers or ()), *(numbers or ())), strict=True))
 
     def attention(self, qkv: tuple[Any, Any, Any], named: Mapping[str, Any]) -> Attention:
         """The attention that a call on these tensors runs."""
@@ -65,14 +66,15 @@ def text_of(text: str) -> Text:
     """The work that a text stands for."""
     keys = json.loads(text)
     what = Sketch(**{key: _hashable(x) for key, x in keys["sketch"].items()}) if "sketch" in keys else Spec(**keys["spec"])
-    return Text(what=what, arrays=tuple(keys["arrays"]), numbers=tuple(keys["numbers"]))
+    return Text(what=what, **{kind: tuple(keys[kind]) for kind in _KINDS})
 
 
 def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Names = tuple[tuple[str, ...], tuple[str, ...]]  # of arrays and of numbers
+_KINDS = ("arrays", "integers", "numbers")
+Names = tuple[tuple[str, ...], ...]  # of each kind
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -103,14 +105,20 @@ def told(*words: Any) -> str:
 
 
 def _text(what: dict[str, Any], names: Names) -> str:
-    return json.dumps(what | dict(zip(("arrays", "numbers"), names, strict=True)))
+    return json.dumps(what | dict(zip(_KINDS, names, strict=True)))
 
 
-def sorted_out(values: Mapping[str, Any]) -> tuple[Names, tuple[list[Any], list[Any]]]:
-    """The names of values, and the values: tensors and numbers apart. Raises CallError for what is neither."""
+def sorted_out(values: Mapping[str, Any]) -> tuple[Names, tuple[Any, ...]]:
+    """The names of values, and the values: tensors, integers and other numbers apart, None where there is no such number. Raises CallError
+    for what is neither.
+
+    A program is written to a file with lists of one type alone, of which an empty one has none.
+    """
     for name, x in values.items():
         if isinstance(x, bool) or not isinstance(x, torch.Tensor | int | float):
             raise CallError(f"{name} is a {type(x).__name__}: expected a tensor or a number")
     arrays = {name: x for name, x in values.items() if isinstance(x, torch.Tensor)}
-    numbers = {name: x for name, x in values.items() if name not in arrays}
-    return (tuple(arrays), tuple(numbers)), (list(arrays.values()), list(numbers.values()))
+    integers = {name: x for name, x in values.items() if name not in arrays and isinstance(x, int)}
+    numbers = {name: x for name, x in values.items() if name not in arrays and name not in integers}
+    parts = list(arrays.values()), list(integers.values()) or None, list(numbers.values()) or None
+    return (tuple(arrays), tuple(integers), tuple(numbers)), parts

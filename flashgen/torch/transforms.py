@@ -29,15 +29,16 @@ def compilable() -> bool:
     return True
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Any, numbers: Any, text: str) -> Any:
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Any, *others: Any) -> Any:
     """The result of the operator, for all transforms."""
-    return _Attention.apply(text, tuple(numbers), q, k, v, *arrays)
+    return _Attention.apply(others, q, k, v, *arrays)
 
 
-def spec_of(text: str, numbers: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Sequence[torch.Tensor]) -> Spec:
-    """The spec of a call."""
+def spec_of(others: Sequence[Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, arrays: Sequence[torch.Tensor]) -> Spec:
+    """The spec of a call. `others`: the operator's last arguments, numbers and the text."""
+    *numbers, text = others
     found = text_of(text)
-    return found.spec({"q": q, "k": k, "v": v}, found.named(arrays, numbers))
+    return found.spec({"q": q, "k": k, "v": v}, found.named(arrays, *numbers))
 
 
 def differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None], run: Callable[..., Any]) -> tuple[Any, ...]:
@@ -51,16 +52,16 @@ def differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None], run: Calla
             raise CallError(f"{name} has no gradient: pass {name}.detach() on")
     do = torch.zeros_like(o) if given["o"] is None else given["o"]
     dlse = None if given.get("lse") is None else given["lse"].contiguous()
-    dq, dk, dv, *rest = run(do, q, k, v, o, lse, dlse, arrays, ctx.numbers, ctx.text)
+    dq, dk, dv, *rest = run(do, q, k, v, o, lse, dlse, arrays, *ctx.others)
     found = {one.name: x for one, x in zip(ctx.spec.with_grad, rest, strict=True)}
-    of = [found.get(name) for name in text_of(ctx.text).arrays]
+    of = [found.get(name) for name in text_of(ctx.others[-1]).arrays]
     return dq, dk, dv, [x if x is None else x.to(array.dtype) for x, array in zip(of, arrays, strict=True)]
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
     """Keeps what `differentiate` needs. `inputs`: of the operator."""
-    q, k, v, arrays, ctx.numbers, ctx.text = inputs
-    ctx.spec = spec_of(ctx.text, ctx.numbers, q, k, v, arrays)
+    q, k, v, arrays, *ctx.others = inputs
+    ctx.spec = spec_of(ctx.others, q, k, v, arrays)
     found = dict(zip(ctx.spec.outputs, output, strict=True))
     ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *arrays)
     ctx.set_materialize_grads(False)
@@ -68,36 +69,36 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> N
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(text: str, numbers: Any, q: Any, k: Any, v: Any, *arrays: Any) -> Any:
-        return tuple(torch.ops.flashgen.attention(q, k, v, list(arrays), list(numbers), text))
+    def forward(others: Any, q: Any, k: Any, v: Any, *arrays: Any) -> Any:
+        return tuple(torch.ops.flashgen.attention(q, k, v, list(arrays), *others))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        text, numbers, q, k, v, *arrays = inputs
-        keep(ctx, (q, k, v, arrays, numbers, text), output)
+        others, q, k, v, *arrays = inputs
+        keep(ctx, (q, k, v, arrays, *others), output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        def run(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, arrays: Any, numbers: Any, text: str) -> Any:
-            return _Gradients.apply(text, numbers, do, q, k, v, o, lse, dlse, *arrays)
+        def run(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any, arrays: Any, *others: Any) -> Any:
+            return _Gradients.apply(others, do, q, k, v, o, lse, dlse, *arrays)
 
         dq, dk, dv, of_arrays = differentiate(ctx, gradients, run)
-        return None, None, dq, dk, dv, *of_arrays
+        return None, dq, dk, dv, *of_arrays
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:  # noqa: ARG004
         raise CallError(FORWARD_MODE)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, text: str, numbers: Any, q: Any, k: Any, v: Any, *arrays: Any) -> Any:
-        results, dims = mapped(info, (*in_dims[2:5], in_dims[5:]), q, k, v, arrays, numbers, text, operator=attention)
+    def vmap(info: Any, in_dims: Any, others: Any, q: Any, k: Any, v: Any, *arrays: Any) -> Any:
+        results, dims = mapped(info, (*in_dims[1:4], in_dims[4:]), q, k, v, arrays, *others, operator=attention)
         return tuple(results), tuple(dims)
 
 
 class _Gradients(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(text: str, numbers: Any, *given: Any) -> Any:
-        return tuple(torch.ops.flashgen.attention_backward(*given[:7], list(given[7:]), list(numbers), text))
+    def forward(others: Any, *given: Any) -> Any:
+        return tuple(torch.ops.flashgen.attention_backward(*given[:7], list(given[7:]), *others))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -112,6 +113,6 @@ class _Gradients(torch.autograd.Function):  # type: ignore[misc]
         raise CallError(FORWARD_MODE)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, text: str, numbers: Any, *given: Any) -> Any:
-        results = each(info.batch_size, in_dims[2:], given, lambda *one: _Gradients.apply(text, numbers, *one))
+    def vmap(info: Any, in_dims: Any, others: Any, *given: Any) -> Any:
+        results = each(info.batch_size, in_dims[1:], given, lambda *one: _Gradients.apply(others, *one))
         return tuple(results), (0,) * len(results)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import masking_utils as known
 
+from flashgen.errors import CallError
 from flashgen.tracing import trace
 from flashgen.tracing.symbol import symbol
 
@@ -25,6 +26,15 @@ class Mask:
     lengths: torch.Tensor | None = None
     shape: tuple[int, int, int, int]
     ndim: int = 4  # transformers asks
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name}: {_OWN}")
+
+    def __radd__(self, scores: Any) -> Any:
+        raise CallError(_OWN)
+
+
+_OWN = "this model computes with its mask by itself, in place of an attention that is registered: take attn_implementation='eager'"
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -1,6 +1,10 @@
 """`flashgen.torch` under PyTorch's compilers: torch.compile, export, opcheck, where PyTorch is installed."""
 
+import io
+
 import pytest
+
+import flashgen
 
 torch = pytest.importorskip("torch")
 
@@ -87,14 +91,38 @@ def test_an_exported_program_serves_other_sizes(strict):
             assert torch.equal(found, want)
 
 
+@pytest.mark.parametrize("numbers", [{}, {"c": 3}, {"c": 3.0}, {"c": 3.0, "reach": 5}])
+def test_an_exported_program_is_written_to_a_file(numbers):
+    mask = "causal & window(reach, 0)" if "reach" in numbers else "causal"
+    call = lambda q, k, v, **more: attention(q, k, v, mask, score="c * s" if numbers else "s", **more)  # noqa: E731
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return call(q, k, v, **numbers)
+
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Model(), tuple(tensors())), file)
+    file.seek(0)
+    assert torch.equal(torch.export.load(file).module()(*tensors()), call(*tensors(), **numbers))
+
+
+@pytest.mark.filterwarnings("ignore")  # it is deprecated
+def test_a_traced_call_computes():
+    traced = torch.jit.trace(capped, (*tensors(), torch.rand(4, device=DEVICE), torch.tensor(20.0)), check_trace=False)
+    given = (*(x.flip(1) for x in tensors()), torch.rand(4, device=DEVICE), torch.tensor(20.0))
+    assert torch.equal(traced(*given), capped(*given))
+    with pytest.raises(flashgen.CallError, match="sees no kernel"):
+        torch.jit.trace(lambda q: flashgen.attention(q, q, q), (tensors()[0],), check_trace=False)
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 def test_the_operator_is_what_the_dispatcher_expects(gradients):
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(gradients) for x in tensors())
     sought = ("slopes",) if gradients else None
-    text = text_of_sketch(tuple(Sketch("causal", CAPPED["score"], None, "bshd", ("o",), sought=sought)), (("slopes",), ("c",)))
+    text = text_of_sketch(tuple(Sketch("causal", CAPPED["score"], None, "bshd", ("o",), sought=sought)), (("slopes",), (), ("c",)))
     slopes = torch.rand(4, device=DEVICE).requires_grad_(gradients)
     most = {} if DEVICE == "cpu" else {"rtol": 1e-1, "atol": 1e-1}
-    torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], [2.0], text), **most)
+    torch.library.opcheck(torch.ops.flashgen.attention.default, (q, k, v, [slopes], None, [2.0], text), **most)
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,14 @@ def test_a_step_of_a_static_cache_is_one_graph():
     close(*found)
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("Bloom", {"n_head": 4, "n_layer": 2}), ("Doge", {"head_dim": None})])
+def test_models_that_know_no_other_attention_are_told(name, sizes):
+    config = getattr(transformers, f"{name}Config")(**(SMALL | sizes))
+    _, ours = models(lambda: config, getattr(transformers, f"{name}ForCausalLM"))
+    with pytest.raises((ValueError, AttributeError), match="take attn_implementation='eager'"):
+        ours(tokens())
+
+
 def test_what_is_refused():
     _, ours = decoders("Llama")
     with pytest.raises(ValueError, match="output_attentions"):
