@@ -173,7 +173,10 @@ def test_a_step_of_a_static_cache_is_one_graph():
     close(*found)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("Bloom", {"n_head": 4, "n_layer": 2}), ("Doge", {"head_dim": None})])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("Bloom", {"n_head": 4, "n_layer": 2}), ("XGLM", {"d_model": 32, "attention_heads": 4, "num_layers": 2, "ffn_dim": 32})],
+)
 def test_models_that_know_no_other_attention_are_told(name, sizes):
     config = getattr(transformers, f"{name}Config")(**(SMALL | sizes))
     _, ours = models(lambda: config, getattr(transformers, f"{name}ForCausalLM"))
