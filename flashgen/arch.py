@@ -4,6 +4,7 @@ Rates are per multiprocessor and clock, dense, float32 accumulation; sources: CU
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flashgen.errors import PlanError
 
@@ -40,6 +41,11 @@ class Arch:
     def early(self) -> bool:
         """True if a kernel may start before the one ahead of it ends: programmatic dependent launch, from compute capability 9.0 on."""
         return self.capability >= 90
+
+    @property
+    def at_once(self) -> Literal["one", "four"]:
+        """The numbers that a lane adds to memory, or stores of a fragment, at once: red.v4 and stmatrix from compute capability 9.0 on."""
+        return "four" if self.capability >= 90 else "one"
 
 
 KIB = 1024

@@ -48,7 +48,7 @@ def backwards(draw):
         spec = Spec(**said)
     except SpecError:  # of packed sequences a tensor has one length
         reject()
-    return spec, draw(st.sampled_from(["sm_80", "sm_89", "sm_90a"])), draw(st.sampled_from([0, 0, 2, 4, 8]))
+    return spec, draw(st.sampled_from(["sm_80", "sm_89", "sm_90", "sm_90a"])), draw(st.sampled_from([0, 0, 2, 4, 8]))
 
 
 def drawn(spec, sizes, seed, kinds=(), aligned=True):

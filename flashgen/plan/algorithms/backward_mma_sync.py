@@ -90,6 +90,7 @@ class BackwardMmaSync(BackwardStrategy):
         step["one warp"] = 4 * waits / (warps * draft.workers.blocks)
         alone = known["load_latency"] if draft.pipeline.stages == 1 else 0
         clocks = max(step.values()) + (known["step"] + 2 * known["barrier"] + alone) / draft.workers.blocks
+        clocks *= known["lone_block"] if draft.workers.blocks == 1 else 1  # nobody multiplies while its warps wait for each other
         pairs = problem.seen.key_tiles(m, n)  # a query tile
         return {**step, "step": clocks, "total": pairs * clocks / m}
 
