@@ -77,24 +77,20 @@ class Gpu:
         key = (*params.items(), *likes)
         if prepared := self._prepared.get(key):
             return self._run(prepared, given[0], out, addresses)
-        latest = self._latest
-        if (pattern := latest.pattern(likes, _STATES)) and pattern.params == params:
-            with pattern.lock:
-                if prepared := pattern.adapted(likes):
-                    return self._run(prepared, given[0], out, addresses)
+        latest, run = self._latest, functools.partial(self._run, q=given[0], out=out, addresses=addresses)
+        if results := _adapted(latest, 1, likes, params, run):
+            return results
         same = (self._axes_out if out else self._axes).key(tuple(params.items()), likes)
         turns = self._patterns.get(same) or Turns()
-        if turns is not latest and (pattern := turns.pattern(likes, _STATES)):
-            self._latest = turns
-            with pattern.lock:
-                if prepared := pattern.adapted(likes):
-                    return self._run(prepared, given[0], out, addresses)
-        prepared, pattern = self.prepare(given, out, params, likes if len(turns.patterns) < _STATES else None)
+        self._latest = turns
+        if results := _adapted(turns, _STATES - (turns is latest), likes, params, run):
+            return results
+        prepared, pattern = self.prepare(given, out, params, likes)
         self._keep(self._prepared, key, prepared, _CALLS_KEPT)
         if pattern:
-            turns.patterns = (*turns.patterns, pattern)
+            turns.add(pattern, _STATES)
             self._keep(self._patterns, same, turns, _PATTERNS_KEPT)
-        return self._run(prepared, given[0], out, addresses)
+        return run(prepared)
 
     def _run(self, prepared: Prepared, q: Any, out: tuple[Any, ...], addresses: list[int]) -> tuple[Any, ...]:
         """Launches. `addresses`: of what is given and of `out`."""
@@ -178,6 +174,21 @@ class Gpu:
         )
         families = [FAMILIES[type(x)] for x in given + out]
         return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, functools.partial(self.choice.kind, arch))
+
+
+def _adapted(
+    turns: Turns, attempts: int, likes: Sequence[Key], params: Mapping[str, int | float], run: Callable[[Prepared], tuple[Any, ...]]
+) -> tuple[Any, ...] | None:
+    """The outputs of a call that a pattern is adapted to; None if none of so many that are tried fits."""
+    for _ in range(attempts):
+        pattern = turns.pattern(likes, _STATES)
+        if pattern is None:
+            return None
+        if pattern.params == params:
+            with pattern.lock:
+                if prepared := pattern.adapted(likes):
+                    return run(prepared)
+    return None
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

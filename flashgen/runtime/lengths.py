@@ -60,6 +60,10 @@ class Turns:
         self.patterns = self.patterns[-1:] + self.patterns[:-1]
         return self.patterns[0]
 
+    def add(self, pattern: "Pattern", most: int) -> None:
+        """Another one; of as many as there may be, in the place of the one that was adapted, or tried, longest ago."""
+        self.patterns = (*self.patterns, pattern) if len(self.patterns) < most else (pattern, *self.patterns[:-1])
+
 
 class _Array(NamedTuple):
     """An array of a call: what stays as it is when lengths change."""

@@ -56,6 +56,22 @@ def test_a_cache_that_grows_is_prepared_a_few_times(launches: Launches, monkeypa
     assert len(prepared) == 2 * gpu._STATES
 
 
+def test_a_prompt_makes_room_for_the_steps_behind_it(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[Any] = []
+    prepare = executable.Executable.prepare
+    monkeypatch.setattr(executable.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    spec, counts = GROWING[0], []
+    attend = Gpu(spec, None)
+    for begin in (600, 700):
+        prompt = on_gpu((2, begin, 4, 64), spec.element.numpy, address=1 << 40)
+        made_by(attend, ((prompt, *growing(spec, begin, 0, True)[1:]), (), {}, 0), launches)
+        for kv_len in range(begin + 1, begin + 40):
+            made_by(attend, (growing(spec, kv_len, 0, True), (), {}, 0), launches)
+        counts.append(len(prepared))
+    assert counts[0] == 2 * (1 + gpu._STATES)
+    assert counts[1] == counts[0] + 2  # for the prompt
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
