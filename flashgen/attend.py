@@ -188,6 +188,14 @@ def _size(value: int | float) -> float:
 @functools.lru_cache(1024)
 def _for(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind], ...], sought: tuple[str, ...] | None) -> Attention:
     """The attention for q, k, v and keywords like these. Raises CallError."""
+    if all(len(shape) == 4 for shape, _ in qkv) and not any(isinstance(kind[0], tuple) for _, kind in kinds):
+        qkv = tuple([((1, 1, 1, shape[3]), dtype) for shape, dtype in qkv])  # no array has their lengths: a cache may grow
+    return _made(sketch, qkv, kinds, sought)
+
+
+@functools.lru_cache(1024)
+def _made(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind], ...], sought: tuple[str, ...] | None) -> Attention:
+    """The attention for q, k, v and keywords like these, made once. Raises CallError."""
     sketch = sketch if sought is None else sketch._replace(sought=sought)
     declared = {name: _layout(kind) if isinstance(kind[0], tuple) else kind for name, kind in kinds}
     return compiled(spec_of(sketch, dict(zip("qkv", map(_layout, qkv), strict=True)), declared))
