@@ -90,6 +90,14 @@ def _both(op: str, a: Node | None, b: Node | None) -> Node | None:
     return _join(op, [*parts(op, a), *parts(op, b)]) if a and b else None
 
 
+def _either(condition: Node, a: Node | None, b: Node | None) -> Node | None:
+    """What holds where the condition does, or else."""
+    if not (a and b):
+        return None
+    held, other = solve(call("&", condition, a)), solve(call("&", call("~", condition), b))
+    return _join("|", [*parts("|", held), *parts("|", other)])
+
+
 def _not_positive(node: Node) -> Node | None:
     """node <= 0, solved for kv_idx; None: not of a form that can be."""
     total = collect(node, reads_key)
@@ -113,6 +121,8 @@ def _at_most(core: Node, x: Node) -> Node | None:
             return _both("&" if op == "max" else "|", _not_positive(call("-", a, x)), _not_positive(call("-", b, x)))
         case Call("abs", (a,)):
             return _both("&", _not_positive(call("-", a, x)), _not_positive(call("-", call("neg", a), x)))
+        case Call("where", (condition, a, b)):
+            return _either(condition, _not_positive(call("-", a, x)), _not_positive(call("-", b, x)))
     return None
 
 
@@ -126,6 +136,8 @@ def _at_least(core: Node, x: Node) -> Node | None:
             return _both("|" if op == "max" else "&", _not_positive(call("-", x, a)), _not_positive(call("-", x, b)))
         case Call("abs", (a,)):
             return _both("|", _not_positive(call("-", x, a)), _not_positive(call("+", x, a)))
+        case Call("where", (condition, a, b)):
+            return _either(condition, _not_positive(call("-", x, a)), _not_positive(call("-", x, b)))
     return None
 
 

@@ -29,6 +29,14 @@ def mask_of(text):
         ("~(kv_idx > n)", "kv_idx < min(n + 1, kv_len)"),
         ("kv_idx == q_idx", "(kv_idx < kv_len) & (kv_idx == q_idx)"),
         ("full & ~full", "kv_idx < 0"),
+        (
+            "where(kv_idx < 4, kv_idx, kv_idx + n) <= q_idx",
+            "(kv_idx < kv_len) & ((kv_idx < min(4, q_idx + 1)) | (kv_idx >= 4) & (kv_idx < q_idx - n + 1))",
+        ),
+        (
+            "q_idx <= 2 * where(q_idx < n, kv_idx, 9) + 1",
+            "(kv_idx >= where((q_idx - n >= 0) & (q_idx // 2 <= 9), 0, where(q_idx - n < 0, q_idx // 2, kv_len))) & (kv_idx < kv_len)",
+        ),
     ],
 )
 def test_few_bounds(mask, solved):
