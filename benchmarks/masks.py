@@ -1,7 +1,7 @@
 """Masks that skip key tiles by data or by formulas: times beside dense attention of the same run, the share of tiles, and FlexAttention.
 
     python benchmarks/masks.py                            # benchmarks/results/masks_<card>.json
-    python benchmarks/masks.py --quick --no-flex          # fewer repetitions, without the peer, which compiles for seconds a row
+    python benchmarks/masks.py --quick --alone            # fewer repetitions; neither the mask by ranges nor the peer, which compile long
 
 8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key.
 `ms`: a call; `making`: what of it runs before the attention, which finds those tiles. `times`: the attention over the ideal share of the
@@ -145,7 +145,7 @@ def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[s
     runs: dict[str, Run] = {"dense": functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv), "ms": run}
     chosen = run.func.program
     found = {"head_dim": head_dim, "mask": name, "tile": chosen.attention.tile.text, "by": chosen.dealing.listed or "ranges"}
-    if chosen.dealing.listed:
+    if beside and chosen.dealing.listed:
         with without_lists():  # plans are made at the first call
             runs["unlisted"] = called(name, head_dim, qkv)
     if beside:
@@ -153,6 +153,7 @@ def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[s
             runs["flex"], runs["flex mask"] = flex(name, qkv, run.keywords)
         except Exception as error:  # a peer may refuse with anything
             found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+    before_ms(run)  # the profiler starts up, which takes seconds
     return found, runs
 
 
@@ -165,7 +166,7 @@ def measured(found: dict[str, Any], runs: dict[str, Run], repetitions: int) -> d
 
 def take(names: list[str], asked: argparse.Namespace, head_dim: int, ready: Any, turn: Any, found: Any) -> None:
     """A process of its own: makes its rows beside others, and measures them when all are made and nobody else measures."""
-    rows = [made(name, head_dim, not asked.no_flex) for name in names]
+    rows = [made(name, head_dim, not asked.alone) for name in names]
     ready.wait()
     with turn:
         for row in rows:
@@ -192,7 +193,7 @@ COLUMNS = ("ideal", "dense", "ms", "making", "times", "unlisted", "flex", "flex 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--no-flex", action="store_true")
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--head-dims", type=int, nargs="+", default=[128, 64])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--out", type=Path, help="the file of results, by default benchmarks/results/masks_<card>.json")

@@ -41,8 +41,19 @@ def loses(mask: Node, ranges: TileRanges) -> bool:
     """True if the ranges of a mask may hold tiles that nobody sees: as they say, or as extents are wide where other keys are seen too, or
     what tensors hold is compared by size, so that keys beside each other need not be seen together."""
     by_size = any(p.op not in ("==", "!=") and p.known.terms for p in ranges.pairings)  # not with a number, as flags of padded keys are
-    either = any(isinstance(node, Call) and node.op == "|" for node in walk(mask))
-    return bool(ranges.reasons) or by_size or (bool(ranges.pairings) and either)
+    return bool(ranges.reasons) or by_size or (bool(ranges.pairings) and _either(mask))
+
+
+def _either(node: Node, negated: bool = False) -> bool:
+    """True if a mask, or what is not it, holds where one of several conditions does, however it is written."""
+    match node:
+        case Call("~", (inner,)):
+            return _either(inner, not negated)
+        case Call("&" | "|" as op, parts):
+            return (op == "&") == negated or any(_either(part, negated) for part in parts)
+        case Call("where", _, "bool"):
+            return True
+    return False
 
 
 @lru_cache(256)

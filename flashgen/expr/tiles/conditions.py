@@ -91,7 +91,7 @@ def _both(op: str, a: Node | None, b: Node | None) -> Node | None:
 
 
 def _either(condition: Node, a: Node | None, b: Node | None) -> Node | None:
-    """What holds where the condition does, or else."""
+    """The condition that is a where a condition holds, and b elsewhere; None if one of them is."""
     if not (a and b):
         return None
     held, other = solve(call("&", condition, a)), solve(call("&", call("~", condition), b))
