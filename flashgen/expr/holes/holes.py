@@ -83,7 +83,12 @@ class Holes:
     @property
     def ahead(self) -> bool:
         """True if a thread reads anything ahead of its scores: what tensors hold, or bits of the mask or of lists."""
-        return bool(self.reads) or self.mask.bits or self.mask.listed
+        return bool(self.reads) or self.only_bits
+
+    @property
+    def only_bits(self) -> bool:
+        """True if bits of the mask or of lists are all that a thread reads ahead of its scores: few, so it reads them a key tile ahead."""
+        return (self.mask.bits or self.mask.listed) and not self.reads
 
     @property
     def numbers(self) -> tuple[Read, ...]:
@@ -139,10 +144,6 @@ class Holes:
     def _bodies(self) -> tuple[Body | None, ...]:
         return self.score.body, self.mask.body, self.weight.body if self.weight else None
 
-    def read_registers(self, block_n: int) -> int:
-        """Registers a thread for what is read ahead of `block_n` keys."""
-        return sum(block_n // (2 if read.by_row else 4) // (2 if read.shares_words else 1) for read in self.reads)
-
 
 def holes(
     expressions: Expressions,
@@ -179,8 +180,7 @@ def holes(
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, beside(way=binder.way), hoist))
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, Kernel(beside(way="fast"), hoist))
-    keep = hoist.body(passed(expressions.mask, "mask", kernel))
-    along = key_reads(kernel, keep, shares_numbers)
+    along = key_reads(kernel, keep := hoist.body(passed(expressions.mask, "mask", kernel)), shares_numbers)
     return Holes(
         score=score,
         mask=_mask(expressions, keep, hoist),

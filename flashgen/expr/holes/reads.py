@@ -65,6 +65,10 @@ class KeyReads:
     shared: tuple[Read, ...]
     keys: str  # from kv_begin to kv_len
 
+    def registers(self, block_n: int) -> int:
+        """Registers a thread for what is read ahead of `block_n` keys."""
+        return sum(block_n // (2 if read.by_row else 4) // (2 if read.shares_words else 1) for read in self.ahead)
+
 
 def key_reads(kernel: Kernel, keep: Body, shares_numbers: bool) -> KeyReads:
     """The reads of score and mask along the keys, once both have asked for them.

@@ -95,7 +95,7 @@ class MmaSync(Strategy):
         rows, s, o = _rows(draft), tile.block_n // 2, tile.v_columns // 2
         q = tile.qk_columns // 4 + QUERY_MARGIN if pipe.query_in_registers else 4
         holes = problem.holes
-        read = holes.read_registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
+        read = holes.along.registers(tile.block_n) + (HOLE_REGISTERS if holes.gathers or holes.reads else 0)
         read += GROUP_REGISTERS if problem.grouped else 0
         read += LIST_REGISTERS if problem.seen.listed else 0
         state = q + o + holes.outputs.registers(tile.block_n, tile.v_columns)

@@ -105,7 +105,7 @@ class Wgmma(Strategy):
         extra += SLOT_REGISTERS if pipe.query_stages > 1 and holes.score.instructions.special else 0
         extra += LIST_REGISTERS if problem.seen.listed and len(holes.reads) > 1 else 0
         extra += holes.outputs.registers(tile.block_n, tile.v_columns)
-        needed = tile.block_n * 3 // 4 + holes.read_registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
+        needed = tile.block_n * 3 // 4 + holes.along.registers(tile.block_n) + gathered + tile.v_columns // 2 + extra
         if needed > ACCUMULATORS[groups] and (groups > 1 or tile.block_n > 16):  # narrower there is none: it may spill
             return f"s, p and o take {needed} registers a thread, {ACCUMULATORS[groups]} can be held with {groups} computing warpgroups"
         return None

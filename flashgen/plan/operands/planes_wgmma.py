@@ -172,7 +172,7 @@ def _beside_output(problem: Problem, tile: TilePlan, pipe: PipelinePlan) -> int:
     """Registers a thread besides o: all at once, or the most of scores, softmax and output."""
     found, gathered = problem.holes, round(GATHERED * tile.block_n) if problem.holes.gathers else 0
     holes = READ_REGISTERS if found.gathers or found.reads else SCORE_REGISTERS if found.score.body else 0
-    holes += found.read_registers(tile.block_n) + gathered + found.outputs.registers(tile.block_n, tile.v_columns)
+    holes += found.along.registers(tile.block_n) + gathered + found.outputs.registers(tile.block_n, tile.v_columns)
     s, product = tile.block_n // 2, tile.v_part // 2 + PLANES[problem.spec.precision].count * tile.block_n // 4
     if pipe.overlap:
         return s + product + holes
