@@ -153,6 +153,7 @@ def test_scales(scale: Any) -> None:
 def test_scales_of_a_sign_are_compiled_once() -> None:
     attend.compiled.cache_clear()
     attend._for.cache_clear()
+    attend._made.cache_clear()
     for scale in (0.1, np.float32(0.2), 3.5):
         flashgen.attention(*qkv(), scale=scale)
     assert attend.compiled.cache_info().misses == 1
@@ -190,6 +191,7 @@ def test_equal_extents_are_told_apart_by_what_indexes_them() -> None:
     """2 sequences of 2 keys: the next call has more of one, and nothing is compiled again."""
     attend.compiled.cache_clear()
     attend._for.cache_clear()
+    attend._made.cache_clear()
     for b, kv_len in ((2, 2), (2, 5), (3, 3)):
         flashgen.attention(*qkv(b, 4, kv_len), "ids[b, kv_idx] < 3", ids=np.zeros((b, kv_len), np.int32))
     assert attend.compiled.cache_info().misses == 1
