@@ -90,8 +90,9 @@ FAULTS = {  # of the warp that clears
     "whole": ("? V_FULL : V_ARRIVED)", "? V_FULL : V_FULL)", "deadlock"),
     "lanes": (f"  __syncwarp();\n{ARRIVES}", ARRIVES, "race|async proxy"),
     "places": ("+ lane % 8 * 16, 0, 0, 0, 0);", "+ lane % 4 * 16, 0, 0, 0, 0);", None),
-    "rows": ("if (hidden[i] >> row & 1)", "if (hidden[i] >> row & 2)", None),
-    "words": ("any |= hidden[i] =", "any |= hidden[0] =", None),
+    "rows": ("if (hidden >> row & 1)", "if (hidden >> row & 2)", None),
+    "words": ("+ (first + row) * ROW_BYTES", "+ row * ROW_BYTES", None),
+    "some": ("any |= hidden != 0;", "any |= hidden != 0 && first == 0;", "async proxy"),
 }
 
 
