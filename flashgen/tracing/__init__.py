@@ -77,9 +77,15 @@ def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | No
 
 def _run(function: Callable[..., Any], captured: Captured, arguments: tuple[str, ...]) -> ast.expr:
     """Calls a function with symbols, and gives the tree of its result."""
-    if (count := len(inspect.signature(function).parameters)) != len(arguments):
-        kind = "score" if "s" in arguments else "mask"
-        raise SpecError(f"the {kind} function {_name(function)} takes {count} arguments", hint=f"expected ({', '.join(arguments)})")
+    if not callable(function):
+        raise SpecError(f"a {type(function).__name__} cannot be traced", hint="expected a Python function")
+    given = inspect.signature(function)
+    try:
+        given.bind(*arguments)
+    except TypeError:
+        kind, count = "score" if "s" in arguments else "mask", len(given.parameters)
+        hint = f"expected ({', '.join(arguments)})"
+        raise SpecError(f"the {kind} function {_name(function)} takes {count} arguments", hint=hint) from None
     rebuilt = captured.rebuilt(function)
     with tracing(captured.codes):
         return tree(rebuilt(*(Symbol(ast.Name(name)) for name in arguments)))

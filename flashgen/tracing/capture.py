@@ -55,29 +55,40 @@ class Captured:
         return "is taken" if name in self.words or name in self.values else value_name_fault(name)
 
     def rebuilt(self, function: Any) -> Callable[..., Any]:
-        """The function with stand-ins for what it captures; of a method or a partial, that of the function inside."""
+        """The function with stand-ins for what it captures; of a method, an object that is called or a partial, that of the function
+        inside."""
         if isinstance(function, functools.partial):
             names = inspect.signature(function.func).parameters
             args = [self.stand_in(name, x) for name, x in zip(names, function.args, strict=False)]
             return functools.partial(self.rebuilt(function.func), *args, **{k: self.stand_in(k, x) for k, x in function.keywords.items()})
         if isinstance(function, MethodType):
             return MethodType(self.rebuilt(function.__func__), _Self(function.__self__, self))
-        if not isinstance(function, FunctionType):
+        if isinstance(function, FunctionType):
+            return self._of(function)
+        of_kind = getattr(type(function), "forward", type(function).__call__)  # as modules of PyTorch have
+        if not isinstance(of_kind, FunctionType):
             raise SpecError(f"a {type(function).__name__} cannot be traced", hint="expected a Python function")
-        return self._of(function)
+        return self.rebuilt(MethodType(of_kind, function))
+
+    def _default(self, name: str, value: Any) -> Any:
+        """The default of an argument: a stand-in for an array; numbers stay, as Python may count by them."""
+        return self.stand_in(name, value) if getattr(value, "shape", ()) else value
 
     def _of(self, function: FunctionType) -> Callable[..., Any]:
         made = FunctionType(function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__)
         self.made[_key("", function)] = function, made  # before what it captures, which may be itself
-        made.__kwdefaults__ = function.__kwdefaults__
         self.codes |= set(map(id, _codes(function.__code__)))
-        own = _globals(function)
+        last, own = function.__code__.co_argcount, _globals(function)
+        names = function.__code__.co_varnames[last - len(function.__defaults__ or ()) : last]
+        defaults = tuple(self._default(name, x) for name, x in zip(names, function.__defaults__ or (), strict=True))
+        by_name = {name: self._default(name, x) for name, x in (function.__kwdefaults__ or {}).items()}
+        made.__defaults__, made.__kwdefaults__ = defaults, by_name
         made.__globals__.update({name: self.stand_in(name, value) for name, value in own.items()})
         if function.__closure__:
             cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
             closure = tuple(CellType(self.stand_in(name, cell.cell_contents)) for name, cell in cells)
-            made = FunctionType(made.__code__, made.__globals__, made.__name__, made.__defaults__, closure)
-            made.__kwdefaults__ = function.__kwdefaults__
+            made = FunctionType(made.__code__, made.__globals__, made.__name__, defaults, closure)
+            made.__kwdefaults__ = by_name
             self.made[_key("", function)] = function, made
         return made
 

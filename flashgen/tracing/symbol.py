@@ -114,6 +114,8 @@ class Symbol:
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Any = (), options: Any = None) -> "Symbol":
+        if function.__name__ == "__getitem__":
+            raise fault("an array that the function makes is indexed", "make it before, so that the function reads it by a name")
         return _called(function.__name__, FUNCTIONS, args, options)
 
 

@@ -81,6 +81,12 @@ class Window:
     def seen(self, b, h, q, k):  # noqa: ARG002
         return abs(q - k) <= self.width
 
+    __call__ = seen
+
+
+def late(b, h, q, k, n=3, *, ids=ARRAYS["ids"]):  # noqa: ARG001
+    return (q - k < n) & (ids[b, k] > 0)
+
 
 def documents(ids):
     return lambda b, h, q, k: (ids[b][q] == ids[b, k]) & np.logical_not(k == 2)  # noqa: ARG005
@@ -96,6 +102,8 @@ def documents(ids):
         ({"mask": local, "score": hiding}, None, "W"),
         ({"mask": Window(7).seen}, ("abs(q_idx - kv_idx) <= width", "s"), "width"),
         ({"mask": functools.partial(lambda n, b, h, q, k: q - k < n, 9)}, ("q_idx - kv_idx < n", "s"), "n"),  # noqa: ARG005
+        ({"mask": Window(7)}, ("abs(q_idx - kv_idx) <= width", "s"), "width"),
+        ({"mask": late}, ("(q_idx - kv_idx < 3) & (ids[b, kv_idx] > 0)", "s"), "ids"),
         ({"mask": documents(ARRAYS["ids"])}, ("(ids[b, q_idx] == ids[b, kv_idx]) & ~(kv_idx == 2)", "s"), "ids"),
         ({"mask": lambda b: True}, None, None),  # noqa: ARG005
         ({"mask": lambda b, h, q, k: True}, ("full", "s"), ""),  # noqa: ARG005
