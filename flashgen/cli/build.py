@@ -43,13 +43,14 @@ class Built:
 
 def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
     """Writes out/<name>/<arch>/ with kernel.cu, kernel.cubin, kernel.h, kernel.c and plan.json for each architecture; of a spec with
-    `backward: true` the same of the backward, and backward.json.
+    `backward: true` the same of the backward, and backward.json; of one without, those of an earlier build are removed.
 
     All plans are made, and all folders looked at, before anything is compiled. Raises CommandError, PlanError, CompileError, BackendError.
     """
     plans = [(part, chosen) for arch in archs for part, chosen in _plans(spec, arch)]
     for _, chosen in plans:
         _check_owner(spec, out / spec.name / chosen.arch.name)
+    stale = [path for arch in archs if not spec.backward for path in _written(out / spec.name / by_name(arch).name, "backward")]
     errors = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     built = []
@@ -60,6 +61,7 @@ def build(spec: Spec, archs: Sequence[str], out: Path) -> list[Built]:
             binary = nvrtc.compile(source)
             built.append(_write(spec, part, chosen, (source, binary), out / spec.name / chosen.arch.name))
             progress.advance(task)
+    _remove(stale)
     return built
 
 
@@ -85,31 +87,54 @@ def _file(spec: Spec, folder: Path) -> str | None:
 
 def _check_owner(spec: Spec, folder: Path) -> None:
     """Raises CommandError where the folder holds the kernel of another spec, whose file is still there."""
-    try:
-        built = json.loads((folder / "plan.json").read_bytes())
-        other, theirs = built["spec_file"], built["spec"]
-    except (OSError, ValueError, KeyError, TypeError):  # nothing was built there that could be lost
+    if (built := _built(folder, "kernel")) is None:  # nothing that could be lost
         return
+    other, theirs = built
     mine = _file(spec, folder)
     if other and other != mine and theirs != spec.to_json() and (folder / other).is_file():
         there = os.path.normpath(folder / other)
         raise CommandError(f"{folder} holds the kernel of {there}, another spec: give this one another name:, or another --out")
 
 
+def _built(folder: Path, part: str) -> tuple[str | None, Any] | None:
+    """The file and the spec of a part that was built into a folder; None if none was."""
+    try:
+        built = json.loads((folder / _files(part)[-1]).read_bytes())
+        return built["spec_file"], built["spec"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _files(part: str) -> tuple[str, ...]:
+    """The names of a part's files, the plan's last."""
+    return *(f"{part}.{suffix}" for suffix in ("cu", "cubin", "h", "c")), f"{'plan' if part == 'kernel' else part}.json"
+
+
+def _written(folder: Path, part: str) -> list[Path]:
+    """The files of a part that was built into a folder."""
+    return [folder / name for name in _files(part)] if _built(folder, part) else []
+
+
+def _remove(files: Sequence[Path]) -> None:
+    try:
+        for path in files:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(error.filename, error) from None
+
+
 def _write(spec: Spec, part: str, chosen: Program, made: tuple[Source, Binary], folder: Path) -> Built:
     source, binary = made
-    files = {
-        f"{part}.cu": source.text.encode(),
-        f"{part}.cubin": binary.cubin,
-        f"{part}.h": header(chosen, source, part).encode(),
-        f"{part}.c": launcher(chosen, source, part).encode(),
-        f"{'plan' if part == 'kernel' else part}.json": json.dumps(
-            {"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2
-        ).encode(),
-    }
+    contents = (
+        source.text.encode(),
+        binary.cubin,
+        header(chosen, source, part).encode(),
+        launcher(chosen, source, part).encode(),
+        json.dumps({"spec_file": _file(spec, folder), **chosen.to_json()}, indent=2).encode(),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
+        for name, content in zip(_files(part), contents, strict=True):
             (folder / name).write_bytes(content)
     except OSError as error:
         raise unwritable(error.filename, error) from None

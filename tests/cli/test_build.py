@@ -78,6 +78,21 @@ def test_a_backward_lies_beside_its_forward(flashgen, tmp_path):
     assert "#define bent_backward_sm_80_BACKWARD_THREADS" in (folder / "backward.h").read_text()
 
 
+def test_a_backward_of_before_is_removed_and_nothing_else(flashgen, tmp_path):
+    path, folder = tmp_path / "bent.yaml", tmp_path / "out" / "bent" / "sm_80"
+    forward, both = (
+        {f"{part}.{kind}" for part in parts for kind in ("cu", "cubin", "h", "c")} for parts in (("kernel",), ("kernel", "backward"))
+    )
+    for backward, found in (("backward: true\n", both | {"backward.json"}), ("", forward)):
+        path.write_text(f"dtype: float16\nhead_dim: 16\n{backward}")
+        assert flashgen("build", path, "--arch", "sm_80", "-o", tmp_path / "out").code == 0
+        assert {file.name for file in folder.iterdir()} - {"notes.md"} == found | {"plan.json"}
+        (folder / "notes.md").write_text("mine")
+    (folder / "backward.c").write_text("mine")
+    assert flashgen("build", path, "--arch", "sm_80", "-o", tmp_path / "out").code == 0
+    assert {file.name for file in folder.iterdir()} == forward | {"plan.json", "notes.md", "backward.c"}
+
+
 def test_the_table_names_the_folder(flashgen, tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     ran = flashgen("build", tmp_path / "small.yaml", "--arch", "sm_80", "-o", tmp_path / "out")
