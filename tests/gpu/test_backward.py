@@ -9,7 +9,7 @@ import flashgen
 from flashgen.interpret import Given
 from flashgen.runtime import arrays as runtime_arrays
 from flashgen.spec import Spec
-from tests.gpu.judge import cupy, down, up
+from tests.gpu.judge import cupy, down, replayed, up
 from tests.plan import gradients
 
 CAUSAL = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
@@ -130,22 +130,9 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"deterministic": True}, {"head_dim": 256}], ids=["plain", "deterministic", "two blocks"])
 def test_a_graph_of_cupy_replays(keys: dict[str, Any]) -> None:
-    """On contents that arrays have by then; sums, counters and turns begin anew in each replay."""
-    cp, spec = cupy(), Spec(**(CAUSAL.to_json() | keys))
-    attention, stream = flashgen.compile(spec), cp.cuda.Stream(non_blocking=True)
-    first, then = (gradients.given(spec, 1, 4, 2, 200, 300, seed=seed) for seed in (1, 2))
-    sent = {name: up(x)[0] for name, x in vars(first).items() if x is not None}
-    with stream:
-        attention.backward(**sent)  # compiled and loaded before, and the pool has its memory
-        stream.synchronize()
-        stream.begin_capture()
-        found = attention.backward(**sent)
-        graph = stream.end_capture()
-    for given in (first, then):
-        for name, x in sent.items():
-            x.view("uint8")[...] = up(getattr(given, name))[0].view("uint8")
-        cp.cuda.Device().synchronize()
-        for _ in range(3):
-            graph.launch(stream)
-        stream.synchronize()
-        gradients.judge(spec, named(spec, down(found)), given)
+    """On contents that arrays have by then."""
+    spec = Spec(**(CAUSAL.to_json() | keys))
+    calls = [gradients.given(spec, 1, 4, 2, 200, 300, seed=seed) for seed in (1, 2)]
+    contents = [{name: x for name, x in vars(given).items() if x is not None} for given in calls]
+    for given, found in zip(calls, replayed(flashgen.compile(spec).backward, contents), strict=True):
+        gradients.judge(spec, named(spec, found), given)

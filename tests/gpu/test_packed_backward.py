@@ -8,7 +8,7 @@ import pytest
 import flashgen
 from tests.emulate.test_packed import alone, ends
 from tests.emulate.test_packed_backward import GRADIENTS, one_by_one, own_part, spec_of
-from tests.gpu.judge import cupy, down, up
+from tests.gpu.judge import down, replayed, up
 from tests.plan.gradients import judge
 
 LENGTHS = [(700, 700), (0, 5), (1, 1), (130, 200), (5, 0), (127, 64), (300, 1000)]
@@ -42,26 +42,12 @@ def test_as_each_sequence_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ["causal", "deterministic", "two blocks"])
 def test_a_graph_of_cupy_replays_with_other_lengths(name: str) -> None:
     """There are as many tokens in all: a captured call reads where sequences begin when it is replayed."""
-    cp, spec = cupy(), spec_of(SPECS[name])
-    calls, given = [], []
+    spec, calls, given = spec_of(SPECS[name]), [], []
     for lengths in ([130, 300, 70], [400, 0, 100]):
         places, own_calls, whole, values = one_by_one(spec, ends(lengths), ends(lengths))
         calls.append((places, own_calls))
         given.append(vars(whole) | values | {"cu_seqlens_q": ends(lengths), "cu_seqlens_k": ends(lengths)})
-    sent, attention, stream = {one: up(x)[0] for one, x in given[0].items()}, flashgen.compile(spec), cp.cuda.Stream(non_blocking=True)
-    with stream:
-        attention.backward(**sent)  # compiled and loaded before, and the pool has its memory
-        stream.synchronize()
-        stream.begin_capture()
-        results = attention.backward(**sent)
-        graph = stream.end_capture()
-    for (places, own_calls), arrays in zip(calls, given, strict=True):
-        for one, x in sent.items():
-            x.view("uint8")[...] = up(arrays[one])[0].view("uint8")
-        cp.cuda.Device().synchronize()
-        for _ in range(3):
-            graph.launch(stream)
-        stream.synchronize()
-        found = dict(zip(("dq", "dk", "dv"), down(results), strict=True))
+    for (places, own_calls), results in zip(calls, replayed(flashgen.compile(spec).backward, given), strict=True):
+        found = dict(zip(("dq", "dk", "dv"), results, strict=True))
         for place, (call, own) in zip(places, own_calls, strict=True):
             judge(alone(spec), own_part(found, *place), call, **own)
