@@ -8,6 +8,7 @@ import numpy as np
 from flashgen.expr.language.nodes import Load, walk
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.costs.model import of_arch
+from flashgen.plan.engines.limits import FLOAT_BYTES
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.plan.sections import sections
@@ -42,7 +43,9 @@ def _dealt(program: Program, sizes: Sizes, params: Mapping[str, int | float], sh
     tile, step, batch = program.main.tile, dict(program.decision.cost)["step"], max(1, sizes.batch)
     heads, width = sizes.kv_heads * batch, sections(program).heads(sizes)
     known = of_arch(program.arch, _COSTS)
-    around = known["key_tile"] + (8 * tile.block_n * (tile.qk_columns + tile.v_columns) / known["sum_bytes"] if shares > 1 else 0)
+    around = known["key_tile"] + (
+        2 * FLOAT_BYTES * tile.block_n * (tile.qk_columns + tile.v_columns) / known["sum_bytes"] if shares > 1 else 0
+    )
     steps = _steps(program, sizes, params)
     for first in range(0, heads, width):
         for count in steps:

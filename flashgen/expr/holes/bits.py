@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flashgen.spec.tensors import Blocks
 
 
-ALSO_LISTED = "return {0} & (row.{1}.words[column / 32] >> column % 32 & 1);"
+BIT = "row.{}.words[column / 32] >> column % 32 & 1"  # of a key among those from kv_begin on
 
 
 def with_listed(found: Holes, blocks: "Blocks") -> Holes:
@@ -22,9 +22,7 @@ def with_listed(found: Holes, blocks: "Blocks") -> Holes:
     row = Member(
         "Bits", "listed", f"Bits::of(listed_keys + q_idx / {blocks.m} * bit_words(p), kv_begin)", comment="of the keys from kv_begin on"
     )
-    *lines, last = found.mask.body.lines
-    value = last.removeprefix("return ").removesuffix(";")
-    body = Body((*lines, ALSO_LISTED.format(f"({value})", "listed")), found.mask.body.nodes)
+    body = replace(found.mask.body, value=f"({found.mask.body.value}) & ({BIT.format('listed')})")
     members = Members((*found.uniform, start), (*found.row, row))
     return replace(found, members=members, mask=replace(found.mask, body=body, listed=True))
 
@@ -37,7 +35,7 @@ def with_bits(plain: Holes, whole: Holes, by_sequence: bool) -> Holes:
     start = "p.mask_bits + batch * bit_rows(p) * bit_words(p)" if by_sequence else "p.mask_bits"
     bits = Member("const u32*", "mask_bits", start, comment="32 keys a word: whether each query attends to them")
     row = Member("Bits", "bits", "Bits::of(mask_bits + q_idx * bit_words(p), kv_begin)", comment="of the keys from kv_begin on")
-    mask = MaskHole(text=whole.mask.text, body=Body(("return row.bits.words[column / 32] >> column % 32 & 1;",), ()), early=(), bits=True)
+    mask = MaskHole(text=whole.mask.text, body=Body((), BIT.format("bits"), ()), early=(), bits=True)
     ends = tuple(member for member in plain.row if plain.keys or member.name != "end")  # of the keys, which bits tell too
     members = Members((*plain.uniform, bits), (*ends, row))
     return replace(plain, members=members, mask=mask, reach=whole.reach, requires=whole.requires)

@@ -83,8 +83,14 @@ class Member:
 class Body:
     """The statements of a function that returns an element's value."""
 
-    lines: tuple[str, ...]
+    before: tuple[str, ...]
+    value: str
     nodes: tuple[Node, ...]  # what they compute
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The statements, the last of which returns."""
+        return *self.before, f"return {self.value};"
 
     @property
     def gathers(self) -> bool:
@@ -152,14 +158,14 @@ class Hoist:
         result = name if value == beside else locals.fresh(LOCALS[value.type])
         shared = Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         lines = [f"{name if k.name == name else f'const {k.value.type} {k.name}'} = {cuda(k.value)};" for k in shared]
-        return Body((*lines, f"return {result};"), tuple(k.value for k in shared))
+        return Body(tuple(lines), result, tuple(k.value for k in shared))
 
     def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
         shared = Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
         self.instructions += instructions((k.value for k in shared), self._both_rows)
         lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
-        return Body((*lines, f"return {cuda(shared[-1].value)};"), tuple(k.value for k in shared))
+        return Body(tuple(lines), cuda(shared[-1].value), tuple(k.value for k in shared))
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""

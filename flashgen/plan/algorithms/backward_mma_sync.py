@@ -10,7 +10,7 @@ from itertools import product
 from flashgen.expr import analyse
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.limits import FLOAT_BYTES, SCHEDULERS, SHARED_BYTES, up
 from flashgen.plan.engines.mma_sync import LIST_REGISTERS, with_blocks
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import (
@@ -84,10 +84,10 @@ class BackwardMmaSync(BackwardStrategy):
             "tensor cores": 2 * m * n * (3 * qk + 2 * v) / mma_flops,
             "shared memory": 2 * (of_rows + of_keys + 2 * m * n) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * qk / known["sum_bytes"],
+            "sums": FLOAT_BYTES * m * qk / known["sum_bytes"],
         }
         waits = sum(step.values()) - step["sums"]  # of the one warp of a scheduler: its products and exponentials follow each other
-        step["one warp"] = 4 * waits / (warps * draft.workers.blocks)
+        step["one warp"] = SCHEDULERS * waits / (warps * draft.workers.blocks)
         alone = known["load_latency"] if draft.pipeline.stages == 1 else 0
         clocks = max(step.values()) + (known["step"] + 2 * known["barrier"] + alone) / draft.workers.blocks
         clocks *= known["lone_block"] if draft.workers.blocks == 1 else 1  # nobody multiplies while its warps wait for each other

@@ -11,7 +11,7 @@ from itertools import product
 from flashgen.plan.backward_kernel import Elements, WarpgroupsPlan
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.limits import FLOAT_BYTES, SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, key_tiles, lse_arguments, strides
 from flashgen.plan.kernels.delta import delta
@@ -81,7 +81,7 @@ class BackwardWgmma(BackwardStrategy):
             "tensor cores": 2 * m * n * (3 * qk + 2 * v) / arch.mma_flops,
             "shared memory": 2 * (2 * m * (2 * qk + 2 * v) + n * (2 * qk + v) + 2 * m * n) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * qk / known["sum_bytes"],
+            "sums": FLOAT_BYTES * m * qk / known["sum_bytes"],
         }
         clocks = max(step.values()) + known["step"]
         tiles = problem.seen.key_tiles(m, n)  # of a query tile

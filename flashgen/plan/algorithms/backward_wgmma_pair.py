@@ -12,7 +12,7 @@ from flashgen.plan.algorithms.backward_wgmma import KEYS, MOST, arrays, elements
 from flashgen.plan.backward_kernel import WarpgroupsPlan
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, up
+from flashgen.plan.engines.limits import FLOAT_BYTES, SHARED_BYTES, up
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import key_tiles
 from flashgen.plan.kernels.delta import delta
@@ -80,7 +80,7 @@ class BackwardWgmmaPair(BackwardStrategy):
             "tensor cores": 2 * m * n * (columns + DQ_COLUMNS) / arch.mma_flops,
             "shared memory": 2 * (2 * m * columns + n * max(tile.qk_columns, tile.v_columns) + 4 * m * n + n * DQ_COLUMNS) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": 4 * m * DQ_COLUMNS / known["sum_bytes"],
+            "sums": FLOAT_BYTES * m * DQ_COLUMNS / known["sum_bytes"],
         }
         clocks = max(step.values()) + known["step"]
         return {**step, "step": clocks, "total": BLOCKS * problem.seen.key_tiles(m, n) * clocks / m}

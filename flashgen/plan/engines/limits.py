@@ -10,6 +10,9 @@ from flashgen.spec.tensors import PRODUCT_KEYS
 from flashgen.theory.schedule import SoftmaxPlan
 
 SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
+SCHEDULERS = 4  # of a multiprocessor, each with its tensor core: a warp has one of them
+FLOAT_BYTES = 4  # of a sum
+FRAGMENT_ROWS = 16  # of queries, a warp's in one mma.sync
 MULTIPLY_ADDS = 128  # of floats that a multiprocessor does a clock
 PRODUCT_NUMBERS = 128  # of keys or values that one mma.sync multiplies 16 rows by: 8 keys, 16 columns
 LOADED_NUMBERS = 256  # that one ldmatrix brings: 16 rows, 16 columns

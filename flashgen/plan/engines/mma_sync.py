@@ -15,7 +15,7 @@ from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.instructions import native_reasons
-from flashgen.plan.engines.limits import LOADED_NUMBERS, PRODUCT_NUMBERS, SHARED_BYTES, TILE_ROWS, up, v_slices
+from flashgen.plan.engines.limits import FRAGMENT_ROWS, LOADED_NUMBERS, PRODUCT_NUMBERS, SCHEDULERS, SHARED_BYTES, TILE_ROWS, up, v_slices
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
@@ -116,14 +116,14 @@ class MmaSync(Strategy):
         query = 0 if pipe.query_in_registers else tile.qk_columns
         rescale = tile.v_columns * known["rescale_lazy" if problem.softmax.rescale == "lazy" else "rescale"]
         products = rows * n * columns / PRODUCT_NUMBERS
-        loads = n * columns / LOADED_NUMBERS + rows * query / 16 + n * columns / (warps * 8 * problem.copy_bytes)
+        loads = n * columns / LOADED_NUMBERS + rows * query / FRAGMENT_ROWS + n * columns / (warps * 8 * problem.copy_bytes)
         others = loads + rows * (n / 2 * (known["softmax"] + score.floats) + rescale) + known["loop"]
         one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"] + known["latency"]
         one_warp += known["load_latency"] if pipe.stages == 1 else 0
         step = {
             "tensor cores": 2 * m * n * columns / mma_flops,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
-            "instructions": (products + others) * warps / 4,
+            "instructions": (products + others) * warps / SCHEDULERS,
             "shared memory": ((warps + 1) * n * columns + m * query) * size / SHARED_BYTES,
             "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }

@@ -113,7 +113,7 @@ class Wgmma(Strategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-        m, n, groups = tile.block_m, tile.block_n, tile.block_m // 64
+        m, n, groups = tile.block_m, tile.block_n, tile.block_m // WARPGROUP_ROWS
         known, seen, score = costs.of_arch(arch, self.costs), problem.seen, problem.holes.element
         multiplied = 1 / pipe.multiplied if pipe.multiplied else 0
         softmax, rescale = known["weight"], 0.0

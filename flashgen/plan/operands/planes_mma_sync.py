@@ -5,7 +5,7 @@ from itertools import product
 
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import LOADED_NUMBERS, PRODUCT_NUMBERS, SHARED_BYTES, TILE_ROWS, up
+from flashgen.plan.engines.limits import FRAGMENT_ROWS, LOADED_NUMBERS, PRODUCT_NUMBERS, SCHEDULERS, SHARED_BYTES, TILE_ROWS, up
 from flashgen.plan.engines.mma_sync import MAX_STAGES, MAX_WARPS, PRODUCT_FLOPS, choices, with_blocks
 from flashgen.plan.kernel import DealingPlan, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.operands.planes import PLANE_BYTES, PLANES
@@ -69,14 +69,14 @@ class PlanesMmaSync(PlanesStrategy):
         query = 0 if pipe.query_in_registers else tile.qk_columns
         products = n * columns / PRODUCT_NUMBERS * len(split.products)  # instructions of a warp
         element = known["softmax"] + known["plane"] * split.count + score.floats
-        others = split.count * (n * columns / LOADED_NUMBERS + query / 16) + n / 2 * element + 2 * tile.v_columns + known["loop"]
+        others = split.count * (n * columns / LOADED_NUMBERS + query / FRAGMENT_ROWS) + n / 2 * element + 2 * tile.v_columns + known["loop"]
         others += known["spilled"] * max(0, _held(problem, draft) - known["unspilled"])
         one_warp = products * PRODUCT_FLOPS / mma_flops + others * known["lone_warp"]
         one_warp += known["load_latency"] if pipe.stages == 1 else 0
         step = {
             "tensor cores": 2 * m * n * columns * len(split.products) / mma_flops,
             "special functions": m * n * (problem.softmax.exponentials + score.special) / arch.exp2,
-            "instructions": (products + others) * draft.workers.warps / 4,
+            "instructions": (products + others) * draft.workers.warps / SCHEDULERS,
             "shared memory": ((draft.workers.warps + 1) * n * columns + m * query) * PLANE_BYTES * split.count / SHARED_BYTES,
             "one warp": one_warp / blocks,  # its products and exponentials follow each other
         }

@@ -5,7 +5,7 @@ from itertools import product
 
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
-from flashgen.plan.engines.limits import SHARED_BYTES, TILE_ROWS, up
+from flashgen.plan.engines.limits import FLOAT_BYTES, SHARED_BYTES, TILE_ROWS, up
 from flashgen.plan.engines.wgmma import GATHERED
 from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, PipelinePlan, SmemPlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.split_keys_values import SCALE_FLOATS
@@ -75,7 +75,7 @@ class PlanesWgmma(PlanesStrategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
-        m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // 64, tile.qk_columns + tile.v_columns
+        m, n, groups, columns = tile.block_m, tile.block_n, tile.block_m // WARPGROUP_ROWS, tile.qk_columns + tile.v_columns
         split, seen, score = PLANES[problem.spec.precision], problem.seen, problem.holes.element
         known, each = costs.of_arch(arch, self.costs), len(split.products)
         element = known["softmax"] + known["plane"] * split.count + score.floats
@@ -96,7 +96,9 @@ class PlanesWgmma(PlanesStrategy):
         clocks = max(step.values()) + known["step"] * (1 if pipe.stages > 1 else known["one_stage"]) - pipe.stages
         around = known["in_place_tile"] if pipe.in_place else known["query_tile"] * columns
         total = (seen.key_tiles(m, n) * clocks + around * m / TILE_ROWS) * up(seen.length, m) / seen.length / m
-        moved = 0 if pipe.in_place else (4 + PLANE_BYTES * split.count) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1)
+        moved = (
+            0 if pipe.in_place else (FLOAT_BYTES + PLANE_BYTES * split.count) * (tile.qk_stored + tile.v_stored) / (problem.spec.group or 1)
+        )
         return {**step, "step": clocks, "total": total + moved / known["split_bytes"]}
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
