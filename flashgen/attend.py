@@ -235,9 +235,11 @@ def _sizes(layout: str, layouts: Mapping[str, Layout]) -> tuple[tuple[int, int],
             expected = shape_text(tuple(axis_order(layout).axes.upper()))
             raise CallError(f"{name} has {len(found.shape)} axes, shape {list(found.shape)}: expected 4, {expected}")
     if dtype not in ATTENTION_DTYPES:
-        raise CallError(
-            f"q is {dtype}: attention takes {', '.join(ATTENTION_DTYPES)}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))"
-        )
+        takes = f"attention takes {', '.join(ATTENTION_DTYPES)}"
+        raise CallError(f"q is {dtype}: {takes}. Cast it, q.astype('float32') (PyTorch: q.to(torch.float32))")
+    for name in "kv":
+        if (other := layouts[name].dtype) != dtype:
+            raise CallError(f"{name} is {other}, beside q {dtype}: cast it, {name}.astype({dtype!r}) (PyTorch: {name}.to(torch.{dtype}))")
     b, q_len, heads, qk = rows_first(layouts["q"], layout).shape
     _, kv_len, kv_heads, v_columns = rows_first(layouts["v"], layout).shape
     return (int(qk), int(v_columns)), {"b": b, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len}

@@ -98,7 +98,7 @@ def test_a_form_is_chosen_for_the_value(score: str, value: float, arch: str) -> 
     ("change", "message"),
     [
         ({"q": np.zeros((2, 33, 4, 16))}, r"q is float64: attention takes float16, bfloat16, float32\. Cast it, q\.astype\('float32'\)"),
-        ({"k": np.zeros((2, 40, 2, 16), np.float64)}, r"k is float64: the spec says float32\. Cast it, k\.astype\('float32'\)"),
+        ({"k": np.zeros((2, 40, 2, 16), np.float64)}, r"k is float64, beside q float32: cast it, k\.astype\('float32'\)"),
         ({"v": np.zeros((40, 2, 16), np.float32)}, r"v has 3 axes, shape \[40, 2, 16\]: expected 4, \[B, S, H, D\]"),
         ({"q": [[1.0]]}, "q is a list, not an array"),
         ({"mask": np.ones((33, 40), bool)}, "mask is a ndarray: expected an expression as text, as 'causal'. An array is read by one"),
