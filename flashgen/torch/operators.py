@@ -4,8 +4,7 @@ Their last argument is a text that says what to compute (flashgen.torch.text), s
 Scalars, which compilers keep as symbols, where they compile anew for another `float`.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,26 +27,29 @@ def _define(name: str, arguments: str, run: Callable[..., Tensors], shapes: Call
     """Defines an operator: the function that runs it on every device, and the one that tells its results' shapes."""
     _LIBRARY.define(f"{name}({arguments}, Tensor[] arrays, Scalar[]? integers, Scalar[]? numbers, str text) -> Tensor[]", tags=_TAGS)
     for key in ("CPU", "CUDA"):
-        _LIBRARY.impl(name, run, key)
+        _LIBRARY.impl(name, _untraced(run), key)
     torch.library.register_fake(f"flashgen::{name}", shapes, lib=_LIBRARY)
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Nobody differentiates what is done within it, nor does torch.jit.trace see it."""
-    trace = torch._C._get_tracing_state()
-    if trace:
+def _untraced(run: Callable[..., Tensors]) -> Callable[..., Tensors]:
+    """The same, into which torch.jit.trace does not look."""
+
+    def alone(*given: Any) -> Tensors:
+        trace = torch._C._get_tracing_state()
+        if not trace:
+            return run(*given)
         torch._C._set_tracing_state(None)
-    with torch.no_grad():
-        yield
-    if trace:  # one that failed is over
-        torch._C._set_tracing_state(trace)
+        results = run(*given)
+        torch._C._set_tracing_state(trace)  # where that failed, the trace is over
+        return results
+
+    return alone
 
 
 def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *values: Any) -> Tensors:
     text = text_of(values[-1])
     named = text.named(*values[:-1])
-    with _alone():
+    with torch.no_grad():
         results = text.attention((q, k, v), named)(q, k, v, **named)
     return list(results) if isinstance(results, tuple) else [results]
 
@@ -63,7 +65,7 @@ def _shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *values: Any) -> 
 def _run_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dlse: Any, *values: Any) -> Tensors:
     text = text_of(values[-1])
     named = text.named(*values[:-1])
-    with _alone():
+    with torch.no_grad():
         return [x.contiguous() for x in text.attention((q, k, v), named).backward(do, q, k, v, o, lse, dlse, **named)]
 
 
