@@ -8,6 +8,7 @@ from typing import Any
 from flashgen.errors import CallError
 from flashgen.spec import Spec
 
+INSIDE = "inside a transform, as vmap or grad of torch.func: call flashgen.torch.attention, which knows them"
 TWICE = "attention has no second derivatives: its gradients are differentiated, as create_graph=True allows. Pass them on detached"
 
 
@@ -28,6 +29,8 @@ def requires(value: Any) -> bool:
 def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
     """The result of attn(q, k, v, **values) as a node of PyTorch's graph. `run`: what computes the outputs. Raises CallError where a value
     has no gradient in the spec."""
+    if sys.modules["torch"]._C._are_functorch_transforms_active():
+        raise CallError(f"q, k or v is {INSIDE}")
     spec: Spec = attn.spec
     for name, value in values.items():
         if wanted(value) and name not in {one.name for one in spec.with_grad}:

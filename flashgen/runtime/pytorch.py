@@ -8,6 +8,7 @@ import numpy as np
 from flashgen.dtypes import DTYPES, by_name
 from flashgen.errors import BackendError, CallError
 from flashgen.runtime.arrays import Key, Layout, name_of
+from flashgen.runtime.autograd import INSIDE
 
 
 class TorchFamily:
@@ -45,8 +46,10 @@ class TorchFamily:
 
     def _without_memory(self, x: Any) -> str:
         """The reason why nothing of a tensor can be read."""
+        if self.torch._C._functorch.unwrap_if_dead(x) is not x:
+            return "a tensor is left of a transform of torch.func that is over: pass on what the transform returned"
         if self.torch._C._functorch.is_functorch_wrapped_tensor(x):
-            return "a tensor is inside a transform, as vmap or grad of torch.func: call flashgen.torch.attention, which knows them"
+            return f"a tensor is {INSIDE}"
         if x.is_nested:
             return "a nested tensor is several: pass its values one behind the other, x.values(), to a spec with layout: thd"
         return f"a tensor of layout {x.layout} has no strides: pass a dense one, as x.to_dense() of a sparse tensor"

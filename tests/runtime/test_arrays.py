@@ -156,8 +156,10 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Any:
         pass
 
     torch = ModuleType("torch")
-    transforms = SimpleNamespace(is_functorch_wrapped_tensor=lambda x: x.layout == "wrapped")
-    parts: dict[str, Any] = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter), "_C": SimpleNamespace(_functorch=transforms)}
+    alive = lambda x: None if x.layout == "left" else x  # noqa: E731
+    transforms = SimpleNamespace(is_functorch_wrapped_tensor=lambda x: x.layout == "wrapped", unwrap_if_dead=alive)
+    inside = SimpleNamespace(_functorch=transforms, _get_tracing_state=lambda: None)
+    parts: dict[str, Any] = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter), "_C": inside}
     forward = SimpleNamespace(_current_level=-1)
     parts |= {"is_grad_enabled": lambda: True, "autograd": SimpleNamespace(forward_ad=forward)}
     for name, value in {**parts, **{dtype: f"torch.{dtype}" for dtype in arrays.DTYPES}}.items():
@@ -188,6 +190,7 @@ def test_tensors_with_a_meaning_of_their_own_are_refused_by_name(pytorch: Any, n
         ({"negated": True}, "^v: a tensor stands for .* x.resolve_neg"),
         ({"layout": "sparse_coo"}, "^v: a tensor of layout sparse_coo"),
         ({"layout": "wrapped"}, "^v: a tensor is inside a transform"),
+        ({"layout": "left"}, "^v: a tensor is left of a transform"),
         ({"layout": "ragged", "is_nested": True}, "^v: a nested tensor is several"),
     ],
 )

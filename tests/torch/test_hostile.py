@@ -130,6 +130,17 @@ def test_compiled_gradients_of_torch_func_are_refused_and_compiled_vmap_is_serve
     assert torch.equal(compiled(mapped)(*given), attention(*given))
 
 
+def test_calls_that_know_no_transform_are_refused_by_name():
+    q, k, v = tensors()
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(CallError, match=r"inside a transform.*flashgen\.torch\.attention"):
+            transform(lambda q: flashgen.attention(q, k, v).sum())(q)
+    left = []
+    torch.func.grad(lambda q: left.append(q) or q.sum())(q)
+    with pytest.raises(CallError, match="left of a transform"):
+        flashgen.attention(left[0], k, v)
+
+
 def test_gradients_of_torch_func():
     q, k, v = tensors()
     slopes = torch.rand(4, device=DEVICE)
