@@ -107,7 +107,15 @@ def _traced(function: Callable[..., Any], ahead: str, before: int) -> tuple[str,
     arrays = {name: x for name, x in found.values.items() if isinstance(x, torch.Tensor) and x.dim()}
     numbers = {name: ast.Constant(x) for name, x in found.values.items() if name not in arrays}
     text = ast.unparse(_Numbers(numbers).visit(ast.parse(found.mask, mode="eval")))
-    return text, {name: x.to(torch.int32) if x.dtype == torch.int64 else x for name, x in arrays.items()}
+    return text, {name: _as_read(name, x, text) for name, x in arrays.items()}
+
+
+def _as_read(name: str, x: torch.Tensor, text: str) -> torch.Tensor:
+    """An array as an expression reads it: of int64 the nearest integers, if it takes no others, as tiles are found by what is computed of
+    them; ids are compared as they are."""
+    if x.dtype != torch.int64 or text.count(f"int({name}[") != len(re.findall(rf"\b{name}\[", text)):
+        return x
+    return x.clamp(-(2**31), 2**31 - 1).to(torch.int32)
 
 
 class _Numbers(ast.NodeTransformer):

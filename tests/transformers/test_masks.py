@@ -25,6 +25,7 @@ FUNCTIONS = {
     "both ways": known.bidirectional_mask_function,
     "window both ways": known.sliding_window_bidirectional_mask_function(3),
     "documents": known.and_masks(causal, known.packed_sequence_mask_function(DOCUMENTS)),
+    "ids beyond 32 bits": known.packed_sequence_mask_function(DOCUMENTS << 40),
     "images": known.or_masks(causal, known.blockwise_overlay(IMAGES)),
     "images in a window": known.and_masks(window, known.or_masks(causal, known.blockwise_overlay(IMAGES))),
     "all of EmbeddingGemma": known.or_masks(causal, lambda *_: torch.tensor(True)),
