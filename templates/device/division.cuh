@@ -10,6 +10,11 @@ __device__ __forceinline__ int quotient(int a, int n) { return u32(a) / u32(n); 
 
 __device__ __forceinline__ int remainder(int a, int n) { return u32(a) % u32(n); }
 
+// The same of a key, counted from where its tile begins in n keys: a tile that divides n lies between two multiples of it.
+__device__ __forceinline__ int key_quotient(int a, int n) { return n % BLOCK_N ? u32(a) / u32(n) : 0; }
+
+__device__ __forceinline__ int key_remainder(int a, int n) { return n % BLOCK_N ? u32(a) % u32(n) : a; }
+
 // a % n for 0 <= a < 2 n.
 __device__ __forceinline__ int wrapped(int a, int n) { return min(u32(a), u32(a - n)); }
 

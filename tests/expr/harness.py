@@ -13,7 +13,7 @@ CTYPES = {"float32": "float", "int32": "int", "bool": "bool"}
 ROWS, KEYS, TILE = 8, 12, 4  # of a query tile; keys, beyond the last one too, in tiles
 EXTENTS = {"b": 2, "hq": 4, "hk": 2, "q_len": 6, "kv_len": 10}
 
-DIVISION = (template_root() / "device" / "division.cuh").read_text()
+DIVISION = f"constexpr int BLOCK_N = {TILE};\n" + (template_root() / "device" / "division.cuh").read_text()
 PREAMBLE = """
 #include <algorithm>
 #include <cmath>

@@ -196,7 +196,7 @@ class Binder:
                 return any(self._at_most(x, limit) for x in args)
             case Call("max", args) | Call("where", (_, *args)):
                 return all(self._at_most(x, limit) for x in args)
-            case Call("%" | "remainder" | "wrapped", (_, n)):
+            case Call("%" | "remainder" | "key_remainder" | "wrapped", (_, n)):
                 return self._at_most(n, limit + 1)
         return False
 

@@ -5,13 +5,15 @@ n divides what differs from column to column, a sum x = rest + columns, with col
     x // n == rest // n + (rest % n + columns) // n             both parts of the quotient are of what is not negative
     x // n == -1 - (-1 - x) // n, x % n == n - 1 - (-1 - x) % n     turns columns <= 0 around
     x % n == k  where  0 <= k < n  and  columns % n == (k - rest) % n
+
+Of keys alone, kv_begin % n + column passes n in no tile that divides n: `key_quotient` and `key_remainder` know the tile.
 """
 
-from flashgen.expr.holes.bind import level
+from flashgen.expr.holes.bind import KV_BEGIN, level
 from flashgen.expr.language.fold import FALSE, TRUE, call
 from flashgen.expr.language.nodes import ELEMENT, UNIFORM, Call, Const, Node, names, rebuild
 from flashgen.expr.prove.integers import Integers
-from flashgen.expr.prove.linear import Sum, assemble, collect, plus, times, zero
+from flashgen.expr.prove.linear import COLUMN, Sum, assemble, collect, plus, times, zero
 from flashgen.expr.prove.signs import NOTHING, Signs
 
 _DIVISIONS = {"//": "quotient", "quotient": "quotient", "%": "remainder", "remainder": "remainder"}
@@ -62,6 +64,8 @@ def _small(op: str, columns: Node, rest: Node, n: Node) -> Node:
     """The quotient or remainder of columns + rest by n, where 0 <= rest < n."""
     if rest == ZERO:
         return Call(op, (columns, n), "int")
+    if columns == COLUMN and rest == call("%", KV_BEGIN, n) and isinstance(n, Const):
+        return Call(f"key_{op}", (call("+", columns, rest), n), "int")
     match n:
         case Const(int(value)) if op == "remainder" and names(columns) == {"column"} and value.bit_count() > 1:
             return Call("wrapped", (call("+", Call(op, (columns, n), "int"), rest), n), "int")  # the compiler knows columns % n

@@ -39,6 +39,8 @@ OPERATIONS = {
     # Of integers: see templates/device/division.cuh.
     "quotient": Operation("quotient", OTHER),
     "remainder": Operation("remainder", OTHER),
+    "key_quotient": Operation("key_quotient", OTHER),
+    "key_remainder": Operation("key_remainder", OTHER),
     "wrapped": Operation("wrapped", OTHER),
     "flag_at": Operation("flag_at", OTHER),
     "Divisor": Operation("Divisor", OTHER),

@@ -3,7 +3,7 @@
 from flashgen.expr.language.nodes import LONG, Call, Const, Load, Node
 
 _INFIX = ("+", "-", "*", "neg")  # one long operand makes them long
-_SIGNED = {"quotient": "//", "remainder": "%", "wrapped": "%"}  # the others know 32 bits only
+_SIGNED = {"quotient": "//", "key_quotient": "//", "remainder": "%", "key_remainder": "%", "wrapped": "%"}  # the others know 32 bits only
 
 
 def widened(node: Node, fits: bool) -> Node:

@@ -130,4 +130,7 @@ class Integers:
 
 
 _LANGUAGE = operations()
-_OPERATIONS = _LANGUAGE | {"quotient": _LANGUAGE["//"], "remainder": _LANGUAGE["%"], "wrapped": _LANGUAGE["%"]}  # and a kernel's
+_OPERATIONS = _LANGUAGE | {  # and a kernel's
+    **dict.fromkeys(("quotient", "key_quotient"), _LANGUAGE["//"]),
+    **dict.fromkeys(("remainder", "key_remainder", "wrapped"), _LANGUAGE["%"]),
+}

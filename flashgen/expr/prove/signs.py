@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from flashgen.spec import Param
 
 NOTHING: frozenset[str] = frozenset()
-_KERNEL: dict[str, tuple[Sign, Sign]] = {"quotient": ("never", "first"), "remainder": ("never", "always"), "wrapped": ("never", "always")}
+_KERNEL: dict[str, tuple[Sign, Sign]] = {
+    **dict.fromkeys(("quotient", "key_quotient"), ("never", "first")),
+    **dict.fromkeys(("remainder", "key_remainder", "wrapped"), ("never", "always")),
+}
 
 
 @dataclass(frozen=True)
