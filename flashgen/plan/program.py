@@ -157,10 +157,10 @@ class Program:
         return "one_by_one" if self.dealing.listed or many else "by_ranges"
 
     @property
-    def looked_at(self) -> tuple[str, ...]:
-        """The axes along which the tiles of a mask that are looked at differ, besides queries and keys: words of an Extent."""
+    def looked_at(self) -> str:
+        """The template of the axes along which the tiles of a mask that are looked at differ, besides queries and keys."""
         *axes, _, _ = self.by_entry["seen_tiles"].grid.blocks
-        return tuple(map(str, axes))
+        return "_".join(map(str, axes)) or "alike"
 
     @property
     def work_list(self) -> bool:
