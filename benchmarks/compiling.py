@@ -1,10 +1,12 @@
 """Compiles the kernels of specs side by side, in processes, before anything is timed; the cache keeps them."""
 
+import contextlib
 import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from flashgen.errors import FlashgenError
 from flashgen.plan import plan
 from flashgen.plan.backward import plan_backward
 from flashgen.render import render
@@ -29,7 +31,9 @@ def compiled(asked: Iterable[Asked]) -> None:
 
 
 def _compile(asked: tuple[Asked, bool]) -> None:
+    """Compiles one program; one that cannot be compiled says so where it is called."""
     (spec, arch, length), backward = asked
     length = length_class(length)
-    program = plan_backward(spec, arch, length=length) if backward else plan(spec, arch, length=length)
-    cache.binary(program, render(program))
+    with contextlib.suppress(FlashgenError):
+        program = plan_backward(spec, arch, length=length) if backward else plan(spec, arch, length=length)
+        cache.binary(program, render(program))
