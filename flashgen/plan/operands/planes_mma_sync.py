@@ -15,6 +15,7 @@ from flashgen.plan.strategy import Draft, Problem, Request
 
 MAX_KEYS = 128
 KEYS = (32, 48, 64)  # of usual tiles
+WEIGHT_REGISTERS = 16  # of what weights of keys are read from, and the unit of a row that they change
 FRAGMENTS = 185  # registers a thread of q, s, p, o and sums of products, beyond which too much spills
 QK_PART = 64  # columns of q and k that one sum of a score covers
 V_PARTS = (32, 16)  # columns of v that one product gives, the first that divides them
@@ -54,7 +55,7 @@ class PlanesMmaSync(PlanesStrategy):
         if reason := self.plain_objection(problem, draft):
             return reason
         held = _held(problem, draft)
-        more = problem.holes.outputs.registers(tile.block_n, tile.v_columns)
+        more = _more(problem, tile)
         narrowest = tile.block_n == KEYS[0] and not pipe.query_in_registers  # there is none that takes less: sums besides l may spill
         if held > FRAGMENTS + (more if narrowest else 0):
             return f"q, s, p, o and sums of products take {held} registers a thread, {FRAGMENTS} can be held"
@@ -121,4 +122,9 @@ def _held(problem: Problem, draft: Draft) -> int:
     q = count * (tile.qk_columns // 4 if kept else 4)
     scores = q + (1 + count) * tile.block_n // 2
     output = (q if kept else 0) + count * (tile.block_n // 4 + tile.v_part // 2)
-    return tile.v_columns // 2 + problem.holes.outputs.registers(tile.block_n, tile.v_columns) + max(scores, output)
+    return tile.v_columns // 2 + _more(problem, tile) + max(scores, output)
+
+
+def _more(problem: Problem, tile: TilePlan) -> int:
+    """Registers a thread of what few specs ask for: sums besides l, and weights of keys."""
+    return problem.holes.outputs.registers(tile.block_n, tile.v_columns) + (WEIGHT_REGISTERS if problem.holes.weight else 0)
