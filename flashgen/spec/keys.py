@@ -173,6 +173,9 @@ def to_param(given: object, keys: ValidatorFunctionWrapHandler) -> ParamKeys:
                 nearest = math.ceil(bound) if key == "min" else math.floor(bound)
                 raise refusal(f"{number_text(bound)} bounds an integer", f"write {nearest}, or a default with a point", within=(key,))
             setattr(read, key, kind(bound))
+    if read.min is not None and read.max is not None and read.min > read.max:
+        what = f"no number is {number_text(read.min)} or more and {number_text(read.max)} or less"
+        raise refusal(what, "min is at most max", within=("min",))
     if (read.min is not None and read.default < read.min) or (read.max is not None and read.default > read.max):
         bounds = " and ".join(f"{key} is {number_text(getattr(read, key))}" for key in ("min", "max") if getattr(read, key) is not None)
         raise refusal(f"its default is {number_text(read.default)}, and {bounds}", "a default is within the bounds", within=("default",))

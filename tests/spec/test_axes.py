@@ -102,7 +102,8 @@ def test_attention_compiles_once_for_tables_of_any_length():
     ("shape", "message"),
     [
         ("[kvlen]", r"<spec>:3:28: tensors.t.shape.0: 'kvlen' is no axis\n(.|\n)*did you mean 'kv_len'"),
-        ("[2 * kv_len - m]", r"<spec>:3:41: unknown name 'm'"),
+        ("[2 * kv_len - m]", r"<spec>:3:41: unknown name 'm'(.|\n)*an array binds a name of your own where it is an axis alone"),
+        ("[2 * kv_lem]", r"<spec>:3:32: unknown name 'kv_lem'(.|\n)*did you mean 'kv_len'"),
         ("[kv_len / 2]", r"<spec>:3:28: expected an integer, this is a number(.|\n)*divide integers with //"),
         ("[q_len // 0]", r"<spec>:3:37: the right side of // must be positive"),
         ("[c]", r"<spec>:3:28: tensors.t.shape.0: 'c' is a param"),

@@ -57,6 +57,9 @@ def of_name(name: str, scope: Scope) -> str:
         return f"a let reads those above it, and {name} is not among them"
     if name == "sum":
         return SUM
+    if "hq" in scope.names:
+        advice = did_you_mean(name, scope.names, 0.7)
+        return advice + "; an array binds a name of your own where it is an axis alone" * advice.startswith("known")
     return _of(name, scope) or (LEAVING if name in ("o", "v_idx") else did_you_mean(name, scope.known))
 
 

@@ -72,6 +72,7 @@ def test_kernels_at_both_bounds(arch):
     ("bounds", "message"),
     [
         ("{default: 8, min: 9}", r"<spec>:3:23: params.n.default: its default is 8, and min is 9"),
+        ("{default: 8, min: 9, max: 7}", r"<spec>:3:31: params.n.min: no number is 9 or more and 7 or less\n(.|\n)*min is at most max"),
         ("{default: 8, min: 0, max: 7}", r"<spec>:3:23: params.n.default: its default is 8, and min is 0 and max is 7"),
         ("{default: 8, max: 7.5}", r"<spec>:3:31: params.n.max: 7.5 bounds an integer(.|\n)*write 7,"),
         ("{default: 8, min: 7.1}", r"<spec>:3:31: params.n.min: 7.1 bounds an integer(.|\n)*write 8,"),
