@@ -17,6 +17,8 @@ class WarpgroupsPlan:
     key_stages: int = 1  # key tiles in shared memory
     elements: Elements
     rows_held: bool = False  # lse and delta of a step are read ahead of its waits, and stay in registers
+    ahead: bool = False  # they and its query tile are read in the step before, ahead of its additions to dq
+    copied: bool = False  # dq is added by bulk copies from shared memory, else from registers
     head_shares: int  # blocks that have each a part of the query heads that share a key tile
     in_turns: bool  # key tiles add to the sums of dq in their order, else in any
 
@@ -29,6 +31,16 @@ class WarpgroupsPlan:
     def rows(self) -> str:
         """The template of where lse and delta of a thread's queries are."""
         return "held" if self.rows_held else "shared"
+
+    @property
+    def known(self) -> str:
+        """The template of when a warpgroup reads what it has to know of a step."""
+        return "ahead" if self.ahead else "here"
+
+    @property
+    def sums(self) -> str:
+        """The template of how a warp's part of dq gets to the sums in memory."""
+        return "copied" if self.copied else "added"
 
     @property
     def ds(self) -> str:

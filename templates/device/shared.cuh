@@ -27,3 +27,7 @@ __device__ __forceinline__ void load_shared_x4(u32 (&r)[4], u32 at) {
 __device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
+
+__device__ __forceinline__ void store_shared_floats(u32 at, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}

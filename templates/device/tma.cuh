@@ -30,3 +30,8 @@ __device__ __forceinline__ void bulk_load(u32 to, const void* from, int bytes, u
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
     :: "r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+
+// Adds float32 numbers to those in memory; a store like tensor stores (9.7.9.25.4.2, cp.reduce.async.bulk).
+__device__ __forceinline__ void add_bulk(float* to, u32 from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" :: "l"(to), "r"(from), "r"(bytes) : "memory");
+}

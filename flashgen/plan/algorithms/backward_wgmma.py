@@ -31,6 +31,7 @@ MOST_QUERIES = {
     "slopes": (96, 64),
     "gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
+QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
 
 
@@ -94,9 +95,15 @@ class BackwardWgmma(BackwardStrategy):
         tile, shares = draft.tile, problem.request.head_shares
         grid = Grid(draft.workers.threads, (*shared_heads(shares), *key_tiles(problem.spec, tile)), resident=1)
         kept = elements(problem)
-        held = kept == "weights" and max(tile.qk_columns, tile.v_columns) > NARROW
+        held = kept == "weights" and _wide(tile)
         way = WarpgroupsPlan(
-            key_stages=draft.key_stages, elements=kept, rows_held=held, head_shares=shares, in_turns=problem.spec.deterministic
+            key_stages=draft.key_stages,
+            elements=kept,
+            rows_held=held,
+            ahead=held and tile.block_m <= QUERIES_AHEAD and not problem.spec.tensors,
+            copied=any(region.symbol == "DQ" for region in draft.smem.regions),
+            head_shares=shares,
+            in_turns=problem.spec.deterministic,
         )
         kernel = replace(draft.backward(grid, problem), warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
@@ -106,6 +113,11 @@ class BackwardWgmma(BackwardStrategy):
             .followed(finish_queries(problem.spec, tile))
             .followed(finish_keys(problem.spec, tile, shares))
         )
+
+
+def _wide(tile: TilePlan) -> bool:
+    """True if columns leave registers for tiles of fewer queries than NARROW ones do."""
+    return max(tile.qk_columns, tile.v_columns) > NARROW
 
 
 def elements(problem: Problem) -> Elements:
@@ -140,15 +152,20 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
         ("step", "STEP", 4, stages, 8),
     )
     counts = (("K", "K", key_stages), ("Q", "Q", stages), ("do", "DO", stages), ("ds", "DS", 2))
+    sums = ("dq", "DQ", 4 * queries * tile.qk_stored, 1, 128)
     barriers = [
         *further_barriers(problem.spec),
         *((f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")),
     ]
+    smem = lay_out(pieces, barriers, problem.arch.shared_bytes)
+    if key_stages == 1 and _wide(tile) and not problem.spec.deterministic:
+        copied = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes)
+        smem = smem if isinstance(copied, str) else copied
     return Draft(
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
         pipeline=PipelinePlan(stages=stages),
-        smem=lay_out(pieces, barriers, problem.arch.shared_bytes),
+        smem=smem,
         dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
         key_stages=key_stages,
     )
