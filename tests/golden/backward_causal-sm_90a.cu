@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 1a7ad9a8 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 9fcfa6fb | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -237,6 +237,7 @@ struct Sequence {                        // one of the batch: its lengths in row
 
 struct RowValues {                       // lse or delta of a thread's queries, held from here on: a read behind additions would wait for those
   float x[BLOCK_M / 4];
+  RowValues() = default;
   __device__ __forceinline__ explicit RowValues(u32 at) {
     #pragma unroll
     for (int k = 0; k < BLOCK_M / 16; ++k) {
@@ -460,14 +461,27 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
 
   // The place of a query tile, and what tells that it has come or gone.
   __device__ __forceinline__ int stage() const { return step % STAGES; }
-  __device__ __forceinline__ void await(u32 barriers) const { ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * stage(), step / STAGES & 1); }
+  __device__ __forceinline__ void await(u32 barriers, int of) const {
+    ptx::mbarrier_wait(shared + barriers + BARRIER_BYTES * (of % STAGES), of / STAGES & 1);
+  }
   __device__ __forceinline__ void leave(u32 barriers) const { if (lane == 0) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * stage()); }
   __device__ __forceinline__ void release(u32 barriers, int nth) const { if (leader) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
+
+  // Of a step: what the loading warp tells of it, its query tile and whether the mask is tested; lse and delta of the thread's queries.
+  __device__ __forceinline__ int told_of(int of) const { return __shfl_sync(~0u, ptx::load_shared(shared + STEP + STEP_BYTES * (of % STAGES)), 0); }
+  __device__ __forceinline__ RowValues lse_of(int of) const { return RowValues(shared + LSE + of % STAGES * ROWS_BYTES + lane % 4 * 16); }
+  __device__ __forceinline__ RowValues delta_of(int of) const { return RowValues(shared + DELTA + of % STAGES * ROWS_BYTES + lane % 4 * 16); }
+  // All that a warpgroup has to know of a step, once its q and do have come.
+  struct Known { int told; RowValues lse, delta; };
+  __device__ __forceinline__ Known known_of(int of) const {
+    await(Q_FULL, of);
+    await(DO_FULL, of);
+    return {told_of(of), lse_of(of), delta_of(of)};
+  }
 
   // s^T = k q^T and dp^T = v do^T go to the tensor cores.
   __device__ __forceinline__ void start_scores(float (&s)[BLOCK_M / 2], int slot) const {
     const u32 queries = stage() * Q_BYTES, keys = slot * K_BYTES;
-    await(Q_FULL);
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < QK_COLUMNS / K_STEP; ++k)
@@ -476,7 +490,6 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
   }
   __device__ __forceinline__ void start_weight_gradients(float (&dp)[BLOCK_M / 2], int slot) const {
     const u32 gradients = stage() * DO_BYTES, values = slot * V_BYTES;
-    await(DO_FULL);
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < V_COLUMNS / K_STEP; ++k)
@@ -569,21 +582,19 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
   // One query tile. dq is a step late, so that nobody waits for the other warpgroup's ds: that of the query tile `before`, by its number among those of
   // all heads. Returns the number of this one, where those of its head begin with `first`.
   __device__ __forceinline__ int advance_tile(float (&dk)[QK_COLUMNS / 2], float (&dv)[V_COLUMNS / 2], const Variant& variant, int kv_idx, int slot,
-                                              int first, int before) {
+                                              int first, int before, Known& known, bool more) {
     const int buffer = step & 1;
     float s[BLOCK_M / 2], dp[BLOCK_M / 2], dq[DQ_QUERIES / 2];
     u32 weights[BLOCK_M / 4], ds[BLOCK_M / 4];
     start_scores(s, slot);
-    const int told = __shfl_sync(~0u, ptx::load_shared(shared + STEP + STEP_BYTES * stage()), 0), tile = told >> 1;
+    const int told = known.told;
     const bool masked = told & 1;
-    const int q_idx = tile * BLOCK_M + first_query();
+    const int tile = told >> 1, q_idx = tile * BLOCK_M + first_query();
     start_weight_gradients(dp, slot);
-    const u32 rows = stage() * ROWS_BYTES + lane % 4 * 16;
-    const RowValues lse(shared + LSE + rows);
+    const RowValues lse = known.lse, delta = known.delta;
     ptx::wgmma_wait<1>();
     if (masked) weigh<true>(s, weights, variant, q_idx, kv_idx, lse);
     else weigh<false>(s, weights, variant, q_idx, kv_idx, lse);
-    const RowValues delta(shared + DELTA + rows);
     start_values(dv, weights);
     ptx::wgmma_wait<1>();
     score_gradients(dp, weights, ds, delta);
@@ -594,6 +605,7 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
     ptx::wgmma_wait<1>();
     leave(DO_EMPTY);
     release(DS_EMPTY, buffer ^ 1);
+    if (more) known = known_of(step + 1);
     if (before >= 0) add_queries(dq, before);
     ptx::wgmma_wait<0>();
     leave(Q_EMPTY);
@@ -625,8 +637,10 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
       for (int head = work.kv_head * p.group; head < (work.kv_head + 1) * p.group; ++head) {
         const Variant variant(p, work.batch, head, work.kv_head);
         const int tiles = count(QueryTiles(p, work.batch, head, work.kv_head, work.block * BLOCK_N)), first = work.query_tiles_before(p, head);
+        Known known;
+        if (tiles) known = known_of(step);
         #pragma unroll 1
-        for (int i = 0; i < tiles; ++i) before = advance_tile(dk, dv, variant, kv_idx, slot, first, before);
+        for (int i = 0; i < tiles; ++i) before = advance_tile(dk, dv, variant, kv_idx, slot, first, before, known, i + 1 < tiles);
       }
       if (before >= 0) finish_queries(slot, before);
       write(dk, dv, work, slot);
@@ -693,12 +707,12 @@ __device__ __forceinline__ void store_columns(Element* to, const float (&x)[8], 
   }
 }
 struct QueryTile {                       // the query tile of a block, and where its rows lie among those of whole tiles
+  const u32 index = gridDim.x - 1 - blockIdx.x;   // the last one first: heads that the kernel between begins and ends with then meet in the L2
   const int tiles, block, head;
   const Sequence sequence;
-  const long long first;
+  const long long first = (long long)index * BLOCK_M;
   __device__ __forceinline__ QueryTile(const Params& p)
-    : tiles(Sequence{p, 0}.query_tiles()), block(blockIdx.x % tiles), head(blockIdx.x / tiles % p.heads),
-      sequence{p, int(blockIdx.x / tiles / p.heads)}, first((long long)blockIdx.x * BLOCK_M) {}
+    : tiles(Sequence{p, 0}.query_tiles()), block(index % tiles), head(index / tiles % p.heads), sequence{p, int(index / tiles / p.heads)} {}
 };
 
 // A block: a query tile.

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 1d417311 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan b882d009 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -756,12 +756,12 @@ __device__ __forceinline__ void store_columns(Element* to, const float (&x)[8], 
   }
 }
 struct QueryTile {                       // the query tile of a block, and where its rows lie among those of whole tiles
+  const u32 index = gridDim.x - 1 - blockIdx.x;   // the last one first: heads that the kernel between begins and ends with then meet in the L2
   const int tiles, block, head;
   const Sequence sequence;
-  const long long first;
+  const long long first = (long long)index * BLOCK_M;
   __device__ __forceinline__ QueryTile(const Params& p)
-    : tiles(Sequence{p, 0}.query_tiles()), block(blockIdx.x % tiles), head(blockIdx.x / tiles % p.heads),
-      sequence{p, int(blockIdx.x / tiles / p.heads)}, first((long long)blockIdx.x * BLOCK_M) {}
+    : tiles(Sequence{p, 0}.query_tiles()), block(index % tiles), head(index / tiles % p.heads), sequence{p, int(index / tiles / p.heads)} {}
 };
 
 // A block: a query tile.

@@ -96,16 +96,17 @@ class BackwardWgmma(BackwardStrategy):
         grid = Grid(draft.workers.threads, (*shared_heads(shares), *key_tiles(problem.spec, tile)), resident=1)
         kept = elements(problem)
         held = kept == "weights" and _wide(tile)
+        kernel = draft.backward(grid, problem)
         way = WarpgroupsPlan(
             key_stages=draft.key_stages,
             elements=kept,
             rows_held=held,
             ahead=held and tile.block_m <= QUERIES_AHEAD and not problem.spec.tensors,
-            copied=any(region.symbol == "DQ" for region in draft.smem.regions),
+            copied=any(region.symbol == "DQ" for region in kernel.smem.regions),
             head_shares=shares,
             in_turns=problem.spec.deterministic,
         )
-        kernel = replace(draft.backward(grid, problem), warpgroups=way)
+        kernel = replace(kernel, warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
         arguments = (*arrays(problem.spec, tile, shares), *counter(), *before.arguments, *others(problem.spec))
         return (
