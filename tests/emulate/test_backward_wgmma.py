@@ -5,25 +5,49 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashgen.emulate import emulate_backward
+from flashgen.emulate import EmulationFault, emulate_backward
 from flashgen.errors import PlanError
 from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.emulate.test_backward import check, tensor
 from tests.plan.agreement import arrays
-from tests.plan.gradients import completed, judge
+from tests.plan.gradients import completed, given, judge
 
 SHAPES = [(1, 4, 2, 170, 190), (2, 1, 1, 40, 300), (1, 2, 2, 300, 20)]  # more key tiles than blocks; fewer keys than queries: some see none
 
 
-@pytest.mark.parametrize(("dtype", "head_dim", "mask"), [("bfloat16", 128, "causal"), ("float16", {"qk": 40, "v": 72}, "window(60, 20)")])
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "mask"),
+    [("bfloat16", 128, "causal"), ("bfloat16", 128, "full"), ("float16", {"qk": 40, "v": 72}, "window(60, 20)")],
+)
 def test_beside_the_reference(dtype, head_dim, mask):
-    """Either way to share dq among the warpgroups: by columns, or by queries where there are no more than 64 columns."""
+    """Either way to share dq among the warpgroups, by columns, or by queries where there are no more than 64 columns; and to add it."""
     spec = Spec(head_dim=head_dim, dtype=dtype, mask=mask, layout="bhsd" if dtype == "float16" else "bshd", backward=True)
     assert plan_backward(spec, "sm_90a").skeleton == "backward_sm90"
     for seed, shape in enumerate(SHAPES):
         check(spec, shape, seed=seed, arch="sm_90a")
+
+
+FAULTS = {  # of what a step knows ahead, and of sums that copies add
+    "no wait for q": ("causal", "    await(Q_FULL, of);\n", ""),
+    "no wait for do": ("causal", "    await(DO_FULL, of);\n", ""),
+    "another step": ("causal", "known_of(step + 1)", "known_of(step)"),
+    "sums overwritten": ("full", "if (lane == 0) ptx::tma_store_wait_read();   //", "//"),
+    "no fence": ("full", "dq[i + 3]);\n    ptx::async_proxy_fence();", "dq[i + 3]);"),
+    "sums that nobody waits for": ("full", "    if (lane == 0) ptx::tma_store_wait();\n", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_show(fault):
+    mask, old, new = FAULTS[fault]
+    spec = Spec(head_dim=128, dtype="bfloat16", mask=mask, backward=True)
+    program = plan_backward(spec, "sm_90a")
+    source = render(program)
+    assert source.text.count(old) == 1
+    with pytest.raises(EmulationFault, match=r"race|nobody waited for"):
+        emulate_backward(program, replace(source, text=source.text.replace(old, new)), given(spec, 1, 1, 1, 200, 140))
 
 
 def test_lengths_of_zero_and_one():
@@ -36,13 +60,13 @@ def test_lengths_of_zero_and_one():
 
 def test_what_hidden_keys_hold_reaches_nothing():
     spec = Spec(head_dim=64, dtype="bfloat16", mask="causal & (kv_idx >= 40) & (kv_idx < 170)", backward=True)
-    given = completed(spec, *arrays(spec, 1, 2, 1, 150, 200, seed=3))
-    k, v = given.k.copy(), given.v.copy()
+    whole = completed(spec, *arrays(spec, 1, 2, 1, 150, 200, seed=3))
+    k, v = whole.k.copy(), whole.v.copy()
     for x in (k, v):
         x[:, :40] = x[:, 170:] = np.nan
     program = plan_backward(spec, "sm_90a")
-    found = emulate_backward(program, render(program), replace(given, k=k, v=v))
-    judge(spec, found, given)
+    found = emulate_backward(program, render(program), replace(whole, k=k, v=v))
+    judge(spec, found, whole)
     assert not found["dk"][:, 170:].any()
 
 
