@@ -10,6 +10,7 @@ from typing import Any
 
 from flashgen.errors import SpecError
 from flashgen.spec.words import free_name, value_name_fault
+from flashgen.tracing import modules
 from flashgen.tracing.symbol import Array, Symbol
 
 
@@ -30,6 +31,8 @@ class Captured:
         return self.made[key][1]
 
     def _stand_in(self, name: str, value: Any) -> Any:
+        if modules.of_jax(value):
+            return modules.stand_in(value)
         if isinstance(value, FunctionType | MethodType | functools.partial):
             return self.rebuilt(value)
         if isinstance(value, Symbol):

@@ -102,21 +102,21 @@ class Symbol:
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             raise AttributeError(name) if name.startswith("__") else fault(f"a traced value has no .{name}", did_you_mean(name, METHODS))
-        return lambda *args, **options: _called(name, METHODS, (self, *args), options)
+        return lambda *args, **options: called(name, METHODS, (self, *args), options)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> "Symbol":
         if method != "__call__" or options:
             raise fault(f"numpy.{ufunc.__name__}.{method} takes arrays, and a traced value is one number")
-        return _called(ufunc.__name__, UFUNCS, args)
+        return called(ufunc.__name__, UFUNCS, args)
 
     def __array_function__(self, function: Any, _types: Any, args: Any, options: Any) -> "Symbol":
-        return _called(function.__name__, FUNCTIONS, args, options)
+        return called(function.__name__, FUNCTIONS, args, options)
 
     @classmethod
     def __torch_function__(cls, function: Any, _types: Any, args: Any = (), options: Any = None) -> "Symbol":
         if function.__name__ == "__getitem__":
             raise fault("an array that the function makes is indexed", "make it before, so that the function reads it by a name")
-        return _called(function.__name__, FUNCTIONS, args, options)
+        return called(function.__name__, FUNCTIONS, args, options)
 
 
 class Array(Symbol):
@@ -170,8 +170,8 @@ def call(function: Tree, args: Iterable[Any], options: Mapping[str, Any] | None 
         raise fault(f"{', '.join(map(repr, (*map(ast.unparse, trees), *named)))}: these arguments are not what it takes") from None
 
 
-def _called(name: str, table: Mapping[str, Tree], args: Iterable[Any], options: Mapping[str, Any] | None = None) -> Symbol:
-    """The symbol that a function of NumPy or PyTorch makes of values."""
+def called(name: str, table: Mapping[str, Tree], args: Iterable[Any], options: Mapping[str, Any] | None = None) -> Symbol:
+    """The symbol that a function of NumPy, PyTorch or JAX makes of values."""
     if name not in table:
         raise fault(f"no expression has {name}", did_you_mean(name, sorted(table)))
     if name in COMPARING and not options:  # of numbers as they are

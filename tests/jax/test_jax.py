@@ -141,3 +141,16 @@ def test_a_fault_of_a_call_is_an_error_of_jax_and_the_next_call_is_right():
     with pytest.raises(jax.errors.JaxRuntimeError, match="n is 0"):
         jax.block_until_ready(divided(0))
     close(divided(20), attention(q, k, v, "full"))
+
+
+def test_functions_of_jax_in_masks_and_scores():
+    tanh = jnp.tanh
+
+    def score(s, _b, _h, q_idx, kv_idx):
+        return jnp.where(q_idx >= kv_idx, 2.0 * tanh(s / 2.0) + jax.nn.sigmoid(jnp.float32(1.0) * s), -jnp.inf)
+
+    found = flashgen.trace(lambda _b, h, _q, kv_idx: jnp.logical_or(kv_idx > 0, h == 1), score)
+    assert found.mask == "((kv_idx > 0) | (h == 1)) & (q_idx >= kv_idx)"
+    assert found.score == "2.0 * tanh(s / 2.0) + sigmoid(1.0 * s)"
+    with pytest.raises(flashgen.SpecError, match="no expression has convolve"):
+        flashgen.trace(score=lambda s, _b, _h, _q, _k: jnp.convolve(s, s))
