@@ -60,8 +60,8 @@ def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | No
     >>> trace(score=soft)
     Traced(mask='full', score='20.0 * tanh(s / 20.0) + (kv_idx - q_idx) * slopes[h]', values={'slopes': array([0.5, 0.25])})
 
-    Each is called once, with symbols. It may use operators, `where` and other functions of NumPy, PyTorch and JAX, and helpers of its own. A
-    captured number becomes a param and a captured array a tensor. Raises SpecError, at the line that cannot be traced.
+    Each is called once, with symbols. It may use operators, `where` and other functions of NumPy, PyTorch and JAX, and helpers of its own.
+    A captured number becomes a param and a captured array a tensor. Raises SpecError, at the line that cannot be traced.
     """
     captured = Captured(words())
     score_tree, seen = (ast.Name("s"), None) if score is None else _without_infinity(_run(score, captured, ("s", *_INDICES)))

@@ -16,7 +16,7 @@ def of_jax(value: Any) -> bool:
 
 
 def stand_in(value: Any) -> Any:
-    """What stands for a module of JAX, or for a function of one."""
+    """The stand-in for a module of JAX, or for a function of one."""
     return _Module(value) if isinstance(value, ModuleType) else _function(value)
 
 
