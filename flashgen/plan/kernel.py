@@ -41,6 +41,7 @@ class WorkersPlan:
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
+    slices: int = 1  # warps that have the same rows, each with its own share of a block's key tiles: they meet at the end
 
     @property
     def warpgroups(self) -> int:
@@ -51,6 +52,11 @@ class WorkersPlan:
     def load_warpgroups(self) -> int:
         """Those that only load."""
         return self.load_warps // 4
+
+    @property
+    def copying(self) -> str:
+        """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
+        return "by_block" if self.slices == 1 else "by_warp"
 
     @property
     def threads(self) -> int:
@@ -277,6 +283,11 @@ class Attention(Tiled):
         shares = self.dealing.shares
         assert shares
         return 1 if shares.count else shares.keys // self.tile.block_n
+
+    @property
+    def warp_bytes(self) -> int:
+        """Shared memory of each of the warps that copy key tiles of their own."""
+        return self.smem.bytes // self.workers.slices
 
     @property
     def computed(self) -> KeyRanges:

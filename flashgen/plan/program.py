@@ -292,4 +292,6 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
             del dealing[name]
     if kernel.grid.cluster == 1:  # likewise
         del plain["grid"]["cluster"]
+    if plain.get("workers", {}).get("slices") == 1:
+        del plain["workers"]["slices"]
     return plain

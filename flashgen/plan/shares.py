@@ -35,6 +35,7 @@ class Demand:
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
+    slices: int = 1  # of a block's key tiles, each for a warp of its own
 
     @property
     def grouped(self) -> bool:
@@ -145,6 +146,7 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
     if asked.rows:
         keys, most = known["few_call_keys"] if auto else known["few_keys"], known["warpgroup_pieces" if asked.together else "few_pieces"]
         keys *= asked.rows / FEW_ROWS[0]  # a state is as large as there are rows
+        most /= asked.slices
     else:
         keys, most = known["call_keys"] if auto else known["keys"], known["listed_pieces" if spec.geometry.packed else "pieces"]
     return SharePlan(

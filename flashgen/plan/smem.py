@@ -1,6 +1,7 @@
 """Shared memory as a list of regions, laid one after the other."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from flashgen.plan.kernel import Region, SmemPlan
 
@@ -33,3 +34,15 @@ def lay_out(
         regions.append(Region(name=name, symbol=symbol, offset=end, bytes=8, count=count, barrier=True))
         end += 8 * count
     return SmemPlan(tuple(regions), total, capacity)
+
+
+def repeated(smem: SmemPlan | str, times: int) -> SmemPlan | str:
+    """The same memory for each of several warps, one behind the other, or why that does not fit. Regions are those of the first.
+
+    >>> repeated(lay_out([("Q", "Q", 1024, 1, 1024)], [], 4096), 4).bytes
+    4096
+    """
+    if isinstance(smem, str) or times == 1:
+        return smem
+    total = smem.bytes * times
+    return replace(smem, bytes=total) if total <= smem.capacity else f"takes {total} bytes of shared memory, {smem.capacity} are there"

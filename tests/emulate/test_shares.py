@@ -44,13 +44,14 @@ SPECS: list[dict[str, Any]] = [
 # A spec, an arch, and query rows where they are few.
 CASES = [(0, "sm_90a", 16), (0, "sm_90a", 0), (1, "sm_90a", 16), (2, "sm_90a", 32), (3, "sm_80", 0), (4, "sm_90a", 0), (6, "sm_90a", 16)]
 CASES += [(1, "sm_90a", 64), (2, "sm_90a", 64), (6, "sm_90a", 128)]  # of warpgroups
+SLICED = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4), (4, "sm_90a", 4), (6, "sm_90a", 2)]  # 16 rows, and slices of keys
 
 
 @functools.cache
-def planned(index: int, arch: str, rows: int, split: int | str) -> tuple[Any, Any]:
+def planned(index: int, arch: str, rows: int, split: int | str, slices: int = 1) -> tuple[Any, Any]:
     """Shares of 64 keys, so that small arrays have several."""
     spec = Spec(**({"outputs": ["o", "lse"]} | SPECS[index] | {"split": split}))
-    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64))
+    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64, slices=slices))
     if isinstance(split, str):
         chosen = with_small_shares(chosen)
     return chosen, render(chosen)
@@ -104,6 +105,16 @@ def test_shares(case: tuple[int, str, int], data: Any) -> None:
     check(chosen.spec, same, q, k, v, **values)
     for name in found.keys() & {"lse", "max", "max_logit"}:
         np.testing.assert_allclose(found[name], same[name], rtol=2e-3, atol=2e-3)
+
+
+@given(st.sampled_from(SLICED), st.data())
+@settings(max_examples=settings().max_examples // 3)
+def test_keys_of_a_block_in_slices(case: tuple[int, str, int], data: Any) -> None:
+    index, arch, slices = case
+    chosen, source = planned(index, arch, 16, data.draw(st.sampled_from(["invariant", 1, 3])), slices)
+    (q, k, v), values = data.draw(calls(chosen.spec, 16))
+    found = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20)), blocks=data.draw(st.integers(1, 3)))
+    check(chosen.spec, found, q, k, v, **values)
 
 
 @pytest.mark.parametrize("rows", [0, 16, 64])

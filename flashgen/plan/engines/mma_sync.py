@@ -19,7 +19,7 @@ from flashgen.plan.engines.limits import FRAGMENT_ROWS, LOADED_NUMBERS, PRODUCT_
 from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, WorkersPlan
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
-from flashgen.plan.smem import lay_out
+from flashgen.plan.smem import lay_out, repeated
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
@@ -73,7 +73,8 @@ class MmaSync(Strategy):
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
-            warps = choices(spec.warps, sorted({max(1, few // 32), few // 16}))
+            sliced = problem.request.demand.slices
+            warps = choices(spec.warps, (sliced,) if sliced > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
             few = gcd(spec.blocks.m, least)
@@ -86,8 +87,11 @@ class MmaSync(Strategy):
         tile, pipe, warps = draft.tile, draft.pipeline, draft.workers.warps
         if not 1 <= warps <= MAX_WARPS:
             return f"warps is {warps}: 1 to {MAX_WARPS}"
-        if tile.block_m < 1 or tile.block_m % (16 * warps):
-            return f"block m is {tile.block_m}: each of {warps} warps takes 16 rows or more, so a multiple of {16 * warps}"
+        if warps % draft.workers.slices:
+            return f"warps is {warps}: {draft.workers.slices} share the keys of a block, so a multiple of that"
+        least = 16 * warps // draft.workers.slices
+        if tile.block_m < 1 or tile.block_m % least:
+            return f"block m is {tile.block_m}: each of {warps} warps takes 16 rows or more, so a multiple of {least}"
         if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
             return f"block n is {tile.block_n}: a product takes 16 keys, so a multiple of 16 up to {MAX_KEYS}"
         if not 1 <= pipe.stages <= MAX_STAGES:
@@ -110,7 +114,8 @@ class MmaSync(Strategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         known, score = costs.of_arch(arch, self.costs), problem.holes.element
-        warps, blocks, rows = draft.workers.warps, draft.workers.blocks, _rows(draft)
+        slices, rows = draft.workers.slices, _rows(draft)
+        warps, blocks = draft.workers.warps // slices, draft.workers.blocks * slices  # which do as blocks of their own
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
         mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes
         query = 0 if pipe.query_in_registers else tile.qk_columns
@@ -152,7 +157,7 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     """The clocks of few query rows: keys and values come as fast as memory gives them, if enough of them is on its way."""
     tile, known = draft.tile, costs.of_arch(problem.arch, shares.COSTS)
     tile_bytes = tile.block_n * (tile.qk_columns + tile.v_columns) * problem.spec.element.bytes
-    under_way = draft.workers.blocks * (draft.pipeline.stages - 1) * tile_bytes
+    under_way = draft.workers.blocks * draft.workers.slices * (draft.pipeline.stages - 1) * tile_bytes
     step = {**step, "memory": tile_bytes / min(known["stream"], max(1, under_way) / known["stream_latency"])}
     exposed = step["one warp"] / 2 + known["lone_read"] * known["stream_latency"] / max(1, draft.pipeline.stages - 1)
     clocks = max(step.values()) + exposed
@@ -174,9 +179,10 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     size = problem.spec.element.bytes
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
-    smem = lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]])
+    slices = problem.request.demand.slices
+    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), slices)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
-    return with_blocks(problem, Draft(tile=tile, workers=WorkersPlan(warps), pipeline=pipeline, smem=smem, dealing=dealing))
+    return with_blocks(problem, Draft(tile=tile, workers=WorkersPlan(warps, slices=slices), pipeline=pipeline, smem=smem, dealing=dealing))
 
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
@@ -190,7 +196,7 @@ def with_blocks(problem: Problem, draft: Draft) -> Draft:
 
 def _rows(draft: Draft) -> int:
     """16-row tiles of a warp."""
-    return draft.tile.block_m // (16 * draft.workers.warps)
+    return draft.tile.block_m * draft.workers.slices // (16 * draft.workers.warps)
 
 
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
