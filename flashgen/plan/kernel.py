@@ -41,7 +41,8 @@ class WorkersPlan:
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
-    slices: int = 1  # warps that have the same rows, each with its own share of a block's key tiles: they meet at the end
+    slices: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
+    in_turn: bool = False  # a warp takes slices one after the other; else each has warps of its own
 
     @property
     def warpgroups(self) -> int:
@@ -56,7 +57,12 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.slices == 1 else "by_warp"
+        return "by_block" if self.slices == 1 else "in_turn" if self.in_turn else "by_warp"
+
+    @property
+    def beside(self) -> int:
+        """Slices that have warps of their own."""
+        return 1 if self.in_turn else self.slices
 
     @property
     def threads(self) -> int:
@@ -287,7 +293,7 @@ class Attention(Tiled):
     @property
     def warp_bytes(self) -> int:
         """Shared memory of each of the warps that copy key tiles of their own."""
-        return self.smem.bytes // self.workers.slices
+        return self.smem.bytes // self.workers.beside
 
     @property
     def computed(self) -> KeyRanges:

@@ -293,5 +293,5 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
     if kernel.grid.cluster == 1:  # likewise
         del plain["grid"]["cluster"]
     if plain.get("workers", {}).get("slices") == 1:
-        del plain["workers"]["slices"]
+        del plain["workers"]["slices"], plain["workers"]["in_turn"]
     return plain

@@ -24,6 +24,7 @@ from flashgen.theory.schedule import resolve
 if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
+SLICE_TILE = 16  # keys of a tile where there are slices: o has other bits with other tiles
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
 
@@ -35,7 +36,8 @@ class Demand:
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
-    slices: int = 1  # of a block's key tiles, each for a warp of its own
+    slices: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
+    in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
 
     @property
     def grouped(self) -> bool:
@@ -90,6 +92,13 @@ def of_packed(spec: Spec, group: int) -> Demand:
     return Demand(shared=True, together=group in _GROUPS and groupable(spec))
 
 
+def slices(spec: Spec) -> int:
+    """The slices that a block's key tiles may be cut into where query rows are few: so many warps have place beside each other."""
+    columns = spec.head_dim.qk + spec.head_dim.v
+    pinned_plan = spec.block.m or spec.block.n or spec.stages or spec.warps
+    return 1 if pinned_plan or spec.blocks or isinstance(spec.split, int) or columns > 512 else 8 if columns <= 256 else 4
+
+
 class Demands:
     """The demands of a spec's calls on an arch: a function of a sequence's own lengths and heads, and with `split: auto` of the batch too.
 
@@ -106,6 +115,7 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
+        self.share_keys, self.short = int(known["sliced_keys"]), known["short_keys"] * arch.multiprocessors
         self.waves, self.idle = known["waves"], known["idle"]
 
     def of(self, sizes: Sizes) -> Demand:
@@ -119,12 +129,22 @@ class Demands:
             return self._of_lists(sizes.group)
         if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
+            if few.rows == FEW_ROWS[0]:
+                return self._sliced(few, (sizes.kv_heads if self.grouped else sizes.heads) * sizes.batch, sizes.kv_len)
             return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
         waves = -(-tiles // self.multiprocessors)
         if sizes.kv_len < self.cut or not 0 < waves <= self.waves:
             return self.least
         return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
+
+    def _sliced(self, few: Demand, tiles: int, kv_len: int) -> Demand:
+        """The demand of few rows of so many query tiles in all. Whatever the batch, slices of a share have the same bits."""
+        most = slices(self.spec)
+        if self.auto:
+            return replace(few, slices=min(4, most)) if tiles * kv_len <= self.short else few
+        busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
+        return replace(few, slices=most, in_turn=busy and most > 1)
 
     def _of_lists(self, group: int) -> Demand:
         """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""
@@ -146,7 +166,8 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
     if asked.rows:
         keys, most = known["few_call_keys"] if auto else known["few_keys"], known["warpgroup_pieces" if asked.together else "few_pieces"]
         keys *= asked.rows / FEW_ROWS[0]  # a state is as large as there are rows
-        most /= asked.slices
+        if asked.slices > 1:
+            keys, most = (keys, most / asked.slices) if auto else (known["sliced_keys"], most)
     else:
         keys, most = known["call_keys"] if auto else known["keys"], known["listed_pieces" if spec.geometry.packed else "pieces"]
     return SharePlan(

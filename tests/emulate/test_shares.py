@@ -48,10 +48,10 @@ SLICED = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4),
 
 
 @functools.cache
-def planned(index: int, arch: str, rows: int, split: int | str, slices: int = 1) -> tuple[Any, Any]:
+def planned(index: int, arch: str, rows: int, split: int | str, slices: int = 1, in_turn: bool = False) -> tuple[Any, Any]:
     """Shares of 64 keys, so that small arrays have several."""
     spec = Spec(**({"outputs": ["o", "lse"]} | SPECS[index] | {"split": split}))
-    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64, slices=slices))
+    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64, slices=slices, in_turn=in_turn))
     if isinstance(split, str):
         chosen = with_small_shares(chosen)
     return chosen, render(chosen)
@@ -111,10 +111,15 @@ def test_shares(case: tuple[int, str, int], data: Any) -> None:
 @settings(max_examples=settings().max_examples // 3)
 def test_keys_of_a_block_in_slices(case: tuple[int, str, int], data: Any) -> None:
     index, arch, slices = case
-    chosen, source = planned(index, arch, 16, data.draw(st.sampled_from(["invariant", 1, 3])), slices)
-    (q, k, v), values = data.draw(calls(chosen.spec, 16))
-    found = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20)), blocks=data.draw(st.integers(1, 3)))
-    check(chosen.spec, found, q, k, v, **values)
+    split = data.draw(st.sampled_from(["invariant", 1, 3]))
+    found = {}
+    for in_turn in (False, True):
+        chosen, source = planned(index, arch, 16, split, slices, in_turn)
+        if not in_turn:
+            (q, k, v), values = data.draw(calls(chosen.spec, 16))
+        found[in_turn] = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20)))
+        check(chosen.spec, found[in_turn], q, k, v, **values)
+    assert all(x.tobytes() == found[True][name].tobytes() for name, x in found[False].items())
 
 
 @pytest.mark.parametrize("rows", [0, 16, 64])

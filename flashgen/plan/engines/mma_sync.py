@@ -73,8 +73,9 @@ class MmaSync(Strategy):
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
-            sliced = problem.request.demand.slices
-            warps = choices(spec.warps, (sliced,) if sliced > 1 else sorted({max(1, few // 32), few // 16}))
+            beside = 1 if problem.request.demand.in_turn else problem.request.demand.slices
+            keys = (shares.SLICE_TILE,) if problem.request.demand.slices > 1 else keys
+            warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
             few = gcd(spec.blocks.m, least)
@@ -87,9 +88,9 @@ class MmaSync(Strategy):
         tile, pipe, warps = draft.tile, draft.pipeline, draft.workers.warps
         if not 1 <= warps <= MAX_WARPS:
             return f"warps is {warps}: 1 to {MAX_WARPS}"
-        if warps % draft.workers.slices:
-            return f"warps is {warps}: {draft.workers.slices} share the keys of a block, so a multiple of that"
-        least = 16 * warps // draft.workers.slices
+        if warps % draft.workers.beside:
+            return f"warps is {warps}: {draft.workers.beside} share the keys of a block, so a multiple of that"
+        least = 16 * warps // draft.workers.beside
         if tile.block_m < 1 or tile.block_m % least:
             return f"block m is {tile.block_m}: each of {warps} warps takes 16 rows or more, so a multiple of {least}"
         if tile.block_n % 16 or not 16 <= tile.block_n <= MAX_KEYS:
@@ -114,8 +115,8 @@ class MmaSync(Strategy):
         """Roofline of a key step, and what surrounds it."""
         tile, pipe, arch = draft.tile, draft.pipeline, problem.arch
         known, score = costs.of_arch(arch, self.costs), problem.holes.element
-        slices, rows = draft.workers.slices, _rows(draft)
-        warps, blocks = draft.workers.warps // slices, draft.workers.blocks * slices  # which do as blocks of their own
+        beside, rows = draft.workers.beside, _rows(draft)
+        warps, blocks = draft.workers.warps // beside, draft.workers.blocks * beside  # which do as blocks of their own
         m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
         mma_flops, size = min(arch.mma_flops, known["mma_flops"]), problem.spec.element.bytes
         query = 0 if pipe.query_in_registers else tile.qk_columns
@@ -157,9 +158,11 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     """The clocks of few query rows: keys and values come as fast as memory gives them, if enough of them is on its way."""
     tile, known = draft.tile, costs.of_arch(problem.arch, shares.COSTS)
     tile_bytes = tile.block_n * (tile.qk_columns + tile.v_columns) * problem.spec.element.bytes
-    under_way = draft.workers.blocks * draft.workers.slices * (draft.pipeline.stages - 1) * tile_bytes
-    step = {**step, "memory": tile_bytes / min(known["stream"], max(1, under_way) / known["stream_latency"])}
-    exposed = step["one warp"] / 2 + known["lone_read"] * known["stream_latency"] / max(1, draft.pipeline.stages - 1)
+    warps = draft.workers.blocks * draft.workers.beside  # that have tiles of their own on their way, if a call has so many shares
+    ahead, fewest = (draft.pipeline.stages - 1) * tile_bytes, min(warps, known["few_pieces"])
+    rate = min(known["stream"], max(1, fewest * ahead) / known["stream_latency"])
+    step = {**step, "memory": tile_bytes / rate * (1 + warps * ahead / known["crowd"])}
+    exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     return {**step, "exposed": exposed, "step": clocks, "total": total}
@@ -179,10 +182,13 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     size = problem.spec.element.bytes
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
-    slices = problem.request.demand.slices
-    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), slices)
+    asked = problem.request.demand
+    workers = WorkersPlan(warps, slices=asked.slices, in_turn=asked.in_turn)
+    if asked.in_turn:
+        pieces.append(("o of slices", "JOINED", block_m * v * 4, 1, 128))
+    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
-    return with_blocks(problem, Draft(tile=tile, workers=WorkersPlan(warps, slices=slices), pipeline=pipeline, smem=smem, dealing=dealing))
+    return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
 
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
@@ -196,7 +202,7 @@ def with_blocks(problem: Problem, draft: Draft) -> Draft:
 
 def _rows(draft: Draft) -> int:
     """16-row tiles of a warp."""
-    return draft.tile.block_m * draft.workers.slices // (16 * draft.workers.warps)
+    return draft.tile.block_m * draft.workers.beside // (16 * draft.workers.warps)
 
 
 def native_arguments(spec: Spec, *scratch: Argument) -> tuple[Argument, ...]:
