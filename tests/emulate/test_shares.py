@@ -40,6 +40,7 @@ SPECS: list[dict[str, Any]] = [
     {"head_dim": 16, "dtype": "float16", "mask": "kv_idx < 40 * h", "outputs": ["o", "lse", "max", "max_logit"], "softmax": "off_by_one"},
     {"head_dim": {"qk": 24, "v": 272}, "dtype": "float16", "mask": "chunk(50)", "scale": "0.1"},
     {"head_dim": 16, "dtype": "bfloat16", "mask": "causal & window(150, 0)", "cache": "contiguous"},
+    {"head_dim": 16, "dtype": "bfloat16", "mask": "causal", "cache": "contiguous", "out_dtype": "float32"},
 ]
 # A spec, an arch, and query rows where they are few.
 CASES = [(0, "sm_90a", 16), (0, "sm_90a", 0), (1, "sm_90a", 16), (2, "sm_90a", 32), (3, "sm_80", 0), (4, "sm_90a", 0), (6, "sm_90a", 16)]
@@ -130,6 +131,17 @@ def test_a_sequence_has_the_same_bits_alone_and_in_company(rows: int) -> None:
     together = emulate(chosen, source, q, k, v)
     alone = emulate(chosen, source, q[1:2], k[1:2], v[1:2], seed=7)
     assert all((together[name][1:2] == alone[name]).all() for name in ("o", "lse"))
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_bits_are_the_same_in_longer_arrays(slices: int) -> None:
+    chosen, source = planned(7, "sm_90a", 16, "invariant", slices)  # shares of 64 keys: two warps merge ten of them, four warps twenty
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, n, 2, 16)).astype(chosen.dtype.numpy) for n in (3, 1240, 1240))
+    lens = np.array([600, 1240], np.int32)
+    together = emulate(chosen, source, q, k, v, {"kv_lens": lens})
+    alone = emulate(chosen, source, q[:1], k[:1, :610], v[:1, :610], {"kv_lens": lens[:1]}, seed=3)
+    assert all(together[name][:1].tobytes() == alone[name].tobytes() for name in ("o", "lse"))
 
 
 def test_keys_of_a_group_are_read_once() -> None:
