@@ -135,8 +135,9 @@ class SharePlan:
         return self.block_n > 0
 
 
-# What says which key tiles are in lists: blocks that a call lists; each pair of the tiles where ranges do not tell; there are none.
-Listed = Literal["call", "mask", ""]
+Listed = Literal[
+    "call", "mask", ""
+]  # key tiles are in lists: of a call's blocks; of a look at each pair, where ranges do not tell; there are none
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,7 @@ class Attention(Tiled):
 
     @property
     def warp_bytes(self) -> int:
-        """Shared memory of each of the warps that copy key tiles of their own."""
+        """Shared memory of a slice that has warps of its own."""
         return self.smem.bytes // self.workers.beside
 
     @property

@@ -280,18 +280,16 @@ def _argument(argument: Argument) -> dict[str, Any]:
     return found if argument.grouped else {name: value for name, value in found.items() if name != "grouped"}  # which few have
 
 
-_UNUSUAL = ("shares", "grouped", "listed")  # members of DealingPlan that most programs do not have, and that do not tell those apart
+_USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
+    "dealing": {"shares": None, "grouped": False, "listed": ""},
+    "workers": {"slices": 1, "in_turn": False},
+    "grid": {"cluster": 1},
+}
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name not in ("ranges", "mask")}
     plain: dict[str, Any] = {name: part if isinstance(part, str | int | None) else dataclasses.asdict(part) for name, part in parts.items()}
-    dealing = plain.get("dealing", {})
-    for name in _UNUSUAL:
-        if not dealing.get(name, True):
-            del dealing[name]
-    if kernel.grid.cluster == 1:  # likewise
-        del plain["grid"]["cluster"]
-    if plain.get("workers", {}).get("slices") == 1:
-        del plain["workers"]["slices"], plain["workers"]["in_turn"]
+    for part in _USUAL.keys() & plain.keys():
+        plain[part] = {name: x for name, x in plain[part].items() if name not in _USUAL[part] or x != _USUAL[part][name]}
     return plain

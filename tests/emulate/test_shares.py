@@ -45,7 +45,8 @@ SPECS: list[dict[str, Any]] = [
 # A spec, an arch, and query rows where they are few.
 CASES = [(0, "sm_90a", 16), (0, "sm_90a", 0), (1, "sm_90a", 16), (2, "sm_90a", 32), (3, "sm_80", 0), (4, "sm_90a", 0), (6, "sm_90a", 16)]
 CASES += [(1, "sm_90a", 64), (2, "sm_90a", 64), (6, "sm_90a", 128)]  # of warpgroups
-SLICED = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4), (4, "sm_90a", 4), (6, "sm_90a", 2)]  # 16 rows, and slices of keys
+# A spec, an arch, and slices of keys of 16 rows.
+SLICED = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4), (4, "sm_90a", 4), (6, "sm_90a", 2)]
 
 
 @functools.cache
