@@ -135,9 +135,7 @@ class SharePlan:
         return self.block_n > 0
 
 
-Listed = Literal[
-    "call", "mask", ""
-]  # key tiles are in lists: of a call's blocks; of a look at each pair, where ranges do not tell; there are none
+Listed = Literal["call", "mask", ""]  # what says which key tiles are in lists: a call; each pair of the tiles; there are none
 
 
 @dataclass(frozen=True)
