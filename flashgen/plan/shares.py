@@ -115,7 +115,8 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.share_keys, self.short = int(known["sliced_keys"]), known["short_keys"] * arch.multiprocessors
+        self.share_keys = int(known["sliced_keys"])
+        self.beside = [known.by_count("beside_keys", n) * arch.multiprocessors for n in (1, 2)]
         self.waves, self.idle = known["waves"], known["idle"]
 
     def of(self, sizes: Sizes) -> Demand:
@@ -142,7 +143,7 @@ class Demands:
         """The demand of few rows of so many query tiles in all. Whatever the batch, slices of a share have the same bits."""
         most = slices(self.spec)
         if self.auto:
-            return replace(few, slices=min(4, most)) if tiles * kv_len <= self.short else few
+            return replace(few, slices=min(4, most)) if self.beside[0] <= tiles * kv_len <= self.beside[1] else few
         busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
         return replace(few, slices=most, in_turn=busy and most > 1)
 
@@ -164,12 +165,13 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         return None
     known, auto = of_arch(problem.arch, COSTS), spec.split == "auto"
     if asked.rows:
-        keys, most = known["few_call_keys"] if auto else known["few_keys"], known["warpgroup_pieces" if asked.together else "few_pieces"]
-        keys *= asked.rows / FEW_ROWS[0]  # a state is as large as there are rows
+        keys = known.by_count("few_call_keys" if auto else "few_keys", FEW_ROWS.index(asked.rows) + 1)
+        most = known["warpgroup_pieces" if asked.together else "few_pieces"]
         if asked.slices > 1:
             keys, most = (keys, most / asked.slices) if auto else (known["sliced_keys"], most)
     else:
-        keys, most = known["call_keys"] if auto else known["keys"], known["listed_pieces" if spec.geometry.packed else "pieces"]
+        keys = known["call_keys" if auto else "keys"]
+        most = known["listed_pieces" if spec.geometry.packed else "call_pieces" if auto else "pieces"]
     return SharePlan(
         count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,

@@ -451,9 +451,9 @@ struct Attend {                          // one block: a query tile against all 
   __device__ __forceinline__ void run() {
     next = work.last();
     if (next >= 0) {
-      load_query_tile();
-      ptx::copy_commit();
       load_next<false>(0);
+      load_query_tile();                              // while the first keys are on their way
+      ptx::copy_commit();
       for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
       for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
     }

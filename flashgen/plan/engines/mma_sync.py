@@ -23,7 +23,7 @@ from flashgen.plan.smem import lay_out, repeated
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
-MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 4
+MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
@@ -72,7 +72,7 @@ class MmaSync(Strategy):
         warps = choices(spec.warps, (4, 8) if spec.block.m is None else range(1, MAX_WARPS + 1))
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
-            rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4))
+            rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
             beside = 1 if problem.request.demand.in_turn else problem.request.demand.slices
             keys = (shares.SLICE_TILE,) if problem.request.demand.slices > 1 else keys
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
@@ -164,8 +164,16 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     step = {**step, "memory": tile_bytes / rate * (1 + warps * ahead / known["crowd"])}
     exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
+    if draft.workers.in_turn:
+        clocks *= 1 + known["tail"] * _idle(draft.workers.blocks, problem.arch.multiprocessors)
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     return {**step, "exposed": exposed, "step": clocks, "total": total}
+
+
+def _idle(blocks: int, multiprocessors: int) -> float:
+    """The turns of blocks that have no piece of work, beside the pieces: batches, heads and lengths are powers of two, mostly."""
+    pieces, slots = 1 << (8 * multiprocessors).bit_length() - 1, blocks * multiprocessors
+    return -(-pieces // slots) * slots / pieces - 1
 
 
 def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
