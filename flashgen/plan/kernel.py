@@ -41,8 +41,8 @@ class WorkersPlan:
     load_registers: int = 0
     turns: bool = False  # warpgroups take turns at the tensor cores
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
-    slices: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
-    in_turn: bool = False  # a warp takes slices one after the other; else each has warps of its own
+    strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
+    in_turn: bool = False  # a warp takes strands one after the other; else each has warps of its own
 
     @property
     def warpgroups(self) -> int:
@@ -57,12 +57,12 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.slices == 1 else "in_turn" if self.in_turn else "by_warp"
+        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "by_warp"
 
     @property
     def beside(self) -> int:
-        """Slices that have warps of their own."""
-        return 1 if self.in_turn else self.slices
+        """Strands that have warps of their own."""
+        return 1 if self.in_turn else self.strands
 
     @property
     def threads(self) -> int:
@@ -291,7 +291,7 @@ class Attention(Tiled):
 
     @property
     def warp_bytes(self) -> int:
-        """Shared memory of a slice that has warps of its own."""
+        """Shared memory of a strand that has warps of its own."""
         return self.smem.bytes // self.workers.beside
 
     @property

@@ -282,7 +282,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 _USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
     "dealing": {"shares": None, "grouped": False, "listed": ""},
-    "workers": {"slices": 1, "in_turn": False},
+    "workers": {"strands": 1, "in_turn": False},
     "grid": {"cluster": 1},
 }
 

@@ -24,7 +24,7 @@ from flashgen.theory.schedule import resolve
 if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
-SLICE_TILE = 16  # keys of a tile where there are slices: o has other bits with other tiles
+STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
 
@@ -36,7 +36,7 @@ class Demand:
     shared: bool = False  # blocks take shares of the key tiles of a query tile, which would be too few for a card
     rows: int = 0  # of FEW_ROWS: all that a key/value head has; 0: as many as fill tiles
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
-    slices: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
+    strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
 
     @property
@@ -92,11 +92,13 @@ def of_packed(spec: Spec, group: int) -> Demand:
     return Demand(shared=True, together=group in _GROUPS and groupable(spec))
 
 
-def slices(spec: Spec) -> int:
-    """The slices that a block's key tiles may be cut into where query rows are few: so many warps have place beside each other."""
-    columns = spec.head_dim.qk + spec.head_dim.v
-    pinned_plan = spec.block.m or spec.block.n or spec.stages or spec.warps
-    return 1 if pinned_plan or spec.blocks or isinstance(spec.split, int) or columns > 512 else 8 if columns <= 256 else 4
+def strands(spec: Spec, arch: Arch) -> int:
+    """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
+    if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
+        return 1
+    qk, v = spec.head_dim.qk, spec.head_dim.v
+    columns = FEW_ROWS[0] * max(qk, v) + 2 * STRAND_TILE * (qk + v)  # of q, and of two tiles
+    return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
 
 
 class Demands:
@@ -104,7 +106,7 @@ class Demands:
 
     >>> from flashgen.arch import by_name
     >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
-    Demand(shared=True, rows=16)
+    Demand(shared=True, rows=16, together=False, strands=8, in_turn=False)
     """
 
     def __init__(self, spec: Spec, arch: Arch):
@@ -115,7 +117,7 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.share_keys = int(known["sliced_keys"])
+        self.share_keys, self.strands = int(known["strand_share_keys"]), strands(spec, arch)
         self.beside = [known.by_count("beside_keys", n) * arch.multiprocessors for n in (1, 2)]
         self.waves, self.idle = known["waves"], known["idle"]
 
@@ -131,7 +133,7 @@ class Demands:
         if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
             if few.rows == FEW_ROWS[0]:
-                return self._sliced(few, (sizes.kv_heads if self.grouped else sizes.heads) * sizes.batch, sizes.kv_len)
+                return self._stranded(few, (sizes.kv_heads if self.grouped else sizes.heads) * sizes.batch, sizes.kv_len)
             return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
         waves = -(-tiles // self.multiprocessors)
@@ -139,13 +141,12 @@ class Demands:
             return self.least
         return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
 
-    def _sliced(self, few: Demand, tiles: int, kv_len: int) -> Demand:
-        """The demand of few rows of so many query tiles in all. Whatever the batch, slices of a share have the same bits."""
-        most = slices(self.spec)
+    def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
+        """The demand of few rows of so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
         if self.auto:
-            return replace(few, slices=min(4, most)) if self.beside[0] <= tiles * kv_len <= self.beside[1] else few
+            return replace(few, strands=min(4, self.strands)) if self.beside[0] <= tiles * kv_len <= self.beside[1] else few
         busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
-        return replace(few, slices=most, in_turn=busy and most > 1)
+        return replace(few, strands=self.strands, in_turn=busy and self.strands > 1)
 
     def _of_lists(self, group: int) -> Demand:
         """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""
@@ -167,8 +168,8 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
     if asked.rows:
         keys = known.by_count("few_call_keys" if auto else "few_keys", FEW_ROWS.index(asked.rows) + 1)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
-        if asked.slices > 1:
-            keys, most = (keys, most / asked.slices) if auto else (known["sliced_keys"], most)
+        if asked.strands > 1:
+            keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:
         keys = known["call_keys" if auto else "keys"]
         most = known["listed_pieces" if spec.geometry.packed else "call_pieces" if auto else "pieces"]

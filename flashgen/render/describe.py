@@ -104,7 +104,7 @@ def _workers(program: Program) -> str:
         blocks = f"in each of {program.main.grid.cluster} blocks of a cluster " if program.main.grid.cluster > 1 else ""
         return f"{blocks}{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
     if workers.beside > 1:
-        return f"{workers.warps} warps compute them over a slice of the block's keys each, and meet at the end"
+        return f"{workers.warps} warps compute them over a strand of the block's keys each, and meet at the end"
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
 
 

@@ -45,15 +45,15 @@ SPECS: list[dict[str, Any]] = [
 # A spec, an arch, and query rows where they are few.
 CASES = [(0, "sm_90a", 16), (0, "sm_90a", 0), (1, "sm_90a", 16), (2, "sm_90a", 32), (3, "sm_80", 0), (4, "sm_90a", 0), (6, "sm_90a", 16)]
 CASES += [(1, "sm_90a", 64), (2, "sm_90a", 64), (6, "sm_90a", 128)]  # of warpgroups
-# A spec, an arch, and slices of keys of 16 rows.
-SLICED = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4), (4, "sm_90a", 4), (6, "sm_90a", 2)]
+# A spec, an arch, and strands of keys of 16 rows.
+STRANDS = [(0, "sm_90a", 4), (1, "sm_90a", 2), (2, "sm_80", 4), (3, "sm_90a", 4), (4, "sm_90a", 4), (5, "sm_90a", 4), (6, "sm_90a", 2)]
 
 
 @functools.cache
-def planned(index: int, arch: str, rows: int, split: int | str, slices: int = 1, in_turn: bool = False) -> tuple[Any, Any]:
+def planned(index: int, arch: str, rows: int, split: int | str, strands: int = 1, in_turn: bool = False) -> tuple[Any, Any]:
     """Shares of 64 keys, so that small arrays have several."""
     spec = Spec(**({"outputs": ["o", "lse"]} | SPECS[index] | {"split": split}))
-    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64, slices=slices, in_turn=in_turn))
+    chosen = plan(spec, arch, demand=Demand(shared=True, rows=rows, together=rows >= 64, strands=strands, in_turn=in_turn))
     if isinstance(split, str):
         chosen = with_small_shares(chosen)
     return chosen, render(chosen)
@@ -109,14 +109,14 @@ def test_shares(case: tuple[int, str, int], data: Any) -> None:
         np.testing.assert_allclose(found[name], same[name], rtol=2e-3, atol=2e-3)
 
 
-@given(st.sampled_from(SLICED), st.data())
+@given(st.sampled_from(STRANDS), st.data())
 @settings(max_examples=settings().max_examples // 3)
-def test_keys_of_a_block_in_slices(case: tuple[int, str, int], data: Any) -> None:
-    index, arch, slices = case
+def test_keys_of_a_block_in_strands(case: tuple[int, str, int], data: Any) -> None:
+    index, arch, strands = case
     split = data.draw(st.sampled_from(["invariant", 1, 3]))
     found = {}
     for in_turn in (False, True):
-        chosen, source = planned(index, arch, 16, split, slices, in_turn)
+        chosen, source = planned(index, arch, 16, split, strands, in_turn)
         if not in_turn:
             (q, k, v), values = data.draw(calls(chosen.spec, 16))
         found[in_turn] = emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 20)))
@@ -134,9 +134,9 @@ def test_a_sequence_has_the_same_bits_alone_and_in_company(rows: int) -> None:
     assert all((together[name][1:2] == alone[name]).all() for name in ("o", "lse"))
 
 
-@pytest.mark.parametrize("slices", [1, 2])
-def test_bits_are_the_same_in_longer_arrays(slices: int) -> None:
-    chosen, source = planned(7, "sm_90a", 16, "invariant", slices)  # shares of 64 keys: two warps merge ten of them, four warps twenty
+@pytest.mark.parametrize("strands", [1, 2])
+def test_bits_are_the_same_in_longer_arrays(strands: int) -> None:
+    chosen, source = planned(7, "sm_90a", 16, "invariant", strands)  # shares of 64 keys: two warps merge ten of them, four warps twenty
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, n, 2, 16)).astype(chosen.dtype.numpy) for n in (3, 1240, 1240))
     lens = np.array([600, 1240], np.int32)

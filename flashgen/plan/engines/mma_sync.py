@@ -73,8 +73,8 @@ class MmaSync(Strategy):
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
-            beside = 1 if problem.request.demand.in_turn else problem.request.demand.slices
-            keys = (shares.SLICE_TILE,) if problem.request.demand.slices > 1 else keys
+            beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
+            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 else keys
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -191,9 +191,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
-    workers = WorkersPlan(warps, slices=asked.slices, in_turn=asked.in_turn)
+    workers = WorkersPlan(warps, strands=asked.strands, in_turn=asked.in_turn)
     if asked.in_turn:
-        pieces.append(("o of slices", "JOINED", block_m * v * 4, 1, 128))
+        pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
     smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
