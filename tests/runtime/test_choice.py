@@ -1,5 +1,6 @@
 """The plan of a call follows from its arrays, wherever it runs."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,12 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "heads", "split", "expected"),
     [
-        (1, 4, 8, "invariant", Demand(shared=True, rows=16)),  # whatever the number of keys: some sequences of a batch may grow
-        (1, 70_000, 8, "invariant", Demand(shared=True, rows=16)),
+        (1, 4, 8, "invariant", Demand(shared=True, rows=16, strands=8)),  # whatever the number of keys: some sequences of a batch may grow
+        (1, 70_000, 8, "invariant", Demand(shared=True, rows=16, strands=8)),
+        (1, 500_000, 8, "invariant", Demand(shared=True, rows=16, strands=8, in_turn=True)),  # 245 shares of 2 heads are work for all warps
+        (1, 4000, 8, "auto", Demand(shared=True, rows=16)),
+        (1, 70_000, 8, "auto", Demand(shared=True, rows=16, strands=4)),
+        (1, 500_000, 8, "auto", Demand(shared=True, rows=16)),
         (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
         (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
         (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
@@ -86,11 +91,12 @@ def test_what_lengths_ask_for(q_len: int, kv_len: int, heads: int, split: str | 
 @given(st.integers(1, 300), st.integers(0, 100_000), st.sampled_from([1, 2, 8]), st.integers(2, 64))
 def test_a_sequence_is_served_alike_alone_and_in_company(q_len: int, kv_len: int, group: int, batch: int) -> None:
     alone, together = (Sizes(batch=b, q_len=q_len, kv_len=kv_len, heads=2 * group, kv_heads=2) for b in (1, batch))
-    asked = Demands(SPEC, by_name("sm_90a")).of(alone)
-    assert asked == Demands(SPEC, by_name("sm_90a")).of(together)
+    asked, beside = (Demands(SPEC, by_name("sm_90a")).of(sizes) for sizes in (alone, together))
+    assert asked == replace(beside, in_turn=asked.in_turn)  # strands of a share have the same bits in turn
     if asked.shared:
-        shares = plan(SPEC, "sm_90a", demand=asked).attention.dealing.shares
-        assert extent(shares, alone) == extent(shares, together)
+        attention, other = (plan(SPEC, "sm_90a", demand=demand).attention for demand in (asked, beside))
+        assert attention.tile.block_n == other.tile.block_n
+        assert extent(attention.dealing.shares, alone) == extent(other.dealing.shares, together)
 
 
 def test_the_interpreter_runs_the_plan_of_the_arch_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

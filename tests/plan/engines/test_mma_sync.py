@@ -114,7 +114,7 @@ def test_pins_are_kept_or_refused(arch, head_dim, m, n, stages, warps):
         ({"warps": 9}, "warps is 9: 1 to 8"),
         ({"block": {"m": 100, "n": 64}, "warps": 4}, "block m is 100: each of 4 warps takes 16 rows or more, so a multiple of 64"),
         ({"block": {"m": 128, "n": 40}}, "block n is 40: a product takes 16 keys, so a multiple of 16 up to 256"),
-        ({"stages": 5}, "stages is 5: 1 to 4"),
+        ({"stages": 6}, "stages is 6: 1 to 5"),
         ({"block": {"m": 128, "n": 256}, "warps": 4}, "q, s and o take 368 registers a thread, 208 can be held"),
         ({"block": {"m": 128, "n": 128}, "stages": 4}, "takes 147456 bytes of shared memory, 101376 are there"),
     ],
