@@ -166,13 +166,14 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         return None
     known, auto = of_arch(problem.arch, COSTS), spec.split == "auto"
     if asked.rows:
-        keys = known.by_count("few_call_keys" if auto else "few_keys", FEW_ROWS.index(asked.rows) + 1)
+        rows = FEW_ROWS.index(asked.rows) + 1
+        keys = known.by_count("few_call_keys", rows) if auto else known.by_count("few_keys", rows)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
         if asked.strands > 1:
             keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:
         keys = known["call_keys" if auto else "keys"]
-        most = known["listed_pieces" if spec.geometry.packed else "call_pieces" if auto else "pieces"]
+        most = known["listed_pieces"] if spec.geometry.packed else known["call_pieces" if auto else "pieces"]
     return SharePlan(
         count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,
