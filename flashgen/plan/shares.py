@@ -118,7 +118,7 @@ class Demands:
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
         self.share_keys, self.strands = int(known["strand_share_keys"]), strands(spec, arch)
-        self.beside = [known.by_count("beside_keys", n) * arch.multiprocessors for n in (1, 2)]
+        self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
 
     def of(self, sizes: Sizes) -> Demand:
@@ -144,7 +144,8 @@ class Demands:
     def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
         """The demand of few rows of so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
         if self.auto:
-            return replace(few, strands=min(4, self.strands)) if self.beside[0] <= tiles * kv_len <= self.beside[1] else few
+            beside = tiles <= self.few_tiles and tiles * kv_len >= self.beside
+            return replace(few, strands=min(4, self.strands)) if beside else few
         busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
         return replace(few, strands=self.strands, in_turn=busy and self.strands > 1)
 

@@ -70,7 +70,6 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
         (1, 500_000, 8, "invariant", Demand(shared=True, rows=16, strands=8, in_turn=True)),  # 245 shares of 2 heads are work for all warps
         (1, 4000, 8, "auto", Demand(shared=True, rows=16)),
         (1, 70_000, 8, "auto", Demand(shared=True, rows=16, strands=4)),
-        (1, 500_000, 8, "auto", Demand(shared=True, rows=16)),
         (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
         (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
         (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
