@@ -99,3 +99,8 @@ def test_a_number_that_is_learned_has_the_same_gradient_everywhere(where):
         torch.vmap(torch.func.grad(loss))(numbers),
     ):
         assert same(found, want)
+
+
+def test_a_functionalized_call():
+    q, k, v = tensors()
+    assert same(torch.func.functionalize(lambda q: attention(q, k, v))(q), attention(q, k, v))
