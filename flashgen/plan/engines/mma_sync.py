@@ -151,6 +151,9 @@ class MmaSync(Strategy):
         """The reasons for slices, shares of keys, and instructions."""
         yield from limits.slice_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
+        if draft.workers.strands > 1:
+            how = "a warp takes them in turn" if draft.workers.in_turn else "each has a warp"
+            yield "strands", f"a share's keys are {draft.workers.strands} strands, joined in the block: {how}; bits are the same either way"
         yield from native_reasons(problem, draft)
 
 
