@@ -63,7 +63,10 @@ class Sharing:
         if self.uses[node] < 2 and len(cuda(value)) <= WIDTH:
             return value
         if len(cuda(value)) > MOST:
-            longest = max((part for part in children(value) if isinstance(part, Call)), key=lambda part: len(cuda(part)))
+            longest = max(
+                (part for part in children(value) if isinstance(part, Call | Load)),
+                key=lambda part: (isinstance(part, Call), len(cuda(part))),
+            )
             local = self._named(longest)
             value = rebuild(value, lambda part: local if part == longest else part)
         self.done[node] = self._named(value)

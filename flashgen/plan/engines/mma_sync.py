@@ -81,7 +81,7 @@ class MmaSync(Strategy):
             few = gcd(spec.blocks.m, least)
             rows, warps = choices(spec.block.m, (few,)), choices(spec.warps, (few // 16,))
         for block_m, block_n, w, n, kept in product(rows, keys, warps, stages, (True, False)):
-            yield _draft(problem, block_m, block_n, w, n, kept)
+            yield _draft(problem, (block_m, block_n), warps=w, stages=n, kept=kept)
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Sizes of products, warps, stages, registers."""
@@ -184,7 +184,8 @@ def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
     return usual if pinned is None else (pinned,)
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int, kept: bool) -> Draft:
+def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int, kept: bool) -> Draft:
+    block_m, block_n = block
     slices = v_slices(problem.spec)
     step = problem.spec.element.k_step
     qk, v = up(problem.spec.head_dim.qk, step), up(problem.spec.head_dim.v // slices, step)

@@ -81,7 +81,7 @@ class Wgmma(Strategy):
         busy = spec.softmax.normalized and problem.holes.score.instructions.special > 0
         for block_m, block_n, n, (place, ahead), multiplied in product(rows, keys, stages, _places(problem), MULTIPLIED):
             if not multiplied or (busy and block_m == 192):
-                yield _draft(problem, block_m, block_n, n, place, ahead, multiplied, halves)
+                yield _draft(problem, (block_m, block_n), stages=n, place=place, ahead=ahead, multiplied=multiplied, halves=halves)
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Sizes of products, stages, registers."""
@@ -181,9 +181,9 @@ def _places(problem: Problem) -> list[tuple[OutputPlace, int]]:
 
 
 def _draft(
-    problem: Problem, block_m: int, block_n: int, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
+    problem: Problem, block: tuple[int, int], *, stages: int, place: OutputPlace, ahead: int, multiplied: int, halves: bool
 ) -> Draft:
-    qk, v, element = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
+    (block_m, block_n), qk, v, element = block, problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element
     slices, row = v_slices(problem.spec), ROW_BYTES // element.bytes
     columns = up(v, element.k_step) if slices == 1 else up(-(-v // slices), row)  # whole rows: another block stores the next
     tile = TilePlan(

@@ -39,7 +39,7 @@ class PlanesMmaSync(PlanesStrategy):
         keys = choices(spec.block.n, KEYS)
         stages = choices(spec.stages, (1, 2, 3))
         for block_m, block_n, n, kept in product(rows, keys, stages, (True, False)):
-            yield _draft(problem, block_m, block_n, n, kept)
+            yield _draft(problem, (block_m, block_n), stages=n, kept=kept)
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Sizes of products, warps, stages, registers, and the memory of the plain kernel."""
@@ -86,7 +86,8 @@ class PlanesMmaSync(PlanesStrategy):
         return {**step, "step": clocks, "total": total * up(problem.seen.length, m) / problem.seen.length / m}
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, kept: bool) -> Draft:
+def _draft(problem: Problem, block: tuple[int, int], *, stages: int, kept: bool) -> Draft:
+    block_m, block_n = block
     qk, step = problem.spec.head_dim.qk, problem.spec.element.k_step
     v = up(problem.spec.head_dim.v, step)
     v_part = next(n for n in V_PARTS if v % n == 0)

@@ -47,7 +47,7 @@ class PlanesWgmma(PlanesStrategy):
         keys = (16, 32, 48, 64, 80, 96, 128) if spec.block.n is None else (spec.block.n,)
         stages = [1, 2, 3] if spec.stages is None else [spec.stages]
         for block_m, block_n, n, (overlap, in_place) in product(rows, keys, stages, ((True, False), (False, False), (False, True))):
-            yield _draft(problem, block_m, block_n, n, overlap, in_place)
+            yield _draft(problem, (block_m, block_n), stages=n, overlap=overlap, in_place=in_place)
 
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Sizes of products, stages, registers, and the memory of the plain kernel."""
@@ -110,7 +110,8 @@ class PlanesWgmma(PlanesStrategy):
             yield "in_place", place_reason(draft.pipeline.in_place, clocks, refused[0] if refused else "")
 
 
-def _draft(problem: Problem, block_m: int, block_n: int, stages: int, overlap: bool, in_place: bool) -> Draft:
+def _draft(problem: Problem, block: tuple[int, int], *, stages: int, overlap: bool, in_place: bool) -> Draft:
+    block_m, block_n = block
     qk, v, step = problem.spec.head_dim.qk, problem.spec.head_dim.v, problem.spec.element.k_step
     columns = up(v, PART) if v > WIDE else up(v, step)
     qk_part = up(qk, step) if problem.spec.precision == "tf32" else PART  # rounded to 11 bits, what sums lose does not count
