@@ -71,6 +71,18 @@ def of_one(values, b, rows, keys):
     return {name: parts[name](x) for name, x in values.items()}
 
 
+@pytest.mark.parametrize("columns", [8, 24, 40, 136])
+@pytest.mark.parametrize(("arch", "split"), [("sm_80", "invariant"), ("sm_90a", "invariant"), ("sm_90a", 1)])
+def test_o_of_any_columns_leaves_sixteen_bytes_at_a_time(columns, arch, split):
+    spec = spec_of({"head_dim": {"qk": 16, "v": columns}, "mask": "causal", "split": split, "output": "o + 0.5 * v_idx"})
+    assert "store_two_rows" in render(plan(spec, arch)).text
+    cu_seqlens = ends([70, 0, 9, 130])
+    q, k, v, _ = drawn(spec, cu_seqlens, cu_seqlens)
+    values = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}
+    o, lse = flashgen.compile(spec, arch, "emulate")(q, k, v, **values)
+    judge(spec, {"o": o, "lse": lse}, q, k, v, **values)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @given(lengths=st.lists(st.tuples(LENGTHS, LENGTHS), min_size=1, max_size=5), bad=st.integers(0, 4))
 @settings(max_examples=3)

@@ -234,7 +234,8 @@ struct Variant {                         // what score and mask need, folded onc
   const Params& p;
   float factor;                          // log2 units of one unit of the score
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head)
+    : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }

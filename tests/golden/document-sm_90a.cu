@@ -179,7 +179,8 @@ struct Variant {                         // what score and mask need, folded onc
   int b;
   int last_key;
   bool paired;                           // tensors can be read two elements at a time
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head)
+    : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset_2 = p.kv_len - p.q_len;
     offset = offset_2 + 1;

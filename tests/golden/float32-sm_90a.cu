@@ -183,7 +183,8 @@ struct Variant {                         // what score and mask need, folded onc
   const Params& p;
   float factor;                          // log2 units of one unit of the score
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head)
+    : p(p) {
     factor = p.softmax_scale * 1.442695f;
     offset = p.kv_len - p.q_len + 1;
   }
@@ -636,9 +637,9 @@ template <int N> __device__ __forceinline__ void add_tile(float* o, const float 
   for (int i = 0; i < N; ++i) o[i] = fmaf(product[i], weight[i / 2 % 2], o[i] * rescale[i / 2 % 2]);
 }
 
-__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Params& p, const Variant& variant,
+__device__ __forceinline__ void store_rows(const float (&o)[V_COLUMNS / 2], const Rows& rows, const Sequence& sequence, const Variant& variant,
                                            const Work& work, int q_idx) {
-  const Sequence sequence{p, work.batch};
+  const Params& p = sequence.p;
   const int first = work.v_slice * V_COLUMNS;   // of the columns of o
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -818,7 +819,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
         attend(o, rows, queries);
       }
       work = next_tile(dealt);
-      store_rows(o, rows, p, queries.variant, queries.work, queries.q_idx);
+      store_rows(o, rows, {p, queries.work.batch}, queries.variant, queries.work, queries.q_idx);
       if (lane == 0) p.lost[query_tile(p, queries.work) * (BLOCK_M / 16) + row / 16] = !queries.exact;
     }
   }
@@ -950,7 +951,7 @@ struct AttendPlain {
                                [&](int q_idx) { return q_idx < sequence.q_len(); });
     for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);
     for (int tile = work.end[0] - 1; tile >= work.begin[0]; --tile) step<false>(tile);
-    store_rows(o, rows, p, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
+    store_rows(o, rows, sequence, variant, work, work.block * BLOCK_M + warp_row + lane / 4);
   }
 };
 

@@ -147,7 +147,8 @@ struct Variant {                         // what score and mask need, folded onc
   float factor;                          // log2 units of one unit of the score
   float inner;
   int offset;
-  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head) : p(p) {
+  __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head)
+    : p(p) {
     factor = p.arg_softcap * 1.442695f;
     inner = p.softmax_scale / p.arg_softcap;
     offset = p.kv_len - p.q_len + 1;

@@ -178,14 +178,29 @@ def test_no_device_function_is_dead():
     assert {name for file, items in vocabulary().items() if file != "division.cuh" for name in items} <= called
 
 
+def tidy(key, text):
+    assert text.endswith("}\n"), key
+    assert "\n\n\n" not in text, key
+    assert not re.search(r"\n\n *}(?!  //)|{\n\n *}", text), key
+    assert "\t" not in text, key
+    assert max(map(len, text.splitlines())) <= WIDTH, key
+    assert not re.search(r" \n", text), key
+    assert "${" not in text, key
+    assert "//%" not in text, key
+    assert not re.search(r"shared \+ \w+ \+ \d+ \*|\* 128\b", text), key  # places have names
+
+
 def test_texts_are_tidy():
     for key, text in emitted().items():
-        assert text.endswith("}\n"), key
-        assert "\n\n\n" not in text, key
-        assert not re.search(r"\n\n *}(?!  //)|{\n\n *}", text), key
-        assert "\t" not in text, key
-        assert max(map(len, text.splitlines())) <= WIDTH, key
-        assert not re.search(r" \n", text), key
-        assert "${" not in text, key
-        assert "//%" not in text, key
-        assert not re.search(r"shared \+ \w+ \+ \d+ \*|\* 128\b", text), key  # places have names
+        tidy(key, text)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("cache", [None, "contiguous", {"page": 1}, {"page": 64}], ids=str)
+@pytest.mark.parametrize("layout", ["bshd", "thd"])
+def test_texts_of_all_geometries_are_tidy(layout, cache, arch):
+    if layout == "thd" and cache == "contiguous":
+        return
+    for mask, split in (("causal", "invariant"), ("full", 1), ("causal & (kv_idx % 3 != 1)", 2)):
+        spec = Spec(head_dim=64, dtype="float16", mask=mask, layout=layout, cache=cache, split=split)
+        tidy(spec, render(plan(spec, arch)).text)
