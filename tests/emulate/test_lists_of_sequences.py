@@ -133,7 +133,7 @@ def test_a_token_reads_the_keys_of_a_group_once(heads):
     """And blocks that share them are no more than the lists ask for, however long the cache is."""
     spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 16, "n": 64, "lists": "idx", "heads": heads}, cache="contiguous")
     chosen = plan(spec, "sm_90a", demand=FEW)
-    sizes = Sizes(batch=4, q_len=1, kv_len=1 << 17, heads=32, kv_heads=8, listed=16 * 64)
+    sizes = Sizes(batch=4, q_len=1, kv_len=1 << 17, heads=32, kv_heads=8, listed=32 * 64)
     assert Demands(spec, chosen.arch).of(sizes) == FEW
     assert chosen.dealing.grouped == (heads == "hk")
     assert extent(chosen.shares, sizes) == 2
