@@ -11,6 +11,7 @@ _WINDOW = "a window is part of the mask: 'causal & window(255, 0)' sees 255 keys
 _CAUSAL = "that is the mask 'causal', which attention(...) has without being told"
 _SCORE = "a bias is part of the score, read from a tensor that is given beside it: score='s + bias[h, q_idx, kv_idx]', bias=bias"
 _DROPOUT = "there is no dropout here: leave it out"
+_FLOAT8 = "q, k and v are float16, bfloat16 or float32, and have no scales: leave it out"
 _SOFTCAP = "that is part of the score: score='softcap * tanh(s / softcap)', softcap=50.0"
 _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: [o, lse]"
 _PACKED = next(name for name, row in LAYOUTS.items() if row.packed)
@@ -32,6 +33,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("is_causal", "causal"), _CAUSAL),
     **dict.fromkeys(("attn_bias", "bias", "score_mod"), _SCORE),
     **dict.fromkeys(("dropout_p", "dropout", "dropout_rate", "p_dropout", "rng_state"), _DROPOUT),
+    **dict.fromkeys(("q_scale", "k_scale", "v_scale", "q_descale", "k_descale", "v_descale"), _FLOAT8),
     **dict.fromkeys(("softcap", "soft_cap", "logits_soft_cap", "logit_softcapping", "attn_logit_softcapping"), _SOFTCAP),
     **dict.fromkeys(("return_lse", "return_attn_probs", "return_softmax_lse", "return_aux", "need_weights"), _LSE),
     **dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k"), PACKED),
