@@ -155,7 +155,10 @@ def call_backward(tally: Tally, number: int, planned: tuple[Spec, str, int], kin
             kv_heads, lengths = random.randint(1, 3), (int(random.choice(LENGTHS)) for _ in range(2))
             sizes = any_spec.sizes_of(spec, random.randint(1, 3), *lengths, kv_heads * random.randint(1, 3), kv_heads)
             ways = [kind for kind in kinds if random.randint(3) == 0]
-            arrays, values = test_any_backward.drawn(spec, sizes, random.randint(1 << 30), ways, aligned=random.randint(2) == 0)
+            if not (drawn := test_any_backward.drawn(spec, sizes, random.randint(1 << 30), ways, aligned=random.randint(2) == 0)):
+                tally.refused["weights unknown"] += 1
+                continue
+            arrays, values = drawn
             try:
                 chosen = "views" in ways
                 program = check_backward.serving(spec, machine, arrays, values) if chosen else plan_backward(spec, machine, copy_bytes)

@@ -165,7 +165,8 @@ class _Run:
         seen = np.broadcast_to(evaluate(self.program.expressions.mask, known), raw.shape) if masked else np.True_
         p, d = np.where(seen, score, 0), do @ v.T
         if "lse" in rows:
-            p = weights(np.where(seen, score * np.float32(LOG2_E), np.float32(-np.inf)), rows["lse"][part])
+            lse = rows["lse"][part]
+            p = weights(np.where(seen & (lse != np.inf)[:, None], score * np.float32(LOG2_E), np.float32(-np.inf)), lse)
             d = np.where(p == 0, 0, score_gradient(p, d, rows["delta"][part]))
         d = np.where(seen, d, 0).astype(np.float32)
         ds = d if self.slopes.s == ONE else _times(d, evaluate(self.slopes.s, known))

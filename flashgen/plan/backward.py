@@ -73,7 +73,7 @@ def _decision(strategy: BackwardStrategy, problem: Problem, found: Tried, best: 
     """Why the best candidate is it, and the others are not; `further`: reasons besides."""
     cost = next(clocks for draft, clocks in found.legal if draft is best)
     slower = [
-        (draft, f"{clocks['total'] / cost['total']:.2f} times the clocks of {best.text}")
+        (draft, f"{clocks['total'] / (cost['total'] or 1):.2f} times the clocks of {best.text}")
         for draft, clocks in found.legal
         if draft is not best
     ]

@@ -49,6 +49,13 @@ def test_lengths_of_zero_and_one(q_len, kv_len):
     assert all(x.any() == bool(q_len and kv_len) for name, x in found.items() if name == "dv")
 
 
+def test_a_mask_that_hides_all_at_the_length_that_is_planned_for():
+    tensors = {"slopes": {"shape": ["hq"], "dtype": "float32"}}
+    said = {"mask": "window(9, 30) & ~(h * 16 <= kv_idx)", "softmax": {"sink": "slopes[h]"}, "tensors": tensors}
+    program = plan_backward(Spec(head_dim=256, dtype="float16", backward=True, **said), "sm_80", length=512)
+    assert any("times the clocks" in rejected.reason for rejected in program.decision.rejected)
+
+
 def test_rows_without_keys_give_zeros():
     """Queries that stand before the first key see none; their lse is -inf."""
     found = check(SMALL, (1, 1, 1, 40, 20))

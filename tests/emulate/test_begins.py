@@ -53,13 +53,17 @@ def test_hostile_numbers(name, seed):
 FAULTS = brought.FAULTS | {
     "nobody waits for numbers": ("    if (!final) await_numbers();\n", "", "race"),
     "one tile too many": ("if (!final) begin_scores", "begin_scores", "race|no end|deadlock|phase"),
-    "no second copy": ("        if (entry > 0) ptx::store_shared(place + COPY_BYTES + 4 * entry - 4, word);\n", "", "never written"),
+    "no second copy": (
+        "        if (entry > 0) ptx::store_shared(place + COPY_BYTES + 4 * entry - 4, __float_as_uint(number));\n",
+        "",
+        "never written",
+    ),
     "the second copy of even places": ("entry & 1 ? COPY_BYTES : 0", "entry & 1 ? 0 : COPY_BYTES", None),
     "eight rows down": ("from - 32", "from", None),
     "the distance before": ("tile * BLOCK_N - entry)", "tile * BLOCK_N - entry + 1)", None),
     "rows without what they have besides": ("      settle(rows, variant, q_idx);\n", "", None),
     "no bias": ("    rows.bias = __uint_as_float(ptx::load_shared(numbers + BIAS));\n", "", None),
-    "a bias in units of the score": ("__float_as_uint(bias * variant.unit)", "__float_as_uint(bias)", None),
+    "a bias in units of the score": ("__float_as_uint(bias * unit)", "__float_as_uint(bias)", None),
     "products that begin at zero": ("(K_STEP * k)),\n                      1);", "(K_STEP * k)),\n                      k > 0);", None),
 }
 

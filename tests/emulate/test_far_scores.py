@@ -83,7 +83,8 @@ def test_shares_of_keys(name):
 
 
 MUTANTS = {
-    "nothing is far": (" = far ? to_products", " = false ? to_products"),
+    "nothing is far": ("      if (far)  ", "      if (false)  "),
+    "numbers beside far ones keep their unit": ("unit = far ? 1.0f : ", "unit = "),
     "far numbers are the farthest": ("fminf(__uint_as_float(__float_as_uint(FAR) + beyond / 4), FARTHEST)", "FARTHEST"),
     "a binade stands for two": ("beyond / 4)", "beyond / 2)"),
     "of one sign": ("FARTHEST), x);", "FARTHEST), 1.0f);"),
