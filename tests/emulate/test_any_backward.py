@@ -53,7 +53,7 @@ def backwards(draw):
 
 
 def drawn(spec, sizes, seed, kinds=(), aligned=True):
-    """Arrays and values of a call, hostile in the ways of `kinds`. Rows that have no part in gradients by the size of their lse have zeros in do.
+    """Arrays and values of a call, hostile in the ways of `kinds`. Rows whose lse is so large that they have no part have zeros in do.
 
     None where others have weights that float32 does not know, as of 1e9 * (kv_idx - q_idx): they may be infinite.
     """
