@@ -28,7 +28,6 @@ QUERIES = range(32, 97, 16)  # of tiles
 STAGES, STEPS, BUFFERS = 4, 4, 2  # for tiles of q and do; steps that the loading warp is ahead; of ds
 FRAGMENTS = 224  # registers a thread that a gradient, s, dq and two operands can have before the compiler spills
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
-DQ_COLUMNS = 128  # that a block multiplies
 
 
 class BackwardWgmmaPair(BackwardStrategy):
@@ -64,7 +63,8 @@ class BackwardWgmmaPair(BackwardStrategy):
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Registers; the place of the columns of k that the block of dk multiplies."""
         tile = draft.tile
-        rest, place = KEYS * max(tile.qk_stored - DQ_COLUMNS, ROW_BYTES // 2), tile.block_m * max(tile.qk_stored, tile.v_stored)
+        beside = max(0, tile.qk_stored - tile.v_stored)  # columns of k that lie beside v
+        rest, place = KEYS * (tile.qk_stored - _dq_columns(tile) - beside), tile.block_m * max(tile.qk_stored, tile.v_stored)
         if rest > place:
             return f"{rest} elements of k take the place of a query tile, which has {place}"
         needed = max(tile.qk_columns, tile.v_columns) // 2 + 3 * tile.block_m // 2
@@ -75,12 +75,12 @@ class BackwardWgmmaPair(BackwardStrategy):
     def cost(self, problem: Problem, draft: Draft) -> dict[str, float]:
         """Roofline of a query tile and a key tile in either block, and what surrounds it."""
         tile, arch, known = draft.tile, problem.arch, costs.of_arch(problem.arch, self.costs)
-        m, n, columns = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns
+        m, n, columns, of_dq = tile.block_m, tile.block_n, tile.qk_columns + tile.v_columns, _dq_columns(tile)
         step = {
-            "tensor cores": 2 * m * n * (columns + DQ_COLUMNS) / arch.mma_flops,
-            "shared memory": 2 * (2 * m * columns + n * max(tile.qk_columns, tile.v_columns) + 4 * m * n + n * DQ_COLUMNS) / SHARED_BYTES,
+            "tensor cores": 2 * m * n * (columns + of_dq) / arch.mma_flops,
+            "shared memory": 2 * (2 * m * columns + n * max(tile.qk_columns, tile.v_columns) + 4 * m * n + n * of_dq) / SHARED_BYTES,
             "special functions": m * n * (problem.softmax.exponentials + problem.holes.score.instructions.special) / arch.exp2,
-            "sums": FLOAT_BYTES * m * DQ_COLUMNS / known["sum_bytes"],
+            "sums": FLOAT_BYTES * m * of_dq / known["sum_bytes"],
         }
         clocks = max(step.values()) + known["step"]
         return {**step, "step": clocks, "total": BLOCKS * problem.seen.key_tiles(m, n) * clocks / m}
@@ -98,6 +98,12 @@ class BackwardWgmmaPair(BackwardStrategy):
             .followed(finish_queries(problem.spec, tile))
             .followed(finish_keys(problem.spec, tile, shares))
         )
+
+
+def _dq_columns(tile: TilePlan) -> int:
+    """The columns of dq that the block of dv multiplies, 64 a warpgroup: half of them, and the odd part."""
+    part = ROW_BYTES // 2
+    return part * -(-tile.qk_stored // part // 2)
 
 
 def _of_scores(spec: Spec) -> list[str]:
