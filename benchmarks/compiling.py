@@ -11,7 +11,7 @@ from flashgen.plan import plan
 from flashgen.plan.backward import plan_backward
 from flashgen.render import render
 from flashgen.runtime import cache
-from flashgen.runtime.tuned import length_class
+from flashgen.runtime.tuned import length_class, rows_class
 from flashgen.spec import Spec
 
 
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 def compiled(asked: Iterable[Asked]) -> None:
     """Compiles the forward of each, and its backward where it has one."""
-    once = {(str(one.spec.to_json()), one.arch, length_class(one.length)): one for one in asked}
+    once = {(str(one.spec.to_json()), one.arch, rows_class(one.length)): one for one in asked}
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile, [(one, part) for one in once.values() for part in (False, True) if one.spec.backward or not part]))
 
@@ -33,7 +33,7 @@ def compiled(asked: Iterable[Asked]) -> None:
 def _compile(asked: tuple[Asked, bool]) -> None:
     """Compiles one program; one that cannot be compiled says so where it is called."""
     (spec, arch, length), backward = asked
-    length = length_class(length)
+    length = rows_class(length) if backward else length_class(length)
     with contextlib.suppress(FlashgenError):
         program = plan_backward(spec, arch, length=length) if backward else plan(spec, arch, length=length)
         cache.binary(program, render(program))

@@ -20,6 +20,7 @@ class WarpgroupsPlan:
     ahead: bool = False  # they and its query tile are read in the step before, ahead of its additions to dq
     copied: bool = False  # dq is added by bulk copies from shared memory, else from registers
     head_shares: int  # blocks that have each a part of the query heads that share a key tile
+    do_first: bool = False  # do of a step is asked for before its q: its place is free first
     in_turns: bool  # key tiles add to the sums of dq in their order, else in any
 
     @property

@@ -29,6 +29,7 @@ from flashgen.spec.outputs import OUTPUTS, of_rows
 from flashgen.theory.schedule import SoftmaxPlan, resolve
 
 LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
+LONG = 16384  # query rows for which a backward's are, beyond the last of those
 LISTED = 128  # queries and keys of a tile at most, where tiles are listed because pairs of them are seen
 S = Name("s", "float")  # a score that computes nothing
 DOCUMENT = 1024  # queries and keys of one of several packed into a sequence

@@ -24,7 +24,7 @@ from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
 from flashgen.runtime.results import given_results, gradients
 from flashgen.runtime.scratch import NO_SCRATCH, Made, Scratch
-from flashgen.runtime.tuned import length_class, planned_backward
+from flashgen.runtime.tuned import planned_backward, rows_class
 from flashgen.spec import Spec
 
 _CALLS_KEPT = 512  # prepared calls, one a set of shapes, strides and params
@@ -71,7 +71,7 @@ class GpuBackward:
     def _length(self, layouts: Mapping[str, Layout]) -> int:
         """The class of the query rows of a sequence: by their number the start of a key tile counts."""
         rows = rows_first(layouts["q"], self.spec.layout).shape[1]
-        return length_class(rows // max(1, layouts["cu_seqlens_q"].shape[0] - 1) if self.spec.geometry.packed else rows)
+        return rows_class(rows // max(1, layouts["cu_seqlens_q"].shape[0] - 1) if self.spec.geometry.packed else rows)
 
     def _sharing(self, arch: Arch, layouts: Mapping[str, Layout], sizes: Sizes, params: Mapping[str, int | float]) -> Program:
         """The plan for a call: with as many blocks for the query heads of a key tile as it ends first with."""

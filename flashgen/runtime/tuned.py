@@ -15,7 +15,7 @@ from flashgen.arch import Arch
 from flashgen.errors import BackendError
 from flashgen.plan import Program, candidates, plan
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.search import LENGTHS
+from flashgen.plan.search import LENGTHS, LONG
 from flashgen.runtime import device
 from flashgen.spec import Spec
 
@@ -26,6 +26,11 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # the last t
 def length_class(keys: int) -> int:
     """The length that plans for so many keys are made for."""
     return LENGTHS[min(bisect_left(LENGTHS, keys), len(LENGTHS) - 1)]
+
+
+def rows_class(rows: int) -> int:
+    """The same of a backward and its query rows."""
+    return length_class(rows) if rows <= LENGTHS[-1] else LONG
 
 
 def of_sequence(sizes: Sizes, packed: bool) -> int:
@@ -45,7 +50,7 @@ def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: st
     from flashgen.plan.backward import plan_backward  # which no forward needs
 
     card = card or (None if device.missing() else device.current().name)
-    found = choice(spec, arch, length, card, BACKWARD) if card else None
+    found = choice(spec, arch, min(length, LENGTHS[-1]), card, BACKWARD) if card else None
     further: dict[str, Any] = ({"candidate": found} if found else {}) | ({"head_shares": head_shares} if head_shares > 1 else {})
     return plan_backward(spec, arch, length=length, **further)
 

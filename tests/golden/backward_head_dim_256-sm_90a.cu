@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan b882d009 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan f0f7490b | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -70,6 +70,7 @@ constexpr int DS_BYTES = BLOCK_M * BLOCK_N * ELEMENT_BYTES;
 constexpr int WEIGHT_BYTES = DS_BYTES / WARPGROUPS;   // of a warpgroup's weights, which lie where ds does, before it
 constexpr int STEPS = 4, ROWS_BYTES = BLOCK_M * 4;   // that are known ahead, and of each what belongs to its rows
 constexpr int STEP_BYTES = 4;            // of what a step has to know: its query tile, and whether the mask is tested
+constexpr int VALUES_PARTS = (QK_STORED / 64 + 1) / 2;   // of 64 columns of dq, that the block of dv multiplies; the other one has the rest
 
 // Shared memory of either block, bytes from its start.
 constexpr u32 KEPT = 0;                  // 1 x 65536
@@ -100,10 +101,15 @@ template <Role ROLE> struct Part {       // what a block has of the work
   static constexpr int SCORED = ROLE == VALUES ? QK_COLUMNS : V_COLUMNS;   // columns that its scores are summed over
   static constexpr int COLUMNS = ROLE == VALUES ? V_COLUMNS : QK_COLUMNS;   // of its gradient
   static constexpr int KEPT_STORED = ROLE == VALUES ? QK_STORED : V_STORED;   // of k or v, which stays
-  // k for its columns of dq: all of the tile that it keeps; the others, and where there are none some, in the first stage of the ring.
-  static constexpr int K_FIRST = ROLE == VALUES ? 0 : QK_STORED > 128 ? 128 : QK_STORED - 64, K_STAGES = ROLE == VALUES ? 0 : 1;
-  static constexpr u32 K = ROLE == VALUES ? KEPT : RING, TILES = RING + K_STAGES * RING_BYTES;
+  // Parts of 64 columns of dq, one a warpgroup, and the first of them. The columns of k for a part: of the tile that it keeps; or beside v, and where that
+  // leaves no room in the first stage of the ring.
+  static constexpr int PARTS = ROLE == VALUES ? VALUES_PARTS : QK_STORED / 64 - VALUES_PARTS, FIRST_PART = ROLE == VALUES ? 0 : VALUES_PARTS;
+  static constexpr int BESIDE = ROLE == VALUES ? PARTS : QK_STORED > V_STORED ? (QK_STORED - V_STORED) / 64 : 0, K_STAGES = PARTS > BESIDE;
+  static __device__ __forceinline__ u32 k_columns(int part) {
+    return part < BESIDE ? KEPT + column_at<BLOCK_N>((ROLE == VALUES ? 0 : V_STORED) + 64 * part) : RING + column_at<BLOCK_N>(64 * (part - BESIDE));
+  }
   static constexpr int RING_STAGES = STAGES - K_STAGES;   // of q and do, one after the other
+  static constexpr u32 TILES = RING + K_STAGES * RING_BYTES;
 };
 
 // ---------------------------------------------------------------------------------------------------- device vocabulary
@@ -396,7 +402,7 @@ __device__ __forceinline__ int row_place(int row) { return (row & ~15) | (row & 
 // ---------------------------------------------------------------------------------------------------------------- roles
 
 // Two blocks of a cluster share a key tile. Each has the scores of one kind, one gradient, and its part of the columns of dq:
-//   VALUES    s^T = k q^T      p, which the other gets      dv += p^T do    dq, columns 0 to 127
+//   VALUES    s^T = k q^T      p, which the other gets      dv += p^T do    dq, the first columns
 //   KEYS      dp^T = v do^T    ds, which the other gets     dk += ds^T q    dq, the others
 template <Role ROLE> struct Copies {      // that a warp starts; all of its lanes compute, so that it stays in uniform registers, the first one acts
   using Of = Part<ROLE>;
@@ -406,15 +412,15 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   const bool acts = threadIdx.x == 0;
   int stage = 0, parity = 1, step = 0;
 
-  // k or v of the key tile, and with v the columns of k that are left.
+  // k or v of the key tile, and with v the columns of k for its part of dq.
   __device__ __forceinline__ void keys() const {
-    constexpr int BYTES = BLOCK_N * ELEMENT_BYTES * (Of::KEPT_STORED + Of::K_STAGES * (QK_STORED - Of::K_FIRST));
+    constexpr int BYTES = BLOCK_N * ELEMENT_BYTES * (Of::KEPT_STORED + (ROLE == KEYS ? 64 * Of::PARTS : 0));
     ptx::mbarrier_expect(shared + KEPT_FULL, BYTES);
     const auto columns = [&](u32 to, const TensorMap& of, int c) {
       ptx::tma_load(to, of, shared + KEPT_FULL, c, work.block * BLOCK_N, work.kv_head, work.batch);
     };
     for (int c = 0; c < Of::KEPT_STORED; c += SWIZZLE_COLUMNS) columns(shared + KEPT + column_at<BLOCK_N>(c), ROLE == VALUES ? p.k : p.v, c);
-    for (int c = Of::K_FIRST; Of::K_STAGES && c < QK_STORED; c += SWIZZLE_COLUMNS) columns(shared + Of::K + column_at<BLOCK_N>(c - Of::K_FIRST), p.k, c);
+    for (int part = 0; ROLE == KEYS && part < Of::PARTS; ++part) columns(shared + Of::k_columns(part), p.k, 64 * (Of::FIRST_PART + part));
   }
 
   // The next stage of the ring: once it is free, q or do of a query tile goes there; with it so many bytes more are announced.
@@ -467,7 +473,7 @@ template <Role ROLE> struct Copies {      // that a warp starts; all of its lane
   }
 };
 
-template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all queries that see them
+template <Role ROLE, bool ADDS> struct Gradients {   // one warpgroup: 64 keys against all queries that see them; ADDS: it has a part of dq
   using Of = Part<ROLE>;
   const Params& p;
   const u32 shared, other;               // the memory of this block, and that of the other one in the window of the cluster
@@ -475,9 +481,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
   const bool leader = (threadIdx.x & 127) == 0;
   const u32 kept_rows = low_word(k_major(shared + KEPT + warpgroup * WARPGROUP_KEYS * ROW_BYTES)), ds_rows = low_word(k_major(shared + DS));
   const u32 ring_rows = low_word(k_major(shared + Of::TILES)), ring_columns = low_word(n_major(shared + Of::TILES, BLOCK_M * ROW_BYTES));
-  // 64 columns of k, the warpgroup's own; where q has no more, the last ones, which nobody then adds.
-  const u32 k_columns = low_word(n_major(
-    shared + Of::K + column_at<BLOCK_N>(min(64 * (2 * ROLE + warpgroup), QK_STORED - 64) - Of::K_FIRST), BLOCK_N * ROW_BYTES));
+  const u32 k_columns = low_word(n_major(shared + Of::k_columns(warpgroup), BLOCK_N * ROW_BYTES));   // 64, of its part of dq
   int step = 0, last = -1, before = -1;  // steps whose scores are done; the query tile of the last one, and that of the one before it
   int stage = 0, parity = 0;             // the next stage of the ring
 
@@ -569,6 +573,7 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
 
   // dq^T goes to the tensor cores, of a step whose ds all warpgroups have given.
   __device__ __forceinline__ void start_queries(float (&dq)[BLOCK_M / 2], int buffer) const {
+    if constexpr (!ADDS) return;
     ptx::wgmma_fence();
     #pragma unroll
     for (int k = 0; k < BLOCK_N / K_STEP; ++k)
@@ -576,9 +581,9 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void add_queries(const float (&dq)[BLOCK_M / 2], int tile) const {
-    const int columns = 4 * (2 * ROLE + warpgroup) + warp;   // of 16
+    const int columns = 4 * (Of::FIRST_PART + warpgroup) + warp;   // of 16
     float* const to = p.dq_sum + (long long)tile * DQ_FLOATS + columns * (BLOCK_M * 16) + ptx::held(lane) * 4;
-    if (16 * columns < QK_COLUMNS)         // they exist
+    if (ADDS && 16 * columns < QK_COLUMNS)   // they exist
       #pragma unroll
       for (int i = 0; i < BLOCK_M / 2; i += 4) ptx::add_floats(to + 32 * i, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
   }
@@ -690,6 +695,10 @@ template <Role ROLE> struct Gradients {   // one warpgroup: 64 keys against all 
     write(sum, work);
   }
 };
+template <Role ROLE> __device__ __forceinline__ void compute(const Params& p, u32 shared, u32 other, int warpgroup) {
+  if (warpgroup < Part<ROLE>::PARTS) Gradients<ROLE, true>{p, shared, other, warpgroup}.run();
+  else if constexpr (Part<ROLE>::PARTS < WARPGROUPS) Gradients<ROLE, false>{p, shared, other, warpgroup}.run();
+}
 
 // --------------------------------------------------------------------------------------------------------------- kernel
 
@@ -724,8 +733,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     const u32 other = ptx::address_in(shared, blockIdx.x % 2 ^ 1);
-    if (blockIdx.x % 2 == VALUES) Gradients<VALUES>{p, shared, other, warpgroup - LOAD_WARPGROUPS}.run();
-    else Gradients<KEYS>{p, shared, other, warpgroup - LOAD_WARPGROUPS}.run();
+    if (blockIdx.x % 2 == VALUES) compute<VALUES>(p, shared, other, warpgroup - LOAD_WARPGROUPS);
+    else compute<KEYS>(p, shared, other, warpgroup - LOAD_WARPGROUPS);
   }
   __syncwarp();
   ptx::cluster_arrive();

@@ -18,6 +18,7 @@ from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_keys import finish_keys
 from flashgen.plan.kernels.finish_queries import finish_queries
 from flashgen.plan.program import Argument, Parts
+from flashgen.plan.search import LENGTHS
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
 from flashgen.spec import Spec
@@ -87,8 +88,9 @@ class BackwardWgmma(BackwardStrategy):
         clocks = max(step.values()) + known["step"]
         tiles = problem.seen.key_tiles(m, n)  # of a query tile
         around = known["key_tile"] / draft.key_stages * n / problem.seen.length  # a query row
-        total = tiles * clocks / m + around
-        return {**step, "step": clocks, "total": total * known["uneven"] if draft.key_stages == 1 and not problem.seen.uniform else total}
+        alone = draft.key_stages == 1 and not problem.seen.uniform
+        uneven = 1 + (known["uneven"] - 1) * LENGTHS[-1] / problem.seen.length if alone else 1
+        return {**step, "step": clocks, "total": (tiles * clocks / m + around) * uneven}
 
     def parts(self, problem: Problem, draft: Draft) -> Parts:
         """Blocks that take key tiles among them, between the two small kernels."""
@@ -105,6 +107,7 @@ class BackwardWgmma(BackwardStrategy):
             copied=any(region.symbol == "DQ" for region in kernel.smem.regions),
             head_shares=shares,
             in_turns=problem.spec.deterministic,
+            do_first=problem.seen.uniform and not _wide(tile),
         )
         kernel = replace(kernel, warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
