@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_80 | plan 18b99a60 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_80 | plan 02979dc3 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -63,9 +63,9 @@ using Element = u16;                     // that products multiply: bfloat16
 constexpr int ELEMENT_BYTES = sizeof(Element), K_STEP = 16;   // of one; columns of q and k, or keys, that one product sums up
 #define INF __int_as_float(0x7f800000)
 
-constexpr int KEY_WARPS = 2, SCORE_KEYS = BLOCK_N / KEY_WARPS;   // warps that share the same rows of s and dp, and the keys of each
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int ROW_TILES = BLOCK_M * KEY_WARPS / (16 * WARPS);   // of 16 query rows, a warp's
+constexpr int ROW_TILES = BLOCK_M / (16 * WARPS);   // of 16 query rows, a warp's
+
 constexpr int COLUMN_WARPS = 2;          // that share the same keys of dk and dv, each with its part of the columns
 constexpr int KEY_TILES = BLOCK_N * COLUMN_WARPS / (16 * WARPS);   // of 16 keys, a warp's
 constexpr int Q_BYTES = BLOCK_M * QK_STORED * ELEMENT_BYTES, DO_BYTES = BLOCK_M * V_STORED * ELEMENT_BYTES;
@@ -185,13 +185,13 @@ __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 // Raw products, s = q k^T and dp = do v^T, become p and ds in place. Rows that give nothing and keys that the mask hides get 0 by choice, as their
 // exponentials may be anything.
 template <bool MASKED>
-__device__ __forceinline__ void weights(float (&s)[SCORE_KEYS / 2], float (&dp)[SCORE_KEYS / 2], const float (&lse)[2], const float (&delta)[2],
+__device__ __forceinline__ void weights(float (&s)[BLOCK_N / 2], float (&dp)[BLOCK_N / 2], const float (&lse)[2], const float (&delta)[2],
                                         const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const Variant::Row row = variant.row(q_idx + 8 * r, kv_begin + first_column());
     #pragma unroll
-    for (int i = 2 * r; i < SCORE_KEYS / 2; i += 4)
+    for (int i = 2 * r; i < BLOCK_N / 2; i += 4)
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
         const bool seen = !MASKED || (lse[r] != INF && variant.keep(row, column(j)));
@@ -259,8 +259,7 @@ struct Gradients {                       // one block: a key tile against the qu
   const u32 shared;
   const KeyTile work;
   const Sequence sequence = {p, work.batch};
-  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 / KEY_WARPS * 16 * ROW_TILES;   // of the tile, the warp's first
-  const int score_key = threadIdx.x / 32 % KEY_WARPS * SCORE_KEYS;   // of the key tile, the first of its scores
+  const int lane = threadIdx.x & 31, warp_row = threadIdx.x / 32 * 16 * ROW_TILES;   // of the tile, the warp's first
   const int warp_key = threadIdx.x / 32 / COLUMN_WARPS * 16 * KEY_TILES, part = threadIdx.x / 32 % COLUMN_WARPS;   // of dk and dv
   float dk[KEY_TILES][QK_COLUMNS / COLUMN_WARPS / 2] = {}, dv[KEY_TILES][V_COLUMNS / COLUMN_WARPS / 2] = {};
   const int end_head = (work.kv_head + 1) * p.group;
@@ -297,20 +296,20 @@ struct Gradients {                       // one block: a key tile against the qu
     ptx::copy_commit();
   }
 
-  // s = a b^T: the warp's rows of a tile and its keys of another, of COLUMNS columns each.
-  template <int COLUMNS> __device__ __forceinline__ void multiply(float (&s)[ROW_TILES][SCORE_KEYS / 2], u32 a, u32 b) const {
-    const u32 row = a + place<COLUMNS>(warp_row + lane % 16, lane / 16), key = b + place<COLUMNS>(score_key + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  // s = a b^T: the warp's rows of a tile and all rows of another, of COLUMNS columns each.
+  template <int COLUMNS> __device__ __forceinline__ void multiply(float (&s)[ROW_TILES][BLOCK_N / 2], u32 a, u32 b) const {
+    const u32 row = a + place<COLUMNS>(warp_row + lane % 16, lane / 16), key = b + place<COLUMNS>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)
       #pragma unroll
-      for (int i = 0; i < SCORE_KEYS / 2; ++i) s[m][i] = 0.0f;
+      for (int i = 0; i < BLOCK_N / 2; ++i) s[m][i] = 0.0f;
     #pragma unroll
     for (int k = 0; k < COLUMNS / K_STEP; ++k) {
       u32 x[ROW_TILES][4];
       #pragma unroll
       for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(x[m], advance<COLUMNS>(row, 16 * m, k));
       #pragma unroll
-      for (int n = 0; n < SCORE_KEYS / 16; ++n) {
+      for (int n = 0; n < BLOCK_N / 16; ++n) {
         u32 y[4];
         ptx::ldmatrix_x4(y, advance<COLUMNS>(key, 16 * n, k));
         #pragma unroll
@@ -327,10 +326,10 @@ struct Gradients {                       // one block: a key tile against the qu
     return (long long)((work.batch * p.heads + head) * sequence.query_tiles() + tile) * BLOCK_M;
   }
 
-  // p and ds of the warp's rows and its keys of a key tile, rounded.
-  template <bool MASKED> __device__ __forceinline__ void weigh(u32 (&weight)[ROW_TILES][SCORE_KEYS / 4], u32 (&ds)[ROW_TILES][SCORE_KEYS / 4],
+  // p and ds of the warp's rows and a key tile, rounded.
+  template <bool MASKED> __device__ __forceinline__ void weigh(u32 (&weight)[ROW_TILES][BLOCK_N / 4], u32 (&ds)[ROW_TILES][BLOCK_N / 4],
                                                               const Variant& variant, int head, int tile, int key_tile) {
-    float s[ROW_TILES][SCORE_KEYS / 2], dp[ROW_TILES][SCORE_KEYS / 2];
+    float s[ROW_TILES][BLOCK_N / 2], dp[ROW_TILES][BLOCK_N / 2];
     multiply<QK_COLUMNS>(s, shared + Q + stage * Q_BYTES, shared + K);
     multiply<V_COLUMNS>(dp, shared + DO + stage * DO_BYTES, shared + V);
     #pragma unroll
@@ -338,22 +337,22 @@ struct Gradients {                       // one block: a key tile against the qu
       const int row = warp_row + 16 * m + lane / 4;
       const long long at = rows_before(head, tile) + row;
       const float lse[2] = {p.row_lse[at], p.row_lse[at + 8]}, delta[2] = {p.row_delta[at], p.row_delta[at + 8]};
-      weights<MASKED>(s[m], dp[m], lse, delta, variant, tile * BLOCK_M + row, key_tile * BLOCK_N + score_key);
+      weights<MASKED>(s[m], dp[m], lse, delta, variant, tile * BLOCK_M + row, key_tile * BLOCK_N);
       #pragma unroll
-      for (int i = 0; i < SCORE_KEYS / 4; ++i) {
+      for (int i = 0; i < BLOCK_N / 4; ++i) {
         weight[m][i] = ptx::bf16x2(s[m][2 * i], s[m][2 * i + 1]);
         ds[m][i] = ptx::bf16x2(dp[m][2 * i], dp[m][2 * i + 1]);
       }
     }
   }
 
-  // The warp's rows and keys of p or ds, rounded, to shared memory, where all warps read them by keys.
-  __device__ __forceinline__ void hand_on(const u32 (&x)[ROW_TILES][SCORE_KEYS / 4], u32 to) const {
-    const u32 at = to + advance<BLOCK_N>(place<BLOCK_N>(warp_row + lane / 4, 0), 0, score_key / 16) + lane % 4 * 4;
+  // The warp's rows of p or ds, rounded, to shared memory, where all warps read them by keys.
+  __device__ __forceinline__ void hand_on(const u32 (&x)[ROW_TILES][BLOCK_N / 4], u32 to) const {
+    const u32 at = to + place<BLOCK_N>(warp_row + lane / 4, 0) + lane % 4 * 4;
     #pragma unroll
     for (int m = 0; m < ROW_TILES; ++m)
       #pragma unroll
-      for (int i = 0; i < SCORE_KEYS / 4; ++i)
+      for (int i = 0; i < BLOCK_N / 4; ++i)
         ptx::store_shared(advance<BLOCK_N>(at, 16 * m + i % 2 * 8, i / 4) ^ i / 2 % 2 * CHUNK_BYTES, x[m][i]);
   }
 
@@ -378,28 +377,22 @@ struct Gradients {                       // one block: a key tile against the qu
     }
   }
 
-  // dq += ds k in memory, where the blocks of all key tiles add: the warp's rows and its part of the columns, 16 at a time.
-  __device__ __forceinline__ void add_to_queries(u32 weights, int head, int tile) const {
-    constexpr int PART = QK_COLUMNS / 16 / KEY_WARPS;
-    const u32 row = weights + place<BLOCK_N>(warp_row + lane % 16, lane / 16), key = shared + K + place<QK_COLUMNS>(lane % 16, lane / 16);
-    const int first = score_key / SCORE_KEYS * PART;
-    float* const to = p.dq_sum + rows_before(head, tile) * QK_STORED + sum_at(warp_row + lane / 4, 16 * first + lane % 4 * 2);
-    u32 x[BLOCK_N / K_STEP][ROW_TILES][4];
+  // dq += ds k in memory, where the blocks of all key tiles add: the warp's rows, 16 columns at a time.
+  __device__ __forceinline__ void add_to_queries(const u32 (&ds)[ROW_TILES][BLOCK_N / 4], int head, int tile) const {
+    const u32 key = shared + K + place<QK_COLUMNS>(lane % 16, lane / 16);
+    float* const to = p.dq_sum + rows_before(head, tile) * QK_STORED + sum_at(warp_row + lane / 4, lane % 4 * 2);
     #pragma unroll
-    for (int k = 0; k < BLOCK_N / K_STEP; ++k)
-      #pragma unroll
-      for (int m = 0; m < ROW_TILES; ++m) ptx::ldmatrix_x4(x[k][m], advance<BLOCK_N>(row, 16 * m, k));
-    #pragma unroll
-    for (int n = 0; n < PART; ++n) {
+    for (int n = 0; n < QK_COLUMNS / 16; ++n) {
       float sum[ROW_TILES][8] = {};
       #pragma unroll
       for (int k = 0; k < BLOCK_N / K_STEP; ++k) {
         u32 y[4];
-        ptx::ldmatrix_x4_trans(y, advance<QK_COLUMNS>(key, K_STEP * k, first + n));
+        ptx::ldmatrix_x4_trans(y, advance<QK_COLUMNS>(key, K_STEP * k, n));
         #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m) {
-          ptx::mma_bf16(sum[m], x[k][m], y[0], y[1]);
-          ptx::mma_bf16(sum[m] + 4, x[k][m], y[2], y[3]);
+          const u32 x[4] = {ds[m][4 * k], ds[m][4 * k + 1], ds[m][4 * k + 2], ds[m][4 * k + 3]};
+          ptx::mma_bf16(sum[m], x, y[0], y[1]);
+          ptx::mma_bf16(sum[m] + 4, x, y[2], y[3]);
         }
       }
       #pragma unroll
@@ -413,7 +406,7 @@ struct Gradients {                       // one block: a key tile against the qu
   template <bool MASKED> __device__ __forceinline__ void step(const Variant& variant, int head, int tile) {
     ptx::copy_wait<0>();
     __syncthreads();                                  // the tile is here for every thread, and nobody reads the one before it any more
-    u32 weight[ROW_TILES][SCORE_KEYS / 4], ds[ROW_TILES][SCORE_KEYS / 4];
+    u32 weight[ROW_TILES][BLOCK_N / 4], ds[ROW_TILES][BLOCK_N / 4];
     weigh<MASKED>(weight, ds, variant, head, tile, work.tile);
     hand_on(weight, shared + P);
     hand_on(ds, shared + DS);
@@ -422,7 +415,7 @@ struct Gradients {                       // one block: a key tile against the qu
     add_to_keys<QK_COLUMNS>(dk, shared + DS, shared + Q + stage * Q_BYTES);
     __syncthreads();                                  // nobody reads the tile any more
     load_next(stage);
-    add_to_queries(shared + DS, head, tile);
+    add_to_queries(ds, head, tile);
   }
 
   __device__ __forceinline__ void run() {

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 5e3a177a | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan e7f69f03 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
