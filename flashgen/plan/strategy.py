@@ -135,6 +135,7 @@ class Draft:
     smem: SmemPlan | str
     dealing: DealingPlan
     key_stages: int = 1  # of a backward: key tiles in shared memory
+    copied: bool = False  # of a backward: sums of dq have a place in shared memory, from which copies add them
 
     @property
     def text(self) -> str:

@@ -47,14 +47,14 @@ ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 _BACKWARDS = {
     (dtype, columns, copy_bytes): Spec(
-        head_dim=columns, dtype=dtype, mask="causal", softmax=softmax, backward=True, deterministic=columns in (72, 96)
+        head_dim=columns, dtype=dtype, mask=mask, softmax=softmax, backward=True, deterministic=columns in (72, 96)
     )
-    for dtype, columns, copy_bytes, softmax in (
-        ("float16", 128, 0, "softmax"),
-        ("bfloat16", 96, 0, "softmax"),
-        ("bfloat16", 72, 2, "softmax"),
-        ("bfloat16", 256, 0, "softmax"),
-        ("bfloat16", 256, 8, "none"),
+    for dtype, columns, mask, copy_bytes, softmax in (
+        ("float16", 128, "full", 0, "softmax"),
+        ("bfloat16", 96, "causal", 0, "softmax"),
+        ("bfloat16", 72, "causal", 2, "softmax"),
+        ("bfloat16", 256, "causal", 0, "softmax"),
+        ("bfloat16", 256, "causal", 8, "none"),
     )
 }
 

@@ -104,7 +104,7 @@ class BackwardWgmma(BackwardStrategy):
             elements=kept,
             rows_held=held,
             ahead=held and tile.block_m <= QUERIES_AHEAD and not problem.spec.tensors,
-            copied=any(region.symbol == "DQ" for region in kernel.smem.regions),
+            copied=draft.copied,
             head_shares=shares,
             in_turns=problem.spec.deterministic,
             do_first=problem.seen.uniform and not _wide(tile),
@@ -161,17 +161,17 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
         *further_barriers(problem.spec),
         *((f"{name} {state}", f"{symbol}_{state.upper()}", n) for name, symbol, n in counts for state in ("full", "empty")),
     ]
-    smem = lay_out(pieces, barriers, problem.arch.shared_bytes)
-    if key_stages == 1 and _wide(tile) and not problem.spec.deterministic:
-        copied = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes)
-        smem = smem if isinstance(copied, str) else copied
+    wanted = key_stages == 1 and _wide(tile) and not problem.spec.deterministic
+    with_sums = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes) if wanted else ""
+    copied = not isinstance(with_sums, str)
     return Draft(
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
         pipeline=PipelinePlan(stages=stages),
-        smem=smem,
+        smem=with_sums if copied else lay_out(pieces, barriers, problem.arch.shared_bytes),
         dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
         key_stages=key_stages,
+        copied=copied,
     )
 
 
