@@ -73,7 +73,8 @@ class Call:
     """An operator or a function: see flashgen.expr.language.functions, which has a row for each.
 
     A node bound to a kernel (flashgen.expr.holes.bind) may also have `fma`, `quotient` and `remainder` (of what is not negative),
-    `key_quotient` and `key_remainder` (of a key), `wrapped`, `Divisor`, `ptx::...`: see templates/device; `__fadd_rn` and the like, of floats that decide; `int` and `long long`.
+    `key_quotient` and `key_remainder` (of a key), `wrapped`, `Divisor`, `ptx::...`: see templates/device; `__fadd_rn` and the like, of
+    floats that decide; `int` and `long long`.
     """
 
     op: str
