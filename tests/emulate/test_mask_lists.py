@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Demand | None]] = {
     "narrow": ("sm_90a", {"mask": "causal & (kv_idx // 64 % 2 == 0)", "block": {"m": 128, "n": 64}}, None),
     "reads": ("sm_90a", {"mask": "causal & (of_k[b, kv_idx] < of_q[b, q_idx])", "tensors": TIMES, "layout": "bhsd"}, None),
     "extents besides": ("sm_90a", {"mask": "document(ids) | (kv_idx % 256 < 20)", "tensors": IDS}, None),
+    "an end in the score": ("sm_80", {"mask": "causal | document(ids)", "score": "where(kv_idx < q_idx, s, s / 2)", "tensors": IDS}, None),
     "whole ranges": ("sm_90a", {"mask": "causal | (kv_idx // 64 % 9 == q_idx // 64 % 9)", "block": {"m": 64, "n": 64}}, None),
     "heads": ("sm_80", {"mask": "kv_idx // 64 % 9 == (q_idx // 128 + h) % 9", "block": {"m": 64, "n": 64}}, None),
     "groups": ("sm_90a", {"mask": "(kv_idx // 64 + b) % 9 == (q_idx // 128 + hk) % 9", "block": {"m": 64, "n": 64}}, None),

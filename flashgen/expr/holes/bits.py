@@ -1,5 +1,6 @@
 """A mask that a kernel before the attention evaluates: a bit a pair, which the attention reads in place of the mask."""
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,12 @@ def with_bits(plain: Holes, whole: Holes, by_sequence: bool) -> Holes:
     bits = Member("const u32*", "mask_bits", start, comment="32 keys a word: whether each query attends to them")
     row = Member("Bits", "bits", "Bits::of(mask_bits + q_idx * bit_words(p), kv_begin)", comment="of the keys from kv_begin on")
     mask = MaskHole(text=whole.mask.text, body=Body((), BIT.format("bits"), ()), early=(), bits=True)
-    ends = tuple(member for member in plain.row if plain.keys or member.name != "end")  # of the keys, which bits tell too
-    members = Members((*plain.uniform, bits), (*ends, row))
+    kept = tuple(member for member in plain.row if plain.keys or not _of_end_alone(plain, member))  # bits tell the end of the keys too
+    members = Members((*plain.uniform, bits), (*kept, row))
     return replace(plain, members=members, mask=mask, reach=whole.reach, requires=whole.requires)
+
+
+def _of_end_alone(plain: Holes, member: Member) -> bool:
+    """True if only the test of the end of the keys reads a member of Row."""
+    read = re.compile(rf"\brow\.{member.name}\b")
+    return bool(read.search(plain.mask.body.value)) and not read.search(repr(plain.score))
