@@ -98,12 +98,12 @@ def of_flash_attn(case: Case, **words: Any) -> "Runs":
     """The backward of FlashAttention-4 in a case, where it is installed and takes it."""
     if not (importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute")):
         return {}
-    torch, attention = importlib.import_module("torch"), importlib.import_module("flash_attn.cute").flash_attn_func
+    torch = importlib.import_module("torch")
     dims, (hq, hk) = case.spec.head_dim, case.heads
     shapes = ((case.batch, case.length, heads, columns) for heads, columns in ((hq, dims.qk), (hk, dims.qk), (hk, dims.v)))
     leaves = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
     try:
-        found = attention(*leaves, **words)
+        found = importlib.import_module("flash_attn.cute").flash_attn_func(*leaves, **words)
         o = found[0] if isinstance(found, tuple) else found
         do = torch.randn_like(o)
         torch.autograd.grad(o, leaves, do, retain_graph=True)
