@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flashgen.bench.cases import variant_of
 from flashgen.cli.picture import in_characters
 from flashgen.cli.work import classes, read_values
 from flashgen.plan import plan
@@ -21,8 +20,7 @@ from flashgen.spec.files import load
 from flashgen.spec.shipped import Shipped, library
 
 PAGE = Path(__file__).parent / "variants.md"
-MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "variants_NVIDIA_H200.json"
-Prices = dict[tuple[str, int, int, str], str]
+MEASURED = Path(__file__).parents[1] / "benchmarks" / "results" / "library_NVIDIA_H200.json"
 LENGTH, DOCUMENT = 1024, 400  # tokens of a picture, and of a document in it
 SAME = ("name:", "dtype:", "outputs:")  # keys that say nothing of a variant
 FOLDERS = {
@@ -42,8 +40,8 @@ The specs that ship, each a file in [`specs/`](../specs). `flashgen check NAME` 
 `python docs/variants.py` writes this page.
 
 Mask: the tiles of 1,024 queries and keys on an H200, ids of documents of 400 tokens: `█` no mask code, `▒` the mask is tested, `·` never
-loaded. Price: the time of a call over that of causal attention, B 2, S 8192, of those specs that `benchmarks/variants.py` has timed
-({measured}); `benchmarks/library.py` times every one on a card at hand.
+loaded. Price: the time of a call over that of causal attention of its head dims, heads and dtype, {batch} sequences of {length} tokens
+({measured}), of those specs that `benchmarks/library.py` has timed on that card.
 """
 
 
@@ -51,26 +49,20 @@ loaded. Price: the time of a call over that of causal attention, B 2, S 8192, of
 def page() -> str:
     """The whole page: a section a folder, a row a spec."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
-    sections = [HEAD.replace("{measured}", f"{measured['gpu']}, driver {measured['driver']}, commit {measured['commit']}")]
-    prices = _prices(measured["rows"])
+    card, sizes = measured["environment"], {"batch": measured["batch"], "length": f"{measured['length']:,}"}
+    sections = [HEAD.format(measured=f"{card['gpu']}, driver {card['driver']}, commit {card['commit']}", **sizes)]
     for folder, members in groupby(library().values(), lambda shipped: shipped.folder):
         rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | mask | price | paper |", "|---|---|---|---|---|---|"]
-        sections.append("\n".join([*rows, *(_row(member, prices) for member in members)]) + "\n")
+        sections.append("\n".join([*rows, *(_row(member, measured["rows"]) for member in members)]) + "\n")
     return "\n".join(sections)
 
 
-def _row(shipped: Shipped, prices: Prices) -> str:
+def _row(shipped: Shipped, measured: dict[str, Any]) -> str:
     spec = load(shipped.path)
     link = "/".join(filter(None, ("../specs", shipped.folder, shipped.path.name)))
     paper = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", shipped.paper)
-    price = prices.get((variant_of(spec), spec.head_dim.qk, spec.head_dim.v, spec.dtype), "")
+    price = f"{measured[shipped.name]['causal']:.2f}" if shipped.name in measured else ""
     return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {_picture(spec)} | {price} | {paper} |"
-
-
-def _prices(rows: list[dict[str, Any]]) -> Prices:
-    """The time of each variant over that of causal attention at its head dim, by name, head dims and dtype."""
-    ours = {(row["spec"], row["head_dim"], row["dtype"]): row["ms"] for row in rows if row["implementation"] == "flashgen"}
-    return {(name, d, d, dtype): f"{ms / ours['causal', d, dtype]:.2f}" for (name, d, dtype), ms in ours.items()}
 
 
 def _picture(spec: Spec) -> str:

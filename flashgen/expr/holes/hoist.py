@@ -56,6 +56,8 @@ TAKEN = (
     "at",
     "read",
     "paired",
+    "even",
+    "in_chunks",
     "min",
     "max",
     "abs",

@@ -93,7 +93,12 @@ class Holes:
     @property
     def numbers(self) -> tuple[Read, ...]:
         """The reads of a warp that brings numbers to shared memory, key tile by key tile."""
-        return self.along.shared
+        return self.along.numbers
+
+    @property
+    def tile(self) -> Read | None:
+        """The read of a warp that brings elements of queries and keys to shared memory, key tile by key tile."""
+        return self.along.tile
 
     @property
     def brought(self) -> bool:
@@ -154,12 +159,13 @@ def holes(
     beyond: bool = False,
     rows: str = "rows_of_head",
     shares_numbers: bool = False,
+    shares_tiles: bool = False,
 ) -> Holes:
     """The holes of a spec's expressions, for a machine whose tanh in one instruction has this relative error.
 
     `separate`: what a score adds to rows and to columns is separated (`flashgen.expr.holes.separated`). `backward`: of a kernel of
     gradients, which reads nothing ahead. `beyond`: copies bring keys beyond a sequence's end. `rows`: or `rows_of_group`, where a row
-    has its head. `shares_numbers`: a warp can bring to shared memory what a score reads of tensors at its key alone.
+    has its head. `shares_numbers`, `shares_tiles`: shared memory can have what a score reads at its key alone, or by its row.
 
     >>> from flashgen.expr import lower
     >>> from flashgen.spec import Spec
@@ -180,7 +186,8 @@ def holes(
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, beside(way=binder.way), hoist))
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, Kernel(beside(way="fast"), hoist))
-    along = key_reads(kernel, keep := hoist.body(passed(expressions.mask, "mask", kernel)), shares_numbers)
+    keep = hoist.body(passed(expressions.mask, "mask", kernel))
+    along = key_reads(kernel, keep, shares_numbers, shares_tiles and not start)
     return Holes(
         score=score,
         mask=_mask(expressions, keep, hoist),
@@ -191,7 +198,7 @@ def holes(
         rows=rows,
         bounded=parts.bounded and not score.biased,
         backward=_backward(spec, parts.rest, kernel) if backward else None,
-        members=_members(hoist, (*along.ahead, *along.shared), spec),  # which all others have asked for by now
+        members=_members(hoist, along, spec),  # which all others have asked for by now
     )
 
 
@@ -199,9 +206,9 @@ def _once(*found: Requirement) -> tuple[Requirement, ...]:
     return tuple({requirement.text: requirement for requirement in found}.values())
 
 
-def _members(hoist: Hoist, reads: tuple[Read, ...], spec: "Spec") -> Members:
+def _members(hoist: Hoist, along: KeyReads, spec: "Spec") -> Members:
     uniform, row = hoist.members()
-    return Members((*uniform, *_paired(reads, "first_key" if "kv_len" in spec.geometry.behind else "p.kv_len")), row)
+    return Members((*uniform, *along.ways("first_key" if "kv_len" in spec.geometry.behind else "p.kv_len")), row)
 
 
 def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
@@ -276,14 +283,6 @@ def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kerne
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     return MaskHole(text=show(expressions.mask), body=keep, early=early)
-
-
-def _paired(reads: tuple[Read, ...], begin: str) -> tuple[Member, ...]:
-    """The member that tells whether tensors are read two elements at a time."""
-    if not reads:
-        return ()
-    paired = " && ".join(dict.fromkeys(f"{read.tensor}.paired({begin})" for read in reads))
-    return (Member("bool", "paired", paired, comment="tensors can be read two elements at a time"),)
 
 
 def _positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:

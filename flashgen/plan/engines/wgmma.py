@@ -217,7 +217,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
     """`told`: readers of what is dealt, each with a piece of its own."""
     stages, shares = pipe.stages, pipe.output_place == "queries"
     size, out_size = problem.spec.element.bytes, problem.spec.out_element.bytes
-    q, o = tile.block_m * tile.qk_stored * size, tile.block_m * tile.v_stored * out_size
+    q, o, read = tile.block_m * tile.qk_stored * size, tile.block_m * tile.v_stored * out_size, problem.holes.tile
     q = max(q, o) if shares else q
     pieces = [
         ("Q", "Q", q, pipe.query_stages, 1024),
@@ -225,6 +225,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
         ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
         *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.brought else []),
+        *([("tensor", "TENSOR", tile.block_m * read.row_bytes(tile.block_n), 2, 16)] if read else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
     barriers += [(f"{x} {state}", f"{x}_{state.upper()}", stages) for x in "KV" for state in ("full", "empty")]
@@ -236,8 +237,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
 
 
 def number_bytes(holes: Holes, tile: TilePlan) -> int:
-    """The bytes of what a warp brings for a key tile, 4 a number. Of what tensors hold at its keys, those of each of four lanes lie
-    together, in banks of its own; of distances there are two copies, in banks of their own."""
+    """The bytes of what a warp brings for a key tile, 4 a number; of each of four lanes together, or of distances twice, in banks apart."""
     match holes.score.begin:
         case None:
             return len(holes.numbers) * 4 * (tile.block_n + 16)
@@ -259,7 +259,7 @@ def _ahead(holes: Holes, groups: int) -> int:
         return READ_REGISTERS
     if rows:
         return HALF_REGISTERS[groups]
-    if holes.reads or holes.numbers:
+    if holes.reads or holes.along.shared:
         return COLUMN_REGISTERS
     return SCORE_REGISTERS if _computes(holes) else 0
 
