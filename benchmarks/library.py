@@ -8,7 +8,6 @@ others are timed. Needs a GPU.
 
 import argparse
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import cupy
 import flashgen
 from flashgen.bench import DeviceClock, case
 from flashgen.bench.cases import draw
-from flashgen.bench.results import card_name, environment
+from flashgen.bench.results import card_name, environment, save_json
 from flashgen.bench.timing import Run, measure
 from flashgen.runtime import device
 from flashgen.spec import Spec
@@ -65,17 +64,18 @@ def main() -> None:
     every = [one for spec in specs.values() for one in (spec, causal(spec))]
     compiling.compiled(compiling.Asked(spec, arch, LENGTH) for spec in every)
     found, clock = environment(), DeviceClock()
-    results: dict[str, Any] = {"environment": found, "batch": BATCH, "length": LENGTH, "rows": {}, "skipped": {}}
+    results: dict[str, Any] = found | {"suite": "library", "batch": BATCH, "length": LENGTH, "skipped": {}, "rows": []}
     path = RESULTS / f"library_{card_name(found)}.json"
     for name, spec in specs.items():
         try:
-            results["rows"][name] = found_row = row(spec, clock)
-            print(f"{name:22} {found_row['ms']:8.3f} ms  {found_row['causal']:6.2f} of causal", flush=True)
+            timed = row(spec, clock)
+            results["rows"].append({"spec": name} | timed)
+            print(f"{name:22} {timed['ms']:8.3f} ms  {timed['causal']:6.2f} of causal", flush=True)
         except Exception as error:  # whatever it is: the others are still timed
             results["skipped"][name] = reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             print(f"{name:22} not timed: {reason}", flush=True)
         cupy.get_default_memory_pool().free_all_blocks()
-        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        save_json(results, path)
 
 
 if __name__ == "__main__":

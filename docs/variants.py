@@ -8,7 +8,6 @@ import json
 import re
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,19 +48,20 @@ loaded. Price: the time of a call over that of causal attention of its head dims
 def page() -> str:
     """The whole page: a section a folder, a row a spec."""
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
-    card, sizes = measured["environment"], {"batch": measured["batch"], "length": f"{measured['length']:,}"}
-    sections = [HEAD.format(measured=f"{card['gpu']}, driver {card['driver']}, commit {card['commit']}", **sizes)]
+    prices = {row["spec"]: row["causal"] for row in measured["rows"]}
+    where = f"{measured['gpu']}, driver {measured['driver']}, commit {measured['commit']}"
+    sections = [HEAD.format(measured=where, batch=measured["batch"], length=f"{measured['length']:,}")]
     for folder, members in groupby(library().values(), lambda shipped: shipped.folder):
         rows = [f"## {FOLDERS[folder]}\n", "| spec | what it is for | lines | mask | price | paper |", "|---|---|---|---|---|---|"]
-        sections.append("\n".join([*rows, *(_row(member, measured["rows"]) for member in members)]) + "\n")
+        sections.append("\n".join([*rows, *(_row(member, prices) for member in members)]) + "\n")
     return "\n".join(sections)
 
 
-def _row(shipped: Shipped, measured: dict[str, Any]) -> str:
+def _row(shipped: Shipped, prices: dict[str, float]) -> str:
     spec = load(shipped.path)
     link = "/".join(filter(None, ("../specs", shipped.folder, shipped.path.name)))
     paper = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", shipped.paper)
-    price = f"{measured[shipped.name]['causal']:.2f}" if shipped.name in measured else ""
+    price = f"{prices[shipped.name]:.2f}" if shipped.name in prices else ""
     return f"| [{shipped.name}]({link}) | {shipped.purpose} | {_lines(shipped.keys)} | {_picture(spec)} | {price} | {paper} |"
 
 

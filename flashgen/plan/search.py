@@ -201,7 +201,7 @@ def _holes(request: Request, strategy: Strategy, expressions: Expressions, rows:
         beyond=strategy.beyond,
         rows=rows,
         shares_numbers=strategy.shares_numbers,
-        shares_tiles=strategy.shares_numbers and in_turn,
+        shares_tiles=strategy.shares_numbers and in_turn and not request.demand.by_threads,
     )
 
 

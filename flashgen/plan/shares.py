@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flashgen.arch import Arch
+from flashgen.dtypes import ATTENTION_DTYPES, DTYPES
 from flashgen.errors import PlanError
 from flashgen.expr import analyse, lower
 from flashgen.expr.language.nodes import names
@@ -19,6 +20,7 @@ from flashgen.plan.kernels.work_list import work_list
 from flashgen.plan.program import Parts
 from flashgen.spec import Spec
 from flashgen.spec.outputs import finished
+from flashgen.spec.tensors import Tensor
 from flashgen.theory.schedule import resolve
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
+CHUNK_BYTES = 16  # of a tensor's row that one copy brings to shared memory
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
 
 
@@ -38,6 +41,7 @@ class Demand:
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
+    by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property
     def grouped(self) -> bool:
@@ -101,12 +105,17 @@ def strands(spec: Spec, arch: Arch) -> int:
     return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
 
 
+def of_pairs(tensor: Tensor) -> bool:
+    """True of a tensor of a number for each query and key, whose rows lie along the keys."""
+    return "q_len" in tensor.shape and tensor.shape[-1] == "kv_len"
+
+
 class Demands:
     """The demands of a spec's calls on an arch: a function of a sequence's own lengths and heads, and with `split: auto` of the batch too.
 
     >>> from flashgen.arch import by_name
     >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
-    Demand(shared=True, rows=16, together=False, strands=8, in_turn=False)
+    Demand(shared=True, rows=16, together=False, strands=8, in_turn=False, by_threads=False)
     """
 
     def __init__(self, spec: Spec, arch: Arch):
@@ -120,9 +129,14 @@ class Demands:
         self.share_keys, self.strands = int(known["strand_share_keys"]), strands(spec, arch)
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
+        self.element_bytes = {DTYPES[t.dtype].bytes for t in spec.tensors if t.dtype in ATTENTION_DTYPES and of_pairs(t)}
 
     def of(self, sizes: Sizes) -> Demand:
         """The demand of a call of these sizes."""
+        found = self._shares(sizes)
+        return replace(found, by_threads=True) if any(sizes.kv_len * size % CHUNK_BYTES for size in self.element_bytes) else found
+
+    def _shares(self, sizes: Sizes) -> Demand:
         if self.never:
             return self.least
         if self.spec.geometry.packed:

@@ -9,7 +9,7 @@ from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, sizes_of
 from flashgen.plan.program import Program
 from flashgen.plan.search import LENGTHS
-from flashgen.plan.shares import Demand, Demands, pinned
+from flashgen.plan.shares import WHOLE, Demand, Demands, pinned
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import rows_first
 from flashgen.runtime.arrays import Layout, liken
@@ -40,7 +40,7 @@ class Choice:
         asked_for = pinned(self.spec) if asked_for is None else asked_for
         asked = arch.name, copy_bytes, length, card, asked_for
         if asked not in self._plans:
-            if copy_bytes or self.candidate or asked_for.shared:
+            if copy_bytes or self.candidate or asked_for != WHOLE:
                 candidate = None if copy_bytes or asked_for.shared else self.candidate
                 self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate, asked_for)
             else:

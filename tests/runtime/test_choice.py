@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 import flashgen.interpret
 from flashgen import api
 from flashgen.arch import by_name
+from flashgen.dtypes import by_name as by_dtype
 from flashgen.expr.meaning.reference import reference
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.shares import Demand, Demands
+from flashgen.render import render
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
@@ -107,3 +109,19 @@ def test_the_interpreter_runs_the_plan_of_the_arch_that_is_asked_for(monkeypatch
     api.compile(SPEC, backend="interpreter")(*given)
     expected = Choice(SPEC)
     assert seen == [expected.serving_arrays(by_name(arch), *given).digest for arch in ("sm_90a", "host")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keys", "copied"), [("bfloat16", 304, True), ("bfloat16", 300, False), ("float32", 300, True), ("float32", 301, False)]
+)
+def test_rows_of_a_bias_are_copied_where_all_begin_at_16_bytes(dtype: str, keys: int, copied: bool) -> None:
+    tensors = {"t": {"shape": ["hq", "q_len", "kv_len"], "dtype": dtype}}
+    attn = api.compile(
+        Spec(head_dim=64, dtype="float16", score="s + t[h, q_idx, kv_idx]", tensors=tensors), arch="sm_90a", backend="emulate"
+    )
+    random = np.random.default_rng()
+    given = [random.standard_normal((1, n, 2, 64)).astype(np.float16) for n in (200, keys, keys)]
+    bias = random.standard_normal((2, 200, keys)).astype(by_dtype(dtype).numpy)
+    assert np.abs(attn(*given, t=bias).astype(np.float64) - reference(attn.spec, *given, t=bias)[0]).max() < 2e-3
+    chosen = Choice(attn.spec).serving_arrays(by_name("sm_90a"), *given)
+    assert ("copy_rows" in render(chosen).text) is copied

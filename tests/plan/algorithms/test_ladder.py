@@ -45,8 +45,8 @@ def test_only_standard_attention_hands_scores_from_kernel_to_kernel():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"schedule": "three_pass", "stages": 1}, "stages is 1: 2 to 4 with this schedule"),
-        ({"schedule": "standard", "stages": 1}, "stages is 1: 2 to 4 with this schedule"),
+        ({"schedule": "three_pass", "stages": 1}, "stages is 1: 2 to 5 with this schedule"),
+        ({"schedule": "standard", "stages": 1}, "stages is 1: 2 to 5 with this schedule"),
         ({"schedule": {"normalize": "each_step", "outer": "kv"}, "stages": 2}, "stages is 2: 1 with outer: kv"),
         ({"schedule": {"normalize": "each_step"}, "block": {"m": 128, "n": 64}, "warps": 4}, "160 can be held while o is divided"),
     ],
