@@ -129,11 +129,14 @@ class Demands:
         self.share_keys, self.strands = int(known["strand_share_keys"]), strands(spec, arch)
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
-        self.element_bytes = {DTYPES[t.dtype].bytes for t in spec.tensors if t.dtype in ATTENTION_DTYPES and of_pairs(t)}
+        copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
+        self.element_bytes = {DTYPES[t.dtype].bytes for t in copied}
 
     def of(self, sizes: Sizes) -> Demand:
         """The demand of a call of these sizes."""
         found = self._shares(sizes)
+        if found.grouped:  # threads read by themselves whatever the lengths are
+            return found
         return replace(found, by_threads=True) if any(sizes.kv_len * size % CHUNK_BYTES for size in self.element_bytes) else found
 
     def _shares(self, sizes: Sizes) -> Demand:

@@ -167,7 +167,8 @@ class Gpu:
             without_keys=without_keys,
         )
         length, asked_for = self.choice.kind(arch, sizes)
-        if likes is None or not sizes.kv_len or kernel.program is not self.choice.plan(arch, 0, length, target.name, asked_for):
+        preferred = self.choice.plan(arch, 0, length, target.name, asked_for)
+        if likes is None or not sizes.kv_len or kernel.program.digest != preferred.digest:
             return prepared, None
         own = replace(
             prepared, launch=kernel.prepare(launched, values, sizes, self._counter), apart=Apart(of_call, spec.outputs if out else ())

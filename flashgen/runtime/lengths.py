@@ -12,6 +12,7 @@ from flashgen.plan.geometry import Sizes, block_count, extent
 from flashgen.plan.kernel import Extent, Merging, SharePlan
 from flashgen.plan.program import Program
 from flashgen.plan.sections import sections
+from flashgen.plan.shares import CHUNK_BYTES
 from flashgen.runtime import tma
 from flashgen.runtime.arguments import output_shapes
 from flashgen.runtime.arrays import Family, Key, Layout, contiguous_strides
@@ -23,7 +24,8 @@ from flashgen.runtime.places import Place, Places
 from flashgen.runtime.scratch import Made, Scratch
 
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
-_AHEAD = (255, 15, 0)  # keys that a sequence may grow by, for which it is tried whether they decide nothing new
+_AHEAD = (255, 15)  # keys that a sequence may grow by, for which it is tried whether they decide nothing new
+_CHUNK = CHUNK_BYTES // 2  # keys of 16 bits: plans may differ by whether a row of keys is whole chunks
 
 
 def fresh(made: Mapping[str, Made], ordinal: int | None) -> dict[str, Layout]:
@@ -100,8 +102,7 @@ class Pattern:
         prepared: Prepared,
         serves: Callable[[Sizes], Any],
     ):
-        """`serves`: what lengths say of the plans that serve them. Calls with another answer are not adapted to; as keys grow, none that it
-        gave comes again."""
+        """`serves`: what lengths say of the plans that serve them. Calls with another answer are not adapted to."""
         assert prepared.launch
         self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
         self._axes, self._serves, self._program, self._sizes, self._prepared = axes, serves, program, sizes, prepared
@@ -187,7 +188,8 @@ class Pattern:
     def _steady_from(self, q_len: int, kv_len: int) -> _Steady | None:
         """Finds what these lengths decide, and up to how many keys; None if another plan may serve them.
 
-        As keys grow, each part of it goes one way, so that what is the same at both ends of a range is the same within.
+        As keys grow, each part of it goes one way, so that what is the same at both ends of a range is the same within; but for whether
+        rows of keys are whole chunks, so a range ends at one that is, and the number before is asked about too.
         """
         if not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
@@ -195,8 +197,13 @@ class Pattern:
         decided = self._decided(sizes)
         if decided[0] != self._steady.decided[0]:
             return None
-        most = next(n for n in _AHEAD if not n or self._decided(replace(sizes, kv_len=kv_len + n)) == decided)
-        return _Steady(q_len, range(kv_len, min(kv_len + most, MAX_LENGTH) + 1), decided)
+        ends = ((kv_len + ahead) // _CHUNK * _CHUNK for ahead in _AHEAD)
+        last = next((end for end in ends if self._decide_alike(replace(sizes, kv_len=end), decided)), kv_len)
+        return _Steady(q_len, range(kv_len, min(last, MAX_LENGTH) + 1), decided)
+
+    def _decide_alike(self, sizes: Sizes, decided: tuple[Any, ...]) -> bool:
+        """True if these sizes decide the same, and one key less is served by the same plan."""
+        return self._decided(sizes) == decided and self._serves(replace(sizes, kv_len=sizes.kv_len - 1)) == decided[0]
 
     def _decided(self, sizes: Sizes) -> tuple[Any, ...]:
         """The plan that serves, the extents of scratch and launch that follow from the number of keys, the limits of a section."""

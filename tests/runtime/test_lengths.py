@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashgen.errors import CallError
+from flashgen.plan.geometry import Sizes
 from flashgen.plan.params import record_dtype
 from flashgen.runtime import executable, gpu, lengths
 from flashgen.runtime.gpu import Gpu
@@ -53,6 +54,36 @@ def test_a_cache_that_grows_is_prepared_a_few_times(launches: Launches, monkeypa
         expected = [made_by(Gpu(spec, None), (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)]
         monkeypatch.setattr(executable.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
         assert [made_by(attend, (growing(spec, kv_len, layer, whole), (), {}, 0), launches) for layer in range(2)] == expected
+    assert len(prepared) == 2 * gpu._STATES
+
+
+def test_a_plan_that_asks_for_whole_chunks_is_asked_for_at_each_number_of_keys(launches: Launches) -> None:
+    """Whatever came before, calls of 608 keys have rows of whole chunks, and run the kernel that copies them."""
+    tensors = {"bias": {"shape": ["hq", "q_len", "kv_len"], "dtype": "bfloat16"}}
+    spec = Spec(head_dim=64, dtype="bfloat16", score="s + bias[h, q_idx, kv_idx]", tensors=tensors)
+    attend, ranges = Gpu(spec, None), []
+    for kv_len in range(602, 625):
+        q = on_gpu((2, 256, 4, 64), spec.element.numpy, address=1 << 40)
+        _, k, v, _ = growing(spec, kv_len, 0, False)
+        bias = on_gpu((4, 256, kv_len), spec.element.numpy, address=99 << 40)
+        made_by(attend, ((q, k, v, bias), (), {}, 0), launches)
+        ranges += [(pattern._steady, pattern._serves) for turns in attend._patterns.values() for pattern in turns.patterns]
+    for steady, serves in ranges:
+        sizes = [Sizes(batch=2, q_len=256, kv_len=n, heads=4, kv_heads=2) for n in steady.keys]
+        assert {serves(size) for size in sizes} == {steady.decided[0]}
+    assert {steady.decided[0][1].by_threads for steady, _ in ranges} == {False, True}
+
+
+def test_a_bias_of_few_queries_has_one_plan_however_many_keys(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"bias": {"shape": ["hq", "q_len", "kv_len"], "dtype": "bfloat16"}}
+    spec = Spec(head_dim=64, dtype="bfloat16", score="s + bias[h, q_idx, kv_idx]", tensors=tensors)
+    prepared: list[Any] = []
+    prepare = executable.Executable.prepare
+    monkeypatch.setattr(executable.Executable, "prepare", lambda *given: prepared.append(given) or prepare(*given))
+    attend = Gpu(spec, None)
+    for kv_len in range(600, 640):
+        given = (*growing(spec, kv_len, 0, True)[:3], on_gpu((4, 1, kv_len), spec.element.numpy, address=99 << 40))
+        made_by(attend, (given, (), {}, 0), launches)
     assert len(prepared) == 2 * gpu._STATES
 
 
