@@ -68,7 +68,7 @@ class Captured:
             return MethodType(self.rebuilt(function.__func__), _Self(function.__self__, self))
         if isinstance(function, FunctionType):
             return self._of(function)
-        of_kind = getattr(type(function), "forward", type(function).__call__)  # as modules of PyTorch have
+        of_kind = _of_kind(type(function))
         if not isinstance(of_kind, FunctionType):
             raise SpecError(f"a {type(function).__name__} cannot be traced", hint="expected a Python function")
         return self.rebuilt(MethodType(of_kind, function))
@@ -94,6 +94,12 @@ class Captured:
             made.__kwdefaults__ = by_name
             self.made[_key("", function)] = function, made
         return made
+
+
+def _of_kind(kind: type[Any]) -> Any:
+    """The function that objects of a kind run where they are called; of modules of PyTorch `forward`, around which they run hooks."""
+    of_torch = any(base.__module__ == "torch.nn.modules.module" for base in kind.__mro__)
+    return getattr(kind, "forward" if of_torch else "__call__")
 
 
 def _key(name: str, value: Any) -> tuple[str, int]:

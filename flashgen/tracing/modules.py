@@ -5,7 +5,12 @@ from types import ModuleType
 from typing import Any
 
 from flashgen.tracing.names import FUNCTIONS
-from flashgen.tracing.symbol import Symbol, called
+from flashgen.tracing.symbol import Symbol, called, fault
+
+UNLIKE = {  # functions of jax.lax that are not what NumPy and PyTorch call so
+    "div": "of integers it rounds towards 0: write //, or jnp.divide",
+    "round": "it rounds halves away from 0: write jnp.round",
+}
 
 
 def of_jax(value: Any) -> bool:
@@ -31,8 +36,15 @@ class _Module:
 
 def _function(whole: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any, **options: Any) -> Any:
-        if any(isinstance(x, Symbol) for x in (*args, *options.values())):
-            return called(whole.__name__, FUNCTIONS, args, options)
-        return whole(*args, **options)
+        if not any(isinstance(x, Symbol) for x in (*args, *options.values())):
+            return whole(*args, **options)
+        if "lax" in whole.__module__.split(".") and whole.__name__ in UNLIKE:
+            raise fault(f"no expression has jax.lax.{whole.__name__}", UNLIKE[whole.__name__])
+        return _gelu(*args, **options) if whole.__name__ == "gelu" else called(whole.__name__, FUNCTIONS, args, options)
 
     return function
+
+
+def _gelu(x: Any, approximate: bool = True) -> Symbol:
+    """JAX's gelu, by tanh unless it is told otherwise; PyTorch's is exact."""
+    return called("gelu", FUNCTIONS, (x,), {"approximate": "tanh" if approximate else "none"})
