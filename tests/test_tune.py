@@ -189,3 +189,13 @@ def test_a_backward_is_tuned_beside_its_forward(monkeypatch):
     assert names[-1].startswith(chosen.main.tile.text)
     assert dict(chosen.decision.reasons)["tile"].startswith("flashgen tune measured it")
     assert chosen.digest != plan_backward(spec, ARCH, length=512).digest
+
+
+def test_a_choice_of_shorter_sequences_is_not_one_of_longer_ones_that_have_others():
+    """Beyond 8,192 rows the mask hides tiles, which lists leave out: they take registers that the widest candidate wants."""
+    spec = Spec(head_dim=128, dtype="bfloat16", mask="(q_idx < 8192) | (kv_idx // 64 % 9 == q_idx // 64 % 9)", backward=True)
+    shorter, longer = (backward_candidates(spec, "sm_80", length) for length in (8192, 16384))
+    for chosen in (next(one for one in shorter if one not in longer), next(one for one in shorter if one in longer[1:])):
+        tuned.keep(spec, by_name("sm_80"), 8192, CARD, {"choice": chosen}, tuned.BACKWARD)
+        made = tuned.planned_backward(spec, by_name("sm_80"), 16384, CARD)
+        assert dict(made.decision.reasons)["tile"].startswith("flashgen tune measured it") == (chosen in longer)

@@ -41,7 +41,7 @@ class Choice:
         asked = arch.name, copy_bytes, length, card, asked_for
         if asked not in self._plans:
             if copy_bytes or self.candidate or asked_for != WHOLE:
-                candidate = None if copy_bytes or asked_for.shared else self.candidate
+                candidate = self.candidate if asked_for == WHOLE and not copy_bytes else None
                 self._plans[asked] = plan(self.spec, arch.name, copy_bytes, length, candidate, asked_for)
             else:
                 self._plans[asked] = planned(self.spec, arch, length, card)

@@ -51,6 +51,8 @@ def planned_backward(spec: Spec, arch: Arch, length: int = LENGTHS[-1], card: st
 
     card = card or (None if device.missing() else device.current().name)
     found = choice(spec, arch, min(length, LENGTHS[-1]), card, BACKWARD) if card else None
+    if found and length == LONG and found not in _candidates(BACKWARD)(spec, arch, length):  # it was tuned for shorter ones
+        found = None
     further: dict[str, Any] = ({"candidate": found} if found else {}) | ({"head_shares": head_shares} if head_shares > 1 else {})
     return plan_backward(spec, arch, length=length, **further)
 
