@@ -61,6 +61,16 @@ def test_key_tiles_meet_the_query_tiles_of_lists(name, data):
         judge(spec, interpret_backward(planned_for, arrays, values), arrays, **values)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("mask", ["(kv_idx // 64 + hk) % 9 == q_idx // 128 % 9", "(kv_idx // 64 + hk) % 9 == (q_idx // 128 + b) % 9"])
+def test_a_mask_that_the_query_heads_of_a_key_value_head_share(mask, arch):
+    spec = Spec(head_dim=16, dtype="float16", mask=mask, backward=True)
+    program = plan_backward(spec, arch)
+    assert program.looked_at.endswith("kv_heads")
+    arrays = given(spec, 2, 4, 2, 200, 330)
+    judge(spec, emulate_backward(program, render(program), arrays, {}), arrays)
+
+
 @pytest.mark.parametrize(("arch", "blocks"), [("sm_80", INDICES), ("sm_90a", BITMAP | {"m": 64, "heads": "hk"})])
 def test_lists_of_packed_sequences(arch, blocks):
     """The lists of a sequence count from its first query; of some queries there are none."""
