@@ -13,16 +13,18 @@ from flashgen.spec import Spec
 from tests.plan.agreement import arrays, judge_of
 
 SLOPES = {"slopes": {"shape": ["hq"], "dtype": "float32"}}
-SCORES = {"s": {}, "s + slopes[h] * (kv_idx - q_idx)": SLOPES}
+BIAS = {"bias": {"shape": ["kv_len"], "dtype": "float32"}}
+SCORES = {"s": {}, "s + slopes[h] * (kv_idx - q_idx)": SLOPES, "s + bias[kv_idx]": BIAS}
+NUMBERS = {"slopes": np.float32([0.5, 0.25]), "bias": np.linspace(-4, 4, 90, dtype=np.float32)}
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_90a", "bfloat16"), ("sm_80", "float16"), ("sm_90a", "float32")])
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("scale", [1e-45, 1e-38, -1e-40, 8e-31])
+@pytest.mark.parametrize("scale", [1e-45, 1e-38, -1e-40, 1e-30, 6e-20])
 def test_scales_next_to_0(arch: str, dtype: str, score: str, scale: float) -> None:
     chosen = plan(Spec(head_dim=64, dtype=dtype, mask="causal", scale=scale, score=score, tensors=SCORES[score]), arch)
     q, k, v = arrays(chosen.spec, 1, 2, 2, 70, 90)
-    values = {name: np.float32([0.5, 0.25]) for name in SCORES[score]}
+    values = {name: NUMBERS[name] for name in SCORES[score]}
     judged = judge_of(chosen.spec, q, k, v, **values)
     for found in (emulate(chosen, render(chosen), q, k, v, values), interpret(chosen, q, k, v, values)):
         judged(found)
@@ -30,7 +32,7 @@ def test_scales_next_to_0(arch: str, dtype: str, score: str, scale: float) -> No
 
 def test_a_scale_that_a_kernel_divides_by_is_not_next_to_0() -> None:
     chosen = plan(Spec(head_dim=64, dtype="float16", scale="m / d", params={"m": 1.0}), "sm_90a")
-    assert check_values(chosen, {"m": 1e-20}) == {"m": 1e-20}
-    least = "7.888609e-31"
+    assert check_values(chosen, {"m": 1e-17}) == {"m": 1e-17}
+    least = "5.421011e-20"
     with pytest.raises(CallError, match=f"^scale is positive by default, and then at least {least}; m = 1e-38 breaks m / 64.0 >= {least}$"):
         check_values(chosen, {"m": 1e-38})
