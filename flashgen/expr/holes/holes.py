@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 MAX_TOLD = 1000  # characters of a score that are told
-LEAST_SCALE = 2.0**-64  # that biases are divided by: of the quotients those that differ from FAR on (softmax/natural.j2) are too far apart to weigh both
+LEAST_SCALE = 2.0**-64  # that biases are divided by: quotients that differ beyond FAR (softmax/natural.j2) cannot both have weight
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 BROUGHT = Instructions(other=0.75)  # the same, where it is loaded
 
