@@ -100,7 +100,8 @@ def strands(spec: Spec, arch: Arch) -> int:
     """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
     if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
         return 1
-    qk, v = spec.head_dim.qk, spec.head_dim.v
+    step = spec.element.k_step
+    qk, v = (-(-columns // step) * step for columns in (spec.head_dim.qk, spec.head_dim.v))
     columns = FEW_ROWS[0] * max(qk, v) + 2 * STRAND_TILE * (qk + v)  # of q, and of two tiles
     return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
 

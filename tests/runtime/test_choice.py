@@ -125,3 +125,13 @@ def test_rows_of_a_bias_are_copied_where_all_begin_at_16_bytes(dtype: str, keys:
     assert np.abs(attn(*given, t=bias).astype(np.float64) - reference(attn.spec, *given, t=bias)[0]).max() < 2e-3
     chosen = Choice(attn.spec).serving_arrays(by_name("sm_90a"), *given)
     assert ("copy_rows" in render(chosen).text) is copied
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_120"])
+def test_few_queries_of_any_head_dims_have_a_plan(arch: str) -> None:
+    for qk in range(8, 521, 8):
+        for v in {min(qk, 256), 64, 128, 256}:
+            spec = Spec(head_dim={"qk": qk, "v": v}, dtype="float16")
+            for batch in (1, 64):  # whose strands are beside each other, and in turn
+                sizes = Sizes(batch=batch, q_len=1, kv_len=70_000, heads=8, kv_heads=8)
+                assert plan(spec, arch, demand=Demands(spec, by_name(arch)).of(sizes)).attention.tile.block_m == 16
