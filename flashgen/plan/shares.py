@@ -12,6 +12,7 @@ from flashgen.errors import PlanError
 from flashgen.expr import analyse, lower
 from flashgen.expr.language.nodes import names
 from flashgen.plan.costs.model import of_arch
+from flashgen.plan.engines.limits import up, v_slices
 from flashgen.plan.geometry import Sizes, least_tiles
 from flashgen.plan.kernel import WARPGROUP_ROWS, DealingPlan, Extent, SharePlan, TilePlan
 from flashgen.plan.kernels.arguments import query_tiles
@@ -100,10 +101,19 @@ def strands(spec: Spec, arch: Arch) -> int:
     """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
     if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
         return 1
-    step = spec.element.k_step
-    qk, v = (-(-columns // step) * step for columns in (spec.head_dim.qk, spec.head_dim.v))
+    qk, v = (up(columns, spec.element.k_step) for columns in (spec.head_dim.qk, spec.head_dim.v))
     columns = FEW_ROWS[0] * max(qk, v) + 2 * STRAND_TILE * (qk + v)  # of q, and of two tiles
     return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
+
+
+def most_rows(spec: Spec, arch: Arch) -> int:
+    """The most of FEW_ROWS that shared memory holds beside two tiles of keys; 0 if none, or if blocks cannot share v's columns."""
+    slices, step = v_slices(spec), spec.element.k_step
+    qk, v = up(spec.head_dim.qk, step), up(spec.head_dim.v // slices, step)
+    if spec.head_dim.v % (8 * slices):
+        return 0
+    sizes = ((rows * max(qk, v) + 2 * STRAND_TILE * (qk + v)) * spec.element.bytes for rows in FEW_ROWS)
+    return max((rows for rows, size in zip(FEW_ROWS, sizes, strict=True) if size <= arch.shared_bytes), default=0)
 
 
 def of_pairs(tensor: Tensor) -> bool:
@@ -127,7 +137,7 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.share_keys, self.strands = int(known["strand_share_keys"]), strands(spec, arch)
+        self.share_keys, self.strands, self.most_rows = int(known["strand_share_keys"]), strands(spec, arch), most_rows(spec, arch)
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
         copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
@@ -148,7 +158,7 @@ class Demands:
         rows = sizes.rows if self.grouped else sizes.q_len
         if self.grouped and self.of_list and sizes.q_len > self.of_list:  # a tile of all rows would have several lists
             return self._of_lists(sizes.group)
-        if 0 < rows <= FEW_ROWS[-1] and sizes.kv_len >= self.keys_a_row * sizes.q_len:
+        if 0 < rows <= self.most_rows and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
             if few.rows == FEW_ROWS[0]:
                 return self._stranded(few, (sizes.kv_heads if self.grouped else sizes.heads) * sizes.batch, sizes.kv_len)

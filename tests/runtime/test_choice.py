@@ -135,3 +135,13 @@ def test_few_queries_of_any_head_dims_have_a_plan(arch: str) -> None:
             for batch in (1, 64):  # whose strands are beside each other, and in turn
                 sizes = Sizes(batch=batch, q_len=1, kv_len=70_000, heads=8, kv_heads=8)
                 assert plan(spec, arch, demand=Demands(spec, by_name(arch)).of(sizes)).attention.tile.block_m == 16
+
+
+@pytest.mark.parametrize(("arch", "columns"), [("sm_86", 320), ("sm_86", 512), ("sm_80", 512), ("sm_90a", 264), ("sm_90a", 512)])
+def test_wide_rows_that_no_tile_of_few_holds_have_the_plan_of_many(arch: str, columns: int) -> None:
+    spec = Spec(head_dim=columns, dtype="bfloat16")
+    for q_len in (1, 16, 32, 64, 100, 128):
+        sizes = Sizes(batch=1, q_len=q_len, kv_len=70_000, heads=8, kv_heads=8)
+        demand = Demands(spec, by_name(arch)).of(sizes)
+        assert plan(spec, arch, demand=demand).attention.tile.block_m >= demand.rows
+        assert demand.rows == 0 or demand.rows >= q_len

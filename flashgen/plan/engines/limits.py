@@ -1,13 +1,16 @@
 """The limits of the kernels for tensor cores, whatever the architecture."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from flashgen.errors import PlanError
 from flashgen.plan.kernel import TilePlan
-from flashgen.plan.strategy import Problem, Request
 from flashgen.spec import HeadDim, Spec
 from flashgen.spec.tensors import PRODUCT_KEYS
 from flashgen.theory.schedule import SoftmaxPlan
+
+if TYPE_CHECKING:
+    from flashgen.plan.strategy import Problem, Request
 
 SHARED_BYTES = 128  # that shared memory moves a clock, on every multiprocessor since Volta
 SCHEDULERS = 4  # of a multiprocessor, each with its tensor core: a warp has one of them
@@ -22,7 +25,7 @@ WHOLE = HeadDim(MAX_HEAD_DIM, MAX_HEAD_DIM)
 MAX_SLICED = HeadDim(576, 512)  # where two blocks share v's columns, and one tile of q and one of k fit shared memory: latent attention
 
 
-def unserved(request: Request, *, engine: str, operand: str, algorithm: str = "", anywhere: bool = False) -> str | None:
+def unserved(request: "Request", *, engine: str, operand: str, algorithm: str = "", anywhere: bool = False) -> str | None:
     """The reason why a strategy of this engine, for this kind of operands and this algorithm (if it names one), refuses a request."""
     if engine not in request.arch.engines:
         return f"{request.arch.name} has no {engine}"
@@ -48,7 +51,7 @@ def unserved(request: Request, *, engine: str, operand: str, algorithm: str = ""
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 
 
-def check(problem: Problem, most: HeadDim = WHOLE) -> None:
+def check(problem: "Problem", most: HeadDim = WHOLE) -> None:
     """Raises PlanError for head dims and schedules that no kernel has."""
     spec, arch, softmax = problem.spec, problem.arch.name, problem.softmax
     for label, d, limit in (("qk", spec.head_dim.qk, most.qk), ("v", spec.head_dim.v, most.v)):
