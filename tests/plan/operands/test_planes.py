@@ -88,7 +88,7 @@ def test_precision_is_of_float32():
     [
         ({"block": {"m": 144}}, "block m is 144: 1 to 8 warps take 16 query rows each"),
         ({"block": {"n": 24}}, "block n is 24: a product takes 16 keys"),
-        ({"stages": 5}, "stages is 5: 1 to 4"),
+        ({"stages": 6}, "stages is 6: 1 to 5"),
         ({"warps": 4, "block": {"m": 128}}, "warps is 4: a warp computes 16 query rows, so 8 for block m = 128"),
         ({"head_dim": 256, "block": {"n": 128}}, "takes .* bytes of shared memory|registers a thread"),
     ],
