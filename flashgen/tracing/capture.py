@@ -74,8 +74,9 @@ class Captured:
         return self.rebuilt(MethodType(of_kind, function))
 
     def _default(self, name: str, value: Any) -> Any:
-        """The default of an argument: a stand-in for an array; numbers stay, as Python may count by them."""
-        return self.stand_in(name, value) if getattr(value, "shape", ()) else value
+        """The default of an argument: a stand-in for an array or a function; numbers stay, as Python may count by them."""
+        number = isinstance(value, int | float) or getattr(value, "shape", None) == ()
+        return value if number else self.stand_in(name, value)
 
     def _of(self, function: FunctionType) -> Callable[..., Any]:
         made = FunctionType(function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__)

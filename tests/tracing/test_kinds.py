@@ -21,6 +21,23 @@ class Negated:
         return ~self.forward(q, k)
 
 
+IDS = np.zeros((2, 9), np.int32)
+
+
+def document(b, i, ids=IDS):
+    return ids[b, i]
+
+
+def same(b, h, q, k, of=document):  # noqa: ARG001
+    return of(b, q) == of(b, k)
+
+
+def test_a_default_may_be_a_function():
+    found = trace(same)
+    assert found.mask == "ids[b, q_idx] == ids[b, kv_idx]"
+    assert found.values["ids"] is IDS
+
+
 def of(module, name):
     """A function that JAX has, by its name: what it computes of numbers is not asked for."""
     function = types.FunctionType((lambda *args, **options: (args, options)).__code__, {}, name)
