@@ -11,6 +11,7 @@ from flashgen.bench import hostile
 from flashgen.errors import SpecError
 from flashgen.expr import lower
 from flashgen.plan.geometry import Sizes
+from flashgen.plan.shares import refusal
 from flashgen.spec import Spec
 from tests.expr.grammar import conditions, ints
 
@@ -167,11 +168,13 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
     said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts) | more}
     try:
         lower(spec := Spec(**said))
-        return spec
     except SpecError:
         if words:  # as of packed sequences a tensor has one length
             reject()
         raise
+    if isinstance(spec.split, int) and refusal(spec):
+        reject()
+    return spec
 
 
 def sizes_of(spec, batch, q_len, kv_len, heads, kv_heads):
