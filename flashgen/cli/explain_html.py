@@ -38,6 +38,7 @@ BECOMES: dict[str, tuple[str, ...]] = {
     "output": ("finished", "Variant"),
     "bias": ("row_bias",),
     "start": ("column_slope",),
+    "tensor": ("copy_rows",),
     "v_slices": ("Work",),
     "lists": ("Ranges", "key_lists"),
     "planes": ("PLANES", "QueryRows"),

@@ -175,8 +175,8 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     chosen = listed(request, strategy, ranges, length)
     length = DOCUMENT if ranges.pairings else max(length, strategy.shortest)
     rows = "rows_of_group" if request.of_group else "rows_of_head"
-    in_turn = ranges.contiguous and not chosen and rows == "rows_of_head" and "kv_len" not in spec.geometry.behind
-    found = _holes(request, strategy, expressions, rows, in_turn)
+    without_gaps = ranges.contiguous and not chosen and rows == "rows_of_head" and "kv_len" not in spec.geometry.behind
+    found = _holes(request, strategy, expressions, rows, without_gaps)
     if chosen == "mask" and by_bits(spec, expressions.mask):
         plain = _holes(request, strategy, replace(expressions, mask=TRUE), rows)
         found = with_bits(plain, found, by_sequence="b" in names(expressions.mask))
@@ -192,7 +192,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     return strategy, problem
 
 
-def _holes(request: Request, strategy: Strategy, expressions: Expressions, rows: str = "rows_of_head", in_turn: bool = False) -> Holes:
+def _holes(request: Request, strategy: Strategy, expressions: Expressions, rows: str = "rows_of_head", without_gaps: bool = False) -> Holes:
     return holes(
         expressions,
         request.spec,
@@ -201,7 +201,7 @@ def _holes(request: Request, strategy: Strategy, expressions: Expressions, rows:
         beyond=strategy.beyond,
         rows=rows,
         shares_numbers=strategy.shares_numbers,
-        shares_tiles=strategy.shares_numbers and in_turn and not request.demand.by_threads,
+        shares_tiles=strategy.shares_numbers and without_gaps and not request.demand.by_threads,
     )
 
 

@@ -39,6 +39,8 @@ def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
         yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
     if holes.score.begin:
         yield "start", f"a warp brings {holes.score.begin.text}, once a key tile, to where the sums of q.k begin: an element adds nothing"
+    if holes.tile:
+        yield "tensor", "each warp copies what a tensor holds at its rows and the keys of a tile to shared memory, two key tiles ahead"
     if holes.score.row_bias:
         yield "bias", "what rows and key tiles add to scores goes to the maximum and the reference of a row"
     if holes.score.rounding:
