@@ -61,6 +61,15 @@ def test_key_tiles_meet_the_query_tiles_of_lists(name, data):
         judge(spec, interpret_backward(planned_for, arrays, values), arrays, **values)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_loads_come_while_a_warp_of_their_block_looks_for_its_turn(seed):
+    """A block adds to one query tile twice in a row: the second turn comes once what the first adds has been loaded."""
+    program, source = planned("in order")
+    idx = np.array([[[[2, 0, -1], [-1, 1, -1]], [[2, -1, -1], [1, 2, -1]]]], np.int32)
+    arrays = given(program.spec, 2, 2, 2, 65, 257, seed=18, dlse=True, idx=idx)
+    judge(program.spec, emulate_backward(program, source, arrays, {"idx": idx}, seed=seed), arrays, idx=idx)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("mask", ["(kv_idx // 64 + hk) % 9 == q_idx // 128 % 9", "(kv_idx // 64 + hk) % 9 == (q_idx // 128 + b) % 9"])
 def test_a_mask_that_the_query_heads_of_a_key_value_head_share(mask, arch):

@@ -51,6 +51,7 @@ class Resident {
     return true;
   }
   void take_turn() { enter(), threads_.take_turn(); }
+  void complete_late() { enter(), threads_.complete_late(); }
   std::uint64_t moves() const { return threads_.moves(); }
   Fault polls() const { return threads_.polls(); }
 
@@ -162,6 +163,8 @@ class Grid {
     bool starts = false;
     for (const Slot& slot : slots_) moves += slot.next + (slot.block ? slot.block->moves() : 0), starts |= slot.next < blocks_;
     quiet_ = std::exchange(moves_, moves) == moves ? quiet_ + 1 : 0;
+    if (quiet_ > 0 && quiet_ % kPatientRounds == 0)   // no thread goes on but those that look again: what is late comes now
+      for (const int i : order_) guarded(i, [](Slot& slot) { slot.block->complete_late(); });
     if (quiet_ < kQuietRounds) return false;
     Fault& fault = slots_[static_cast<std::size_t>(failed_ = order_.front())].fault;
     fault = slots_[static_cast<std::size_t>(failed_)].block->polls();
@@ -171,7 +174,7 @@ class Grid {
     return true;
   }
 
-  static constexpr int kQuietRounds = 10000;
+  static constexpr int kPatientRounds = 100, kQuietRounds = 10000;
   static constexpr const char* kNobodyWrites = "who should write these words, and does it wait for one who waits here?";
   static constexpr const char* kNotStarted = "who should write these words? Eight blocks run at a time, in the order of their numbers: one that waits for a later block may wait in vain";
   const Launch& launch_;
