@@ -97,4 +97,4 @@ def _node() -> Callable[..., Any]:
         def backward(_: Any, *gradients: Any) -> Any:  # noqa: ARG004
             raise CallError(TWICE)
 
-    return super(torch.autograd.Function, FlashgenAttention).apply  # type: ignore[no-any-return]
+    return super(torch.autograd.Function, FlashgenAttention).apply  # type: ignore[no-any-return] # C's own: no look for transforms
