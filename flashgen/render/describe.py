@@ -61,7 +61,9 @@ def _forward(program: Program) -> list[tuple[str, str]]:
 
 def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     order = "the first key tiles first, in sections of heads that share the L2" if main.dealing.longest_first else "head by head"
-    added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
+    turns = "in turns: a number a query tile says whose comes next, and query tiles come downwards, so that few wait"
+    how = turns if main.sums_order == "own" else "in any order"
+    added = f"dq in float32 in memory, added to by the blocks of all key tiles {how}"
     alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
     shared = f", of each of {main.head_shares} shares of the query heads" if main.head_shares > 1 else ""
     return [

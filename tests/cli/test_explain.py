@@ -194,3 +194,17 @@ def test_a_backward_has_a_plan_and_work_of_its_own(flashgen, tmp_path):
         assert "work of the gradients, one head" in text
         assert "query tiles of a key tile: " in text
     assert "backward" not in json.loads(flashgen("explain", "causal", "--arch", "sm_80", "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("arch", "deterministic", "said"),
+    [
+        ("sm_90a", False, "by the blocks of all key tiles in any order"),
+        ("sm_90a", True, "by the blocks of all key tiles in turns: a number a query tile says whose comes next"),
+        ("sm_80", True, "in those of a kernel of its own, a block a query tile"),
+    ],
+)
+def test_the_plan_of_a_backward_says_in_which_order_dq_is_summed(flashgen, tmp_path, arch, deterministic, said):
+    (tmp_path / "plain.yaml").write_text(f"dtype: float16\nhead_dim: 64\nbackward: true\ndeterministic: {str(deterministic).lower()}\n")
+    told = flashgen("explain", tmp_path / "plain.yaml", "--arch", arch, "--q-len", 256).out
+    assert said in " ".join(told.split())
