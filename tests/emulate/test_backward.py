@@ -1,5 +1,7 @@
 """The backward's kernels on the emulator, under its race checker, beside the float64 reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,17 @@ def test_any_strides():
     views = {name: np.asfortranarray(getattr(arrays, name)) for name in ("q", "k", "v", "o")}
     views["do"] = arrays.do[:, ::-1].copy()[:, ::-1]
     run(SMALL, type(arrays)(lse=arrays.lse, **views), copy_bytes=2)
+
+
+def test_do_of_any_strides():
+    """As a loss gives it: one number for all, columns of a wider array, heads before rows. The same bits as of a copy."""
+    arrays = given(SMALL, 2, 2, 1, 20, 30)
+    for do in (np.broadcast_to(np.float16(1), arrays.do.shape), arrays.do):
+        wide = np.full((*do.shape[:3], 40), np.nan, do.dtype)
+        wide[..., 8:24] = do
+        views = do, wide[..., 8:24], do.swapaxes(1, 2).copy().swapaxes(1, 2)
+        of_copy, *found = (run(SMALL, replace(arrays, do=x), copy_bytes=2) for x in (do.copy(), *views))
+        assert all((of_copy[name] == each[name]).all() for each in found for name in each)
 
 
 @pytest.mark.parametrize(("arch", "head_dim"), [("sm_80", 16), ("sm_90a", 16), ("sm_90a", 136)])
