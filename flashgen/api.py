@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from flashgen import arch as arches
@@ -130,15 +130,15 @@ class Attention:
         `backward: true`.
         """
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
-            return self.differentiated(q, k, v, values, out)
+            return self.differentiated(q, k, v, values, out, check)
         results = self._outputs(q, k, v, values, out, check)
         return results[0] if len(results) == 1 else results
 
-    def differentiated(self, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None) -> Any:
+    def differentiated(self, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None, check: bool = False) -> Any:
         """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError."""
         if out is not None:
             raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
-        return autograd.apply(self, self._outputs, (q, k, v), values)
+        return autograd.apply(self, partial(self._outputs, check=True) if check else self._outputs, (q, k, v), values)
 
     def _outputs(self, q: Any, k: Any, v: Any, values: dict[str, Any], out: Any = None, check: bool = False) -> tuple[Any, ...]:
         """The outputs of a call that nobody differentiates. Takes `values`, of which none stay."""

@@ -5,6 +5,7 @@ import pytest
 
 import flashgen
 from flashgen.errors import CallError, PlanError
+from flashgen.runtime import autograd
 from flashgen.spec import Spec
 from tests.plan import gradients
 
@@ -110,6 +111,16 @@ def test_values_that_do_not_fit():
         called(attention, given, **VALUES, cap=3.0)
     with pytest.raises(CallError, match="c is 'big': expected a number"):
         called(attention, given, **VALUES, c="big")
+
+
+def test_lengths_of_a_call_that_pytorch_differentiates_are_looked_at(monkeypatch):
+    monkeypatch.setattr(autograd, "wanted", lambda *_: True)
+    monkeypatch.setattr(autograd, "apply", lambda _, run, qkv, values: run(*qkv, dict(values)))
+    attention = flashgen.compile({"head_dim": 8, "dtype": "float16", "layout": "thd", "backward": True}, "host")
+    q, lengths = np.ones((5, 1, 8), np.float16), np.array([0, 4], np.int32)
+    attention(q, q, q, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
+    with pytest.raises(CallError, match="cu_seqlens_q begins with 0 and ends with 4: expected 0 and 5"):
+        attention(q, q, q, cu_seqlens_q=lengths, cu_seqlens_k=lengths, check=True)
 
 
 def test_float32_has_no_kernel_yet():
