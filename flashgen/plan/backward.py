@@ -108,6 +108,9 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_sh
     if not spec.backward:
         raise PlanError("this spec has no backward: write backward: true")
     request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True, head_shares=head_shares)
+    if spec.dtype == "float32" and not request.arch.on_cpu:
+        what = f"dtype is float32: gradients of it have no kernel on {request.arch.name} yet"
+        raise PlanError(f"{what}; those of float16 and bfloat16 have, and in the interpreter (arch host) all have")
     strategy = serving(BACKWARD_STRATEGIES, request)
     _check(spec)
     expressions = lower(spec)

@@ -53,11 +53,12 @@ def unserved(request: "Request", *, engine: str, operand: str, algorithm: str = 
 
 def check(problem: "Problem", most: HeadDim = WHOLE) -> None:
     """Raises PlanError for head dims and schedules that no kernel has."""
-    spec, arch, softmax = problem.spec, problem.arch.name, problem.softmax
+    spec, softmax = problem.spec, problem.softmax
+    who = f"a backward on {problem.arch.name}" if problem.request.backward else problem.arch.name
     for label, d, limit in (("qk", spec.head_dim.qk, most.qk), ("v", spec.head_dim.v, most.v)):
         if d % 8 or not 8 <= d <= limit:
             nearest = min(max(8, round(d / 8) * 8), limit)
-            raise PlanError(f"head_dim {label} is {d}: {arch} takes multiples of 8 from 8 to {limit}; the nearest is {nearest}")
+            raise PlanError(f"head_dim {label} is {d}: {who} takes multiples of 8 from 8 to {limit}; the nearest is {nearest}")
     if softmax.outer == "kv" and softmax.steps != ("normalized",) and not softmax.materialize:
         raise PlanError(
             f"schedule: outer is kv with {_schedule_text(softmax)}: kernels have the keys in the outer loop with {{passes: 1, normalize: "
