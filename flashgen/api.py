@@ -85,6 +85,7 @@ class Attention:
         self._gpu = Gpu(spec, self.arch if arch else None)
         self._gpu_backward = _backward(spec, self.arch if arch else None)
         self.program = self._gpu.choice.plan(self.arch)
+        self._unchecked = True  # until a call that PyTorch differentiates has found that there are kernels for it
         self._host = OnHost(self.program, self.arch, backend, self._gpu)
         if not self.arch.on_cpu and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
@@ -135,9 +136,12 @@ class Attention:
         return results[0] if len(results) == 1 else results
 
     def differentiated(self, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None, check: bool = False) -> Any:
-        """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError."""
+        """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError; PlanError where no kernel has gradients."""
         if out is not None:
             raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
+        if self._unchecked:
+            autograd.check(self.spec, self.arch)
+            self._unchecked = False
         return autograd.apply(self, partial(self._outputs, check=True) if check else self._outputs, (q, k, v), values)
 
     def _outputs(self, q: Any, k: Any, v: Any, values: dict[str, Any], out: Any = None, check: bool = False) -> tuple[Any, ...]:

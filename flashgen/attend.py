@@ -16,7 +16,6 @@ from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import V_IDX, Name, Node
 from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.expr.language.scope import words as language_words
-from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.integers import Integers, of_language
 from flashgen.further import WORDS, embedded, expressions, further, keys, shape
 from flashgen.runtime import autograd
@@ -258,14 +257,14 @@ def _dtype(name: str, layout: Layout) -> str:
 
 def _shape(layout: Layout, axes: Mapping[str, int], read: tuple[tuple[Node, ...], ...], free: Names) -> tuple[str | int, ...]:
     """The shape that a spec declares for such an array; an axis that an index runs over has the word of its extent, another whose
-    indices no number of the text bounds a name, so that one kernel serves every extent."""
+    indices no number of the text bounds, below 2^16, a name, so that one kernel serves every extent."""
     integers = Integers(of_language)
 
     def axis(n: int, found: tuple[Node, ...]) -> str | int:
         exact = [EXTENT_OF[index] for index in over(found)]
         if exact:
             return next((word for word in exact if axes[word] == n), exact[0])
-        if Name(V_IDX, "int") in found or all(integers.extent(index)[1] < MAX_LENGTH - 1 for index in found):
+        if Name(V_IDX, "int") in found or all(integers.extent(index)[1] < 2**16 for index in found):
             return int(n)
         return next((word for word, m in axes.items() if m == n), None) or free.fresh("n")
 

@@ -197,6 +197,20 @@ def test_equal_extents_are_told_apart_by_what_indexes_them() -> None:
     assert attend.compiled.cache_info().misses == 1
 
 
+def test_a_table_of_blocks_compiles_once_for_all_lengths() -> None:
+    attend.compiled.cache_clear()
+    attend._for.cache_clear()
+    attend._made.cache_clear()
+    for length in (28, 36, 44):
+        blocks = length // 4
+        seen = np.tri(blocks, dtype=bool)
+        q, k, v = qkv(1, length, length)
+        got = flashgen.attention(q, k, v, "seen[q_idx // 4, kv_idx // 4]", seen=seen)
+        want = flashgen.attention(q, k, v, "kv_idx // 4 <= q_idx // 4")
+        assert error(got, want) < 1e-5
+    assert attend.compiled.cache_info().misses == 2
+
+
 def test_a_constant_beyond_an_axis_is_refused() -> None:
     for at in (4, -1, 300):  # as many entries as heads
         with pytest.raises(SpecError, match=rf"table has 4 entries along this axis, and none at {at}"):

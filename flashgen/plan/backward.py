@@ -103,6 +103,12 @@ def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = L
     return tried(problem, strategy).names(each_tile)
 
 
+def check_differentiable(spec: Spec, arch: Arch) -> None:
+    """Raises PlanError where no kernel of an architecture has the gradients of a spec. Plans nothing."""
+    strategy, problem = _problem(spec, arch, 0, LENGTHS[-1], 1)
+    strategy.check(problem)
+
+
 def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_shares: int) -> tuple[BackwardStrategy, Problem]:
     """The strategy that serves a spec's backward, and what it plans for."""
     if not spec.backward:

@@ -157,6 +157,11 @@ class Program:
         return "one_by_one" if self.dealing.listed or many else "by_ranges"
 
     @property
+    def fetched(self) -> str:
+        """The template of how those fetch key tiles who do not test the mask: each range, or fewer where there are many."""
+        return "as_dealt" if self.dealing.listed or self.walk == "by_ranges" else "joined"
+
+    @property
     def looked_at(self) -> str:
         """The template of the axes along which the tiles of a mask that are looked at differ, besides queries and keys."""
         *axes, _, _ = self.by_entry["seen_tiles"].grid.blocks

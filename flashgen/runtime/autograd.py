@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from flashgen.errors import CallError
+from flashgen.arch import Arch
+from flashgen.errors import CallError, PlanError
 from flashgen.spec import Spec
 
 INSIDE = "inside a transform, as vmap or grad of torch.func: call flashgen.torch.attention, which knows them"
@@ -24,6 +25,17 @@ def wanted(*values: Any) -> bool:
 def requires(value: Any) -> bool:
     """True for a tensor of PyTorch that requires a gradient."""
     return isinstance(value, sys.modules["torch"].Tensor) and value.requires_grad
+
+
+def check(spec: Spec, arch: Arch) -> None:
+    """Raises PlanError where no kernel has the gradients of a spec: at the forward, before anything of a model's step is computed."""
+    from flashgen.plan.backward import check_differentiable  # which no forward needs
+
+    try:
+        check_differentiable(spec, arch)
+    except PlanError as error:
+        what = f"PyTorch differentiates the call, and there is no backward for it: {error}"
+        raise PlanError(f"{what}. Cast q, k and v to what has one, or call under torch.no_grad()") from None
 
 
 def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:

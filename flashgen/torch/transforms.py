@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from flashgen.errors import CallError
-from flashgen.runtime.autograd import TWICE
+from flashgen.runtime import device
+from flashgen.runtime.autograd import TWICE, check
 from flashgen.spec import Spec
 from flashgen.torch.mapped import each, mapped
 from flashgen.torch.text import text_of
@@ -62,9 +63,11 @@ def differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None], run: Calla
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
-    """Keeps what `differentiate` needs. `inputs`: of the operator."""
+    """Keeps what `differentiate` needs. `inputs`: of the operator. Raises PlanError where no kernel has the gradients."""
     q, k, v, arrays, *ctx.others = inputs
     ctx.spec = spec_of(ctx.others, q, k, v, arrays)
+    if ctx.spec.backward and q.is_cuda and not device.missing():  # tensors without memory may claim a GPU that is not there
+        check(ctx.spec, device.device(q.get_device()).arch)
     found = dict(zip(ctx.spec.outputs, output, strict=True))
     ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *arrays)
     ctx.set_materialize_grads(False)

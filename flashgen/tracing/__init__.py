@@ -13,7 +13,7 @@ from flashgen.expr.language.reads import EXTENT_OF, indices, over
 from flashgen.expr.language.scope import words
 from flashgen.spec import Spec
 from flashgen.tracing.capture import Captured
-from flashgen.tracing.symbol import Symbol, tracing, tree
+from flashgen.tracing.symbol import Symbol, position, tracing, tree
 from flashgen.tracing.types import check
 
 __all__ = ["Traced", "trace"]
@@ -88,7 +88,12 @@ def _run(function: Callable[..., Any], captured: Captured, arguments: tuple[str,
         raise SpecError(f"the {kind} function {_name(function)} takes {count} arguments", hint=hint) from None
     rebuilt = captured.rebuilt(function)
     with tracing(captured.codes):
-        return tree(rebuilt(*(Symbol(ast.Name(name)) for name in arguments)))
+        found = rebuilt(*(Symbol(ast.Name(name)) for name in arguments))
+        if found is None:
+            code = getattr(rebuilt, "__code__", None)
+            at = position(code, 0, code.co_firstlineno) if code else None
+            raise SpecError(f"{_name(function)} returns nothing", at, "write return before the expression")
+        return tree(found)
 
 
 def _dtype(name: str, array: Any) -> str:

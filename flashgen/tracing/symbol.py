@@ -18,7 +18,6 @@ class Symbol:
     """A value of the language: `tree` is its expression."""
 
     __array_priority__ = 1000  # NumPy leaves operators to it
-    __hash__ = None  # type: ignore[assignment]  # == gives a Symbol
     tree: ast.expr
 
     def __init__(self, tree: ast.expr, wide: bool = False):
@@ -30,12 +29,21 @@ class Symbol:
         return ast.unparse(self.tree)
 
     def __bool__(self) -> bool:
-        raise fault("the value is known in the kernel alone", "write & | ~ for `and` `or` `not`, where(condition, a, b) for `if`")
+        hint = "write & | ~ for `and` `or` `not`, where(condition, a, b) for `if`, minimum and maximum of NumPy for `min` and `max`"
+        raise fault("the value is known in the kernel alone", hint)
+
+    def __hash__(self) -> int:
+        raise fault("the value is known in the kernel alone, and here Python wants a key", "an array with an index looks up")
 
     def __index__(self) -> int:
         raise fault("the value is known in the kernel alone, and here Python wants a number", "a bound of a loop is a number")
 
-    __int__ = __float__ = __iter__ = __len__ = __index__
+    def __int__(self) -> int:
+        hint = "an index is an integer, an integer becomes a float where it meets one; the integer of a float is x.astype(int)"
+        raise fault("the value is known in the kernel alone, and here Python wants a number", hint)
+
+    __float__ = __int__
+    __iter__ = __len__ = __index__
 
     def __abs__(self) -> "Symbol":
         return call(METHODS["abs"], (self,))

@@ -63,6 +63,12 @@ def test_packed_sequences_and_kernels_of_no_program_compile(dtype, arch):
         assert nvrtc.compile(render_alone(alone)).spill_bytes == 0
 
 
+@pytest.mark.parametrize("mask", ["block diffusion", "zigzag"])
+def test_many_ranges_fit_registers_of_warps_that_have_few(mask):
+    """Those who deal, load and clear have 32 each."""
+    assert nvrtc.compile(render(plan(ROWS[mask].spec(64), "sm_90a"))).spill_bytes <= 16
+
+
 @pytest.mark.parametrize(("head_dim", "deterministic"), [(128, False), (256, True)])
 def test_a_backward_of_mma_sync_keeps_its_sums_in_registers(head_dim, deterministic):
     chosen = plan_backward(Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", backward=True, deterministic=deterministic), "sm_80")

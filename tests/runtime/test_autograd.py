@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flashgen
-from flashgen.errors import CallError
+from flashgen.errors import CallError, PlanError
 from flashgen.expr.meaning.reference_backward import backward
 
 torch = pytest.importorskip("torch")
@@ -56,6 +56,16 @@ def test_what_has_no_gradient_is_refused():
         attn(given["q"], given["k"], given["v"], bias=given["bias"].requires_grad_(), c=3.0)
     with pytest.raises(CallError, match="leave out out"):
         attn(given["q"].requires_grad_(), given["k"], given["v"], bias=given["bias"].detach(), out=(given["do"], None))
+
+
+def test_what_no_kernel_differentiates_is_refused_at_the_forward():
+    attn = flashgen.compile({"head_dim": 64, "dtype": "float32", "backward": True}, arch="sm_90a")
+    q, k, v = (x.float() for name, x in tensors("cpu").items() if name in ("q", "k", "v"))
+    for _ in range(2):  # nor does a second call get by
+        with pytest.raises(PlanError, match=r"no backward for it: no kernel serves backward attention of float32.*no_grad"):
+            attn(q.requires_grad_(), k, v)
+    with torch.no_grad():
+        assert attn(q, k, v)[0].shape == q.shape
 
 
 def test_only_what_asks_for_one_gets_a_gradient():

@@ -1,14 +1,16 @@
 """Arguments of PyTorch's users that attention does not take are refused by name, eager and compiled; what is odd and right is served."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import flashgen  # noqa: E402
-from flashgen.errors import BackendError, CallError  # noqa: E402
-from flashgen.torch import Attention, attention  # noqa: E402
+from flashgen import arch  # noqa: E402
+from flashgen.errors import BackendError, CallError, PlanError  # noqa: E402
+from flashgen.torch import Attention, attention, transforms  # noqa: E402
 from tests.torch.test_compile import DEVICE, DTYPE, compiled, same, tensors  # noqa: E402
 
 SPEC = {"dtype": str(DTYPE).removeprefix("torch."), "head_dim": 16, "mask": "causal"}
@@ -39,6 +41,20 @@ def test_mistakes_are_told_by_name(what):
         call(*tensors())
     with pytest.raises(Exception, match=message):
         compiled(call)(*tensors())
+
+
+def test_what_no_kernel_differentiates_is_refused_at_the_forward(monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(transforms.device, "missing", lambda: "")
+    monkeypatch.setattr(transforms.device, "device", lambda _: SimpleNamespace(arch=arch.by_name("sm_90a")))
+    with FakeTensorMode():
+        q = torch.empty(2, 24, 2, 64, device="cuda", requires_grad=True)
+        with torch.no_grad():
+            assert attention(q, q, q).is_cuda
+        assert attention(*[q.bfloat16()] * 3).requires_grad
+        with pytest.raises(PlanError, match="no backward for it: no kernel serves backward attention of float32"):
+            attention(q, q, q)
 
 
 def ragged():

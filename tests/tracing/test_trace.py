@@ -144,6 +144,18 @@ def loops(s, b, h, q, k):  # noqa: ARG001
     return sum(s for _ in range(q))
 
 
+def looks_up(b, h, q, k):  # noqa: ARG001
+    return q >= {0: 1}[k]
+
+
+def converts(s, b, h, q, k):  # noqa: ARG001
+    return s * float(q)
+
+
+def returns_nothing(b, h, q, k):  # noqa: ARG001
+    q >= k  # noqa: B015
+
+
 @pytest.mark.parametrize(
     ("function", "kind", "message"),
     [
@@ -151,11 +163,14 @@ def loops(s, b, h, q, k):  # noqa: ARG001
         (adds_keys, "score", "no expression has cumsum"),
         (adds_a_tensor, "score", "SLOPES is a tensor: give it an index for each axis"),
         (loops, "score", "here Python wants a number"),
+        (looks_up, "mask", "here Python wants a key"),
+        (converts, "score", "an integer becomes a float where it meets one"),
+        (returns_nothing, "mask", "returns_nothing returns nothing"),
     ],
 )
 def test_what_cannot_be_traced_is_told_at_its_line(function, kind, message):
     lines, first = inspect.getsourcelines(function)
-    at = next(first + i for i, line in enumerate(lines) if "return" in line)
+    at = next(first + i for i, line in enumerate(lines) if "return" in line)  # or whose name has it
     with pytest.raises(SpecError, match=rf"test_trace.py:{at}:\d+: (.|\n)*{message}"):
         trace(**{kind: function})
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,11 @@ class RangeText:
     def spared(self) -> bool:
         """True if the mask is not tested in some loop."""
         return any(not masked for _, _, masked in self.loops)
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """The loops that begin where the one before them ends, by index."""
+        return tuple(i for i, (left, right) in enumerate(pairwise(self.loops), 1) if left[1] == right[0])
 
 
 class Printer:
