@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from flashgen.dtypes import float32_text
 from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
@@ -14,10 +13,10 @@ from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
-from flashgen.expr.holes.score import LEAST_SCALE, ONE, Score, separated
+from flashgen.expr.holes.score import ONE, Score, positive_scale, separated
 from flashgen.expr.holes.statistics import LeavingHole, OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
-from flashgen.expr.language.fold import FALSE, TRUE, call, fold
+from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.nodes import Call, Const, Name, Node, names
@@ -174,7 +173,7 @@ def holes(
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
     chosen = rounding(expressions, spec, tanh)
-    scale, usual = _positive_scale(expressions.scale, Signs(positive(spec.params)))
+    scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
@@ -289,16 +288,6 @@ def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kerne
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     return MaskHole(text=show(expressions.mask), body=keep, early=early)
-
-
-def _positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:
-    """The params that a positive scale rests on, None without proof; and what it must be at a call, where it is a factor of the score."""
-    bounds = (Call(">=", (scale, Const(LEAST_SCALE, "float")), "bool"), Call("<=", (scale, Const(1 / LEAST_SCALE, "float")), "bool"))
-    proof, usual = params.positive(scale), call("&", *map(fold, bounds))
-    if proof is None or usual == FALSE:
-        return None, ()
-    message = f"scale is positive by default, and then from {float32_text(LEAST_SCALE)} to {float32_text(1 / LEAST_SCALE)}"
-    return proof, () if usual == TRUE else (Requirement(show(usual), usual, message),)
 
 
 def _positive(param: str) -> Requirement:

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.dtypes import float32_text
 from flashgen.expr.holes.bind import SCALE, level, varies
 from flashgen.expr.holes.separated import separate
-from flashgen.expr.language.fold import call, fold
+from flashgen.expr.language.claims import Requirement
+from flashgen.expr.language.fold import FALSE, TRUE, call, fold
 from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
+from flashgen.expr.language.text import show
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 
@@ -78,7 +81,7 @@ def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> S
 
 
 def _of_slopes(slope: Node, factor: Node) -> Node:
-    """What a slope is divided by: the factor of q.k, and at least a part of the slope, so that what it adds at any distance stays finite.
+    """The divisor of a slope: the factor of q.k, and at least a part of the slope, so that what it adds at any distance stays finite.
 
     Where that is the greater, the slope still adds so much from key to key that it alone decides.
     """
@@ -102,3 +105,13 @@ def _separated(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
         if proof is not None and level(factor) <= UNIFORM:
             return factor, Sum(total.const, ((core, ONE),)), proof
     return ONE, total, frozenset()
+
+
+def positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:
+    """The params that a positive scale rests on, None without proof; and what it must be at a call, where it is a factor of the score."""
+    bounds = (Call(">=", (scale, Const(LEAST_SCALE, "float")), "bool"), Call("<=", (scale, Const(1 / LEAST_SCALE, "float")), "bool"))
+    proof, usual = params.positive(scale), call("&", *map(fold, bounds))
+    if proof is None or usual == FALSE:
+        return None, ()
+    message = f"scale is positive by default, and then from {float32_text(LEAST_SCALE)} to {float32_text(1 / LEAST_SCALE)}"
+    return proof, () if usual == TRUE else (Requirement(show(usual), usual, message),)

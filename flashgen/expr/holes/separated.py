@@ -7,7 +7,7 @@ slope * float(column), is the same in every row and every key tile: the sums of 
 from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import KV_BEGIN, S, level
-from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Const, Load, Node, names, walk
+from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Const, Node, names, walk
 from flashgen.expr.prove.linear import COLUMN, Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 
