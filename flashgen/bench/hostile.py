@@ -37,7 +37,7 @@ INTEGERS = (-_TOP - 1, -_TOP, -(2**30) - 1, -(2**30), -1, 0, 1, 2**30 - 1, 2**30
 LONGS = (-(2**63), -(2**32), -(2**31) - 1, *INTEGERS, 2**31, 2**32, 2**32 + 1, 2**63 - 1)
 _LARGEST = float(np.finfo(np.float32).max)
 FLOATS = (1e9, -1e9, 1e30, -1e30, _LARGEST, -_LARGEST, 1e-40, -1e-45, np.inf, -np.inf)
-SMALLER = (1e9, -1e9, 1e-40, 0.0)  # of what multiplies: the largest number times an index is no number
+SMALLER = (1e9, -1e9, 1e30, -1e30, 1e-40, 0.0)  # of what multiplies: the largest number times an index is no number
 SHARES = (0.02, 0.3, 1.0)  # of the elements that are hostile
 
 

@@ -25,6 +25,10 @@ CASES = {  # q_len, kv_len
     "a table": ({**TABLE, "mask": "causal", "block": {"m": 128, "n": 80}}, (200, 331)),
     "buckets": ({**BUCKETS, "block": {"m": 64, "n": 64}}, (150, 70)),
     "a table of passed tiles": ({**TABLE, "mask": "window(60, 9)", "block": {"m": 192, "n": 32}}, (400, 400)),
+    "a table of two ranges": (
+        {**TABLE, "mask": "causal & ((kv_idx < 8) | (q_idx - kv_idx < 40))", "block": {"m": 64, "n": 32}},
+        (300, 300),
+    ),
     "o leaves by keys": ({**TABLE, "head_dim": 128, "block": {"m": 128, "n": 128}, "mask": "causal"}, (300, 300)),
     "shares": ({**BIAS, "split": 2}, (64, 700)),
     "packed": ({**BIAS, "mask": "causal", "layout": "thd", "block": {"m": 64, "n": 64}}, (150, 170)),
@@ -60,6 +64,8 @@ FAULTS = brought.FAULTS | {
     ),
     "the second copy of even places": ("entry & 1 ? COPY_BYTES : 0", "entry & 1 ? 0 : COPY_BYTES", None),
     "eight rows down": ("from - 32", "from", None),
+    "a range goes on with numbers of another": ("if (right != tile + 1) ", "if (right < 0) ", None),
+    "numbers stay where they were": ("x[i] = x[i - FRESH];", "x[i] = x[i];", None),
     "the distance before": ("tile * BLOCK_N - entry)", "tile * BLOCK_N - entry + 1)", None),
     "rows without what they have besides": ("      settle(rows, variant, q_idx);\n", "", None),
     "no bias": ("    rows.bias = __uint_as_float(ptx::load_shared(numbers + BIAS));\n", "", None),
@@ -68,6 +74,10 @@ FAULTS = brought.FAULTS | {
 }
 
 
+FAULT_CASES = {"have besides": "gates", "a range": "a table of two ranges"}  # by words of a fault
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(fault):
-    Call(*CASES["gates" if "settle" in FAULTS[fault][0] else "a table of passed tiles"]).find(FAULTS[fault])
+    of = next((case for word, case in FAULT_CASES.items() if word in fault), "a table of passed tiles")
+    Call(*CASES[of]).find(FAULTS[fault])

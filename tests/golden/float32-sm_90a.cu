@@ -227,6 +227,7 @@ struct Sequence {                        // one of the batch: its lengths in row
 
 struct Rows {                            // the running state of a thread's two rows
   float max[2] = {-INF, -INF}, sum[2] = {0.0f, 0.0f};
+  float log2 = 1.0f;                     // log2 units of one unit of scores
 };
 
 // Accumulator element i of a thread: row (i / 2) % 2 of its two, and this column from the thread's first on.
@@ -255,10 +256,11 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
       top = fmaxf(top, fmaxf(s[i], s[i + 1]));
     }
     const float largest = fmaxf(rows.max[r], row_max(top) * scale[r]), base = base_of(largest);
-    rescale[r] = ptx::exp2((rows.max[r] - base) * variant.to_log2());
+    const float growth = (rows.max[r] - base) * rows.log2;
+    rescale[r] = ptx::exp2(growth);
     rows.max[r] = largest;
-    // Differences first: products with to_log2() would be rounded, and those of large scores be no exponents.
-    const auto exponential = [&](float s) { return ptx::exp2((fmaf(s, scale[r], -base)) * variant.to_log2()); };
+    // Differences first: products with rows.log2 would be rounded, and those of large scores be no exponents.
+    const auto exponential = [&](float s) { return ptx::exp2(fmaf(s, scale[r], -base) * rows.log2); };
     float sum = 0.0f;
     #pragma unroll
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
@@ -275,7 +277,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
 // The end of a row: 1 / l, the log-sum-exp and the maximum, natural log. No key: o = 0, lse = -inf, max = -inf.
 struct End { float inverse, lse, max; };
 __device__ __forceinline__ End finalize(const Rows& rows, int r, const Variant& variant) {
-  const float natural = variant.to_log2() * LN_2, largest = rows.max[r] * natural;
+  const float natural = rows.log2 * LN_2, largest = rows.max[r] * natural;
   const float sum = row_sum(rows.sum[r]);
   if (sum == 0.0f) return {0.0f, -INF, -INF};
   return {1.0f / sum, largest + logf(sum), largest};
@@ -448,15 +450,22 @@ __device__ __forceinline__ float enough(const float (&scale)[2], const Variant& 
   float largest = fmaxf(scale[0], scale[1]);
   #pragma unroll
   for (int lanes = 4; lanes < 32; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-  return FAINT / (largest * fabsf(variant.to_log2()));
+  return FAINT / largest;
+}
+
+// Planes of x * factor and y * factor, which nothing rounds before.
+__device__ __forceinline__ void split_products(float x, float y, float factor, u32 (&planes)[PLANES]) {
+  planes[0] = ptx::f16x2(x * factor, y * factor);
+  if (PLANES > 1) planes[PLANES - 1] = ptx::f16x2(fmaf(x, factor, -ptx::low_f16(planes[0])), fmaf(y, factor, -ptx::high_f16(planes[0])));
 }
 
 struct QueryRows {                       // of a query tile a warp's rows: of each thread two, 8 apart, and of their chunks of 8 columns every fourth
   static constexpr int CHUNKS = QK_STORED / 32;
   const int row;                         // the thread's first
+  const float factor;                    // planes hold rows times this
   float x[2][8 * CHUNKS];
 
-  __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row) : row(row) {
+  __device__ __forceinline__ QueryRows(const Params& p, const Work& work, int row, const Variant& variant) : row(row), factor(variant.to_log2()) {
     const Sequence sequence{p, work.batch};
     #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -469,7 +478,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
   }
   static __device__ __forceinline__ int chunk(int c) { return c * 4 + threadIdx.x % 4; }
 
-  // Multiplies each row by a power of two, whose inverse is its scale. Whether planes hold all of it.
+  // Multiplies each row by a power of two, whose inverse is its scale. Whether planes hold all of it, times the factor.
   __device__ __forceinline__ bool normalize(float (&scale)[2]) {
     bool exact = true;
     #pragma unroll
@@ -482,12 +491,12 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
       }
       largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = ptx::maximum(largest, __shfl_xor_sync(~0u, largest, 2));
-      const int e = exponent(magnitude(largest));
-      const float factor = power_of_two(e);
+      const int e = exponent(magnitude(largest * factor));
+      const float power = power_of_two(e);
       scale[r] = power_of_two(-e);
-      exact &= magnitude(largest) < 0x7f800000 && !loses_bits(largest * factor);
+      exact &= magnitude(largest * factor) < 0x7f800000 && magnitude(largest * power) < 0x7f800000 && !loses_bits(largest * power * factor);
       #pragma unroll
-      for (int i = 0; i < 8 * CHUNKS; ++i) x[r][i] *= factor;
+      for (int i = 0; i < 8 * CHUNKS; ++i) x[r][i] *= power;
     }
     if (__any_sync(~0u, some_column_loses<4>())) exact &= !some_column_loses<32>();   // rarely asked
     return __all_sync(~0u, exact);
@@ -503,7 +512,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
       float largest = fmaxf(fabsf(x[0][i]), fabsf(x[1][i]));
       #pragma unroll
       for (int lanes = 4; lanes < LANES; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-      lost |= loses_bits(largest);
+      lost |= loses_bits(largest * factor);
     }
     return lost;
   }
@@ -515,7 +524,7 @@ struct QueryRows {                       // of a query tile a warp's rows: of ea
       for (int c = 0; c < CHUNKS; ++c) {
         u32 planes[4][PLANES];
         #pragma unroll
-        for (int i = 0; i < 4; ++i) split(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], planes[i]);
+        for (int i = 0; i < 4; ++i) split_products(x[r][8 * c + 2 * i], x[r][8 * c + 2 * i + 1], factor, planes[i]);
         const u32 at = tile + (chunk(c) / 8 * BLOCK_M + row + 8 * r) * ROW_BYTES + ((chunk(c) ^ row) & 7) * 16;
         #pragma unroll
         for (int plane = 0; plane < PLANES; ++plane)
@@ -694,7 +703,7 @@ struct Attend {                          // one warpgroup: 64 query rows against
   }
 
   __device__ __forceinline__ void fetch_queries(Queries& queries) const {
-    QueryRows own(p, queries.work, row);
+    QueryRows own(p, queries.work, row, queries.variant);
     queries.exact = own.normalize(queries.scale);
     queries.k_enough = enough(queries.scale, queries.variant);
     meet();                              // all four warps are done with the rows before
@@ -947,6 +956,7 @@ struct AttendPlain {
   }
 
   __device__ __forceinline__ void run() {
+    rows.log2 = variant.to_log2();
     load_rows<BLOCK_M, QK_DIM>(shared, sequence.rows(p.q, p.q_strides, work.head), p.q_strides, work.block * BLOCK_M,
                                [&](int q_idx) { return q_idx < sequence.q_len(); });
     for (int tile = work.end[1] - 1; tile >= work.begin[1]; --tile) step<true>(tile);

@@ -40,6 +40,11 @@ class Begin:
     unit: str  # what one of these is of the raw q.k
 
     @property
+    def told(self) -> str:
+        """The text, and what its argument is."""
+        return self.text if self.along == "keys" else f"{self.text}; distance: q_idx - kv_idx"
+
+    @property
     def argument(self) -> str:
         """The name of what it is a function of."""
         return "kv_idx" if self.along == "keys" else "distance"

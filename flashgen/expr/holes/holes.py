@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from flashgen.dtypes import float32_text
 from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
@@ -14,10 +13,10 @@ from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
-from flashgen.expr.holes.score import ONE, Score, separated
+from flashgen.expr.holes.score import ONE, Score, positive_scale, separated
 from flashgen.expr.holes.statistics import LeavingHole, OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
-from flashgen.expr.language.fold import FALSE, TRUE, call, fold
+from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.language.nodes import Call, Const, Name, Node, names
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 MAX_TOLD = 1000  # characters of a score that are told
-LEAST_SCALE = 2.0**-64  # that biases are divided by: quotients that differ beyond FAR (softmax/natural.j2) cannot both have weight
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
 BROUGHT = Instructions(other=0.75)  # the same, where it is loaded
 
@@ -175,7 +173,7 @@ def holes(
     (('return ptx::tanh(inner * s);',), ('return column < row.end;',), 'factor')
     """
     chosen = rounding(expressions, spec, tanh)
-    scale, large = _positive_scale(expressions.scale, Signs(positive(spec.params)))
+    scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
@@ -192,7 +190,7 @@ def holes(
         score=score,
         mask=_mask(expressions, keep, hoist),
         along=along,
-        requires=_once(*expressions.requires, *_of_factor(parts, large), *finite((factor, *hoist.factors), expressions.scale, spec)),
+        requires=_once(*expressions.requires, *_of_factor(parts, usual), *finite((factor, *hoist.factors), expressions.scale, spec)),
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
@@ -244,9 +242,9 @@ def _told(score: Node, spec: "Spec") -> str:
     return text if len(text) <= MAX_TOLD else ", ".join((spec.score, *named))
 
 
-def _of_factor(parts: Score, large: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
-    """The requirements of a factor that is to be positive; `large`: those of the scale, if it is one."""
-    return *map(_positive, sorted(parts.proof)), *(large if SCALE.name in names(parts.factor) else ())
+def _of_factor(parts: Score, usual: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
+    """The requirements of a factor that is to be positive; `usual`: those of the scale, if it is one."""
+    return *map(_positive, sorted(parts.proof)), *(usual if SCALE.name in names(parts.factor) else ())
 
 
 def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Rounding | None, weight: WeightHole | None) -> ScoreHole:
@@ -277,21 +275,19 @@ def _bias(hoist: Hoist, node: Node | None) -> str | None:
 
 
 def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kernel, leaving: Kernel) -> OutputHoles:
-    return output_holes(spec, _sink(expressions, kernel), _bias(kernel.hoist, parts.settled), _leaving(expressions, leaving))
+    hoist, unit = kernel.hoist, parts.of_slopes
+    return output_holes(
+        spec,
+        sink=_sink(expressions, kernel),
+        settled=_bias(hoist, parts.settled),
+        of_slopes=None if unit is None else hoist.text(unit, "unit", "of the score, which slopes are divided by"),
+        leaving=_leaving(expressions, leaving),
+    )
 
 
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     return MaskHole(text=show(expressions.mask), body=keep, early=early)
-
-
-def _positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:
-    """The params that a positive scale rests on, None without proof; and what it must be at a call, where it is a factor of the score."""
-    proof, large = params.positive(scale), fold(Call(">=", (scale, Const(LEAST_SCALE, "float")), "bool"))
-    if proof is None or large == FALSE:
-        return None, ()
-    message = f"scale is positive by default, and then at least {float32_text(LEAST_SCALE)}"
-    return proof, () if large == TRUE else (Requirement(show(large), large, message),)
 
 
 def _positive(param: str) -> Requirement:

@@ -37,6 +37,11 @@ class ScoreHole:
         return "biased" if self.biased else "unbiased"
 
     @property
+    def planes(self) -> str:
+        """The template of the units in which planes of float32 hold q: log2 units of a linear score, or those of q itself."""
+        return "own_units" if self.body else "log2_units"
+
+    @property
     def biased(self) -> bool:
         """True if all scores of a row may have something besides that differs from key tile to key tile."""
         return bool(self.row_bias or self.begin)

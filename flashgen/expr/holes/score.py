@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from flashgen.dtypes import float32_text
 from flashgen.expr.holes.bind import SCALE, level, varies
 from flashgen.expr.holes.separated import separate
+from flashgen.expr.language.claims import Requirement
+from flashgen.expr.language.fold import FALSE, TRUE, call, fold
 from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
+from flashgen.expr.language.text import show
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 
@@ -13,7 +17,9 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 ONE = Const(1.0, "float")
-LEAST_CONSTANT = 2.0**-20
+LEAST_SCALE = 2.0**-64  # that biases are divided by: quotients that differ beyond FAR (softmax/natural.j2) cannot both have weight
+LEAST_CONSTANT = 2.0**-20  # beside it
+PART_OF_SLOPE = 2.0**-90  # distances reach to 2^31, and their quotients then to 2^121; q.k is to stay below 2^66
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Score:
     row_bias: Node | None = None  # another in each key tile
     settled: Node | None = None  # the same in all: it comes to the maximum where the row ends
     column_slope: Node | None = None
+    of_slopes: Node | None = None  # what both are divided by, where that is not the factor
     proof: frozenset[str] = frozenset()  # the params that the sign of the factor rests on
 
     @property
@@ -58,10 +65,30 @@ def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> S
         return Score(factor=factor, rest=assemble(rest), proof=proof)
     parts = separate(total, signs)
     factor, rest, proof = _separated(parts.rest, signs)
-    row_bias, settled = parts.moving(factor), parts.settled
-    if not _may_divide(factor) and not (row_bias is None and parts.column_slope is None):
+    slope, unit = parts.column_slope, factor if parts.column_slope is None else _of_slopes(parts.column_slope, factor)
+    row_bias = parts.moving(unit)
+    if not _may_divide(factor) and not (row_bias is None and slope is None):
         return separated(bound, spec, signs, separate_rows=False)
-    return Score(factor=factor, rest=assemble(rest), row_bias=row_bias, settled=settled, column_slope=parts.column_slope, proof=proof)
+    return Score(
+        factor=factor,
+        rest=assemble(rest),
+        row_bias=row_bias,
+        settled=parts.settled,
+        column_slope=None if slope is None else call("/", slope, unit),
+        of_slopes=None if unit == factor else unit,
+        proof=proof,
+    )
+
+
+def _of_slopes(slope: Node, factor: Node) -> Node:
+    """The divisor of a slope: the factor of q.k, and at least a part of the slope, so that what it adds at any distance stays finite.
+
+    Where that is the greater, the slope still adds so much from key to key that it alone decides.
+    """
+    part = fold(call("*", Const(PART_OF_SLOPE, "float"), call("abs", slope)))
+    if isinstance(part, Const) and part.value <= LEAST_SCALE * LEAST_CONSTANT:
+        return factor
+    return call("max", factor, part)
 
 
 def _may_divide(factor: Node) -> bool:
@@ -78,3 +105,13 @@ def _separated(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
         if proof is not None and level(factor) <= UNIFORM:
             return factor, Sum(total.const, ((core, ONE),)), proof
     return ONE, total, frozenset()
+
+
+def positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:
+    """The params that a positive scale rests on, None without proof; and what it must be at a call, where it is a factor of the score."""
+    bounds = (Call(">=", (scale, Const(LEAST_SCALE, "float")), "bool"), Call("<=", (scale, Const(1 / LEAST_SCALE, "float")), "bool"))
+    proof, usual = params.positive(scale), call("&", *map(fold, bounds))
+    if proof is None or usual == FALSE:
+        return None, ()
+    message = f"scale is positive by default, and then from {float32_text(LEAST_SCALE)} to {float32_text(1 / LEAST_SCALE)}"
+    return proof, () if usual == TRUE else (Requirement(show(usual), usual, message),)

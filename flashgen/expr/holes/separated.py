@@ -7,8 +7,7 @@ slope * float(column), is the same in every row and every key tile: the sums of 
 from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import KV_BEGIN, S, level
-from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Load, Node, walk
+from flashgen.expr.language.nodes import ROW, UNIFORM, Call, Const, Node, names, walk
 from flashgen.expr.prove.linear import COLUMN, Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
 
@@ -17,14 +16,14 @@ _COLUMN = Call("float", (COLUMN,), "float")
 
 @dataclass(frozen=True)
 class Separated:
-    """A score separated: `rest` and what all of a row has besides, in its unit; its growth from column to column, in the unit of s."""
+    """A score separated: `rest` and what all of a row has besides, in its unit; its growth from column to column, in that of the score."""
 
     rest: Sum
     row_bias: Node  # 0 where nothing is taken from the rest
     column_slope: Node | None  # None: it stays in the rest
 
     def moving(self, factor: Node) -> Node | None:
-        """The row's part that is another in each key tile, in units of a uniform factor; numbers that cancel in it stay together."""
+        """The row's part that is another in each key tile, in units of a uniform factor; numbers that may cancel in it stay together."""
         return _some(self._parts[0].over(factor))
 
     @property
@@ -34,11 +33,10 @@ class Separated:
 
     @property
     def _parts(self) -> tuple[Sum, Sum]:
-        total = collect(self.row_bias, lambda node: level(node) >= ROW)
-        if KV_BEGIN not in walk(self.row_bias):
-            return Sum(zero("float"), ()), total
-        read = tuple(term for term in total.terms if KV_BEGIN not in walk(term[0]) and any(isinstance(x, Load) for x in walk(term[0])))
-        return Sum(total.const, tuple(term for term in total.terms if term not in read)), Sum(zero("float"), read)
+        total, nothing = collect(self.row_bias, lambda node: level(node) >= ROW or _counts(node)), zero("float")
+        along = {_size(times) for core, times in total.terms if KV_BEGIN in walk(core)}
+        moving = tuple((core, times) for core, times in total.terms if KV_BEGIN in walk(core) or _size(times) in along)
+        return Sum(nothing, moving), Sum(total.const, tuple(term for term in total.terms if term not in moving))
 
 
 def separate(total: Sum, signs: Signs) -> Separated:
@@ -52,14 +50,14 @@ def separate(total: Sum, signs: Signs) -> Separated:
     >>> slope, scale, row = Name("slope", "float"), Name("scale", "float"), Name("row", "float")
     >>> found = separate(Sum(row, ((S, scale), (_COLUMN, slope))), Signs({"scale": frozenset()}))
     >>> cuda(found.row_bias), cuda(found.column_slope), cuda(assemble(found.rest))
-    ('row', 'slope / scale', 'scale * s')
+    ('row', 'slope', 'scale * s')
     """
     terms, nothing = dict(total.terms), zero("float")
     if not terms.keys() <= {S, _COLUMN}:
         return Separated(total, nothing, None)
     factor, slope = terms.get(S), terms.get(_COLUMN)
     if factor and slope and len(terms) == 2 and _uniform(factor, slope) and signs.positive(factor) is not None:
-        return Separated(Sum(nothing, ((S, factor),)), total.const, call("/", slope, factor))
+        return Separated(Sum(nothing, ((S, factor),)), total.const, slope)
     return Separated(Sum(nothing, total.terms), total.const, None)
 
 
@@ -69,3 +67,23 @@ def _some(total: Sum) -> Node | None:
 
 def _uniform(*nodes: Node) -> bool:
     return all(level(node) <= UNIFORM for node in nodes)
+
+
+def _counts(node: Node) -> bool:
+    """True if it is computed of a number of tokens or heads, which what moves may cancel."""
+    match node:
+        case Call("float", (x,)):
+            return bool(names(x))
+        case Call(_, args):
+            return any(map(_counts, args))
+    return False
+
+
+def _size(factor: Node) -> Node:
+    """The factor without its sign."""
+    match factor:
+        case Call("neg", (x,)):
+            return x
+        case Const(value, type):
+            return Const(abs(value), type)
+    return factor

@@ -58,6 +58,7 @@ class OutputHoles:
 
     sink: str | None  # a logit, one more term in the sum of the row
     settled: str | None  # what all scores of the row have besides, whatever the key, in units of the score
+    of_slopes: str | None  # natural units of what slopes add to the raw q.k, where these may be others
     statistics: tuple[StatisticHole, ...]
     ends: tuple[EndHole, ...]
     leaving: LeavingHole | None
@@ -88,9 +89,15 @@ class _Kernel:
         return Making("ptx::log2" if self.fast else "log2f", "float").itself(x)
 
 
-def output_holes(spec: "Spec", sink: str | None = None, settled: str | None = None, leaving: LeavingHole | None = None) -> OutputHoles:
-    """The text of the outputs of a spec that are made of statistics; `sink`, `settled`, `leaving`: that of its
-    sink, of what rows have besides, and of its `output`.
+def output_holes(
+    spec: "Spec",
+    sink: str | None = None,
+    settled: str | None = None,
+    of_slopes: str | None = None,
+    leaving: LeavingHole | None = None,
+) -> OutputHoles:
+    """The text of the outputs of a spec that are made of statistics; `sink`, `settled`, `of_slopes`, `leaving`: that of its
+    sink, of what rows have besides, of the units of slopes, and of its `output`.
 
     >>> from flashgen.spec import Spec
     >>> output_holes(Spec(head_dim=64, dtype="float32", outputs=["o", "entropy"])).ends[0].value
@@ -100,6 +107,7 @@ def output_holes(spec: "Spec", sink: str | None = None, settled: str | None = No
     return OutputHoles(
         sink=sink,
         settled=settled,
+        of_slopes=of_slopes,
         statistics=tuple(_statistic(xp, each) for each in statistics(spec.outputs)),
         ends=tuple(_end(xp, each, sink is not None) for each in finished(spec.outputs)),
         leaving=leaving,

@@ -70,10 +70,13 @@ def test_alibi_is_two_multiply_adds():
 
 def test_alibi_separated_is_where_products_begin_and_a_bias_of_rows():
     found = emitted(separate=True, **ALIBI)
-    assert lines(found.uniform)[:2] == [
+    assert lines(found.uniform)[:4] == [
         "float factor = p.softmax_scale * 1.442695f;",
-        "float slope = p.arg_slopes(head) / p.softmax_scale;",
+        "float slopes_h = p.arg_slopes(head);",
+        "float unit = ptx::maximum(p.softmax_scale, 8.077936e-28f * fabsf(slopes_h));",
+        "float slope = slopes_h / unit;",
     ]
+    assert found.outputs.of_slopes == "unit"
     assert lines(found.row)[0] == "float bias = slope * float(kv_begin - q_idx);"
     assert found.score.body is None
     assert (found.score.column_slope, found.score.row_bias, found.score.factor) == ("slope", "row.bias", "factor")
@@ -86,6 +89,7 @@ def test_alibi_separated_is_where_products_begin_and_a_bias_of_rows():
     ("s * temperature + slopes[h] * kv_idx", None, None),  # which may be next to 0, and would divide
     ("s + rows[q_idx]", None, "row.bias"),
     ("s + slopes[h]", None, "bias"),
+    ("s + 0.5 * kv_idx - slopes[h] * kv_len", "slope", "row.bias"),
     ("s + slopes[h] * (kv_idx - q_idx) * (q_idx + 1)", None, "row.bias"),  # the slope is not the query tile's
     ("c * tanh(s) + slopes[h] * (kv_idx - q_idx)", None, None),  # an element adds both at once anyway
     ("slopes[h] * s + kv_idx - q_idx", None, "row.bias"),  # the slope may be 0
@@ -172,7 +176,7 @@ def test_what_moves_to_outer_is_positive():
     assert emitted(score="-s").score.body is not None
     assert emitted(scale="0-1").score.body is not None
     scaled = [r.text for r in emitted(scale="t / 2", params={"t": 1.0}).requires]
-    assert scaled == ["t > 0", "t / 2.0 >= 5.421011e-20", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
+    assert scaled == ["t > 0", "(t / 2.0 >= 5.421011e-20) & (t / 2.0 <= 1.8446744e+19)", "0 < abs(t / 2.0 * 1.442695) <= 3.4028235e+38"]
     assert emitted(score="exp(e) * s / (1 + sqrt(kv_len))", params={"e": -3.0}).score.body is None
 
 
