@@ -14,6 +14,7 @@ def finish_queries(spec: Spec, tile: TilePlan) -> Parts:
 
 
 def counts() -> Parts:
-    """The memory by which warps beside the products know that the sums of a head are whole."""
-    known = Argument("summed", "int*", "pointer", "summed", comment="[B, Hkv], key tiles whose part of dq is added")
-    return Parts((), (known,), (Scratch("summed", "int32", ("batch", "kv_heads")),))
+    """The memory by which warps beside the products know that the sums of a head are whole, and those that add that their place is free."""
+    counted = {"summed": "key tiles whose part of dq is added", "rounded": "pieces of dq that are rounded"}
+    known = tuple(Argument(name, "int*", "pointer", name, comment=f"[B, Hkv], {what}") for name, what in counted.items())
+    return Parts((), known, tuple(Scratch(name, "int32", ("batch", "kv_heads")) for name in counted))
