@@ -22,7 +22,8 @@ CASES = {  # columns that do not fill a part, queries by halves or columns by ha
 def planned(said):
     spec = Spec(dtype="bfloat16", backward=True, **said)
     program = plan_backward(spec, "sm_90a", 0, 512)
-    assert program.main.finish == "beside" and "finish_queries" not in program.by_entry
+    assert program.main.finish == "beside"
+    assert "finish_queries" not in program.by_entry
     return spec, program
 
 
@@ -45,7 +46,27 @@ def test_shares_of_query_heads_are_counted():
 def test_sums_in_turns_of_packed_sequences_and_by_copies_are_rounded_after():
     for said in ({"head_dim": 64, "deterministic": True}, {"head_dim": 64, "layout": "thd"}, {"head_dim": 128}):
         program = plan_backward(Spec(dtype="bfloat16", backward=True, **said), "sm_90a")
-        assert program.main.finish == "after" and "finish_queries" in program.by_entry, said
+        assert (program.main.finish, "finish_queries" in program.by_entry) == ("after", True), said
+
+
+PLACES = (
+    "max(2 * p.section, 264 / max(1, Sequence{p, 0}.key_tiles()) + 2)",
+    "2",
+)  # of sums, where a section is one head: few, to be taken again
+
+
+def of_few_places(program):
+    source = render(program)
+    assert source.text.count(PLACES[0]) == 1
+    return replace(source, text=source.text.replace(*PLACES))
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 5, 150, 200), (2, 6, 3, 100, 300)])
+def test_places_of_sums_are_taken_again(shape):
+    spec, program = planned({"head_dim": 64, "mask": "full"})
+    arrays = given(spec, *shape)
+    for seed in range(3):
+        judge(spec, emulate_backward(program, of_few_places(program), arrays, seed=seed), arrays)
 
 
 FAULTS = {
@@ -53,8 +74,16 @@ FAULTS = {
     "not all have added": ("    ptx::mbarrier_wait(shared + SUMMED + BARRIER_BYTES * slot, parity);\n", "", "race"),
     "nobody waits": ("    if (first) while (ptx::load_acquire(", "    if (false) while (ptx::load_acquire(", "race"),
     "one key tile is enough": ("< Sequence{p, 0}.key_tiles()) {}", "< 1) {}", "race"),
-    "a place that is kept": ("      ptx::mbarrier_arrive(shared + K_EMPTY + BARRIER_BYTES * slot);\n      __threadfence", "      __threadfence", "deadlock"),
+    "a place that is kept": (
+        KEPT := "      ptx::mbarrier_arrive(shared + K_EMPTY + BARRIER_BYTES * slot);\n      __threadfence",
+        KEPT[-19:],
+        "deadlock",
+    ),
     "the head beside": ("+ work.kv_head, 1);", "+ work.kv_head / 2, 1);", "race|deadlock"),
+    "nobody waits for a place": ("< rounded_pieces(p)) {}", "< 0) {}", "race"),
+    "a place too early": ("return Sequence{p, 0}.query_tiles() * p.group * DQ_PIECES;", "return 1;", "race"),
+    "no fence after zeros": ("      __threadfence();\n      atomicAdd(p.rounded", "      atomicAdd(p.rounded", "race"),
+    "a place of another": ("+ work.kv_head - places(p);", "+ work.kv_head - places(p) - 1;", "race"),
 }
 
 
@@ -62,9 +91,8 @@ FAULTS = {
 def test_planted_faults_show(fault):
     old, new, shown = FAULTS[fault]
     spec, program = planned({"head_dim": 64, "mask": "full"})
-    source = render(program)
+    source = of_few_places(program)
     assert source.text.count(old) == 1
-    arrays = given(spec, 1, 2, 2, 150, 400)
+    arrays, faulty = given(spec, 1, 5, 5, 150, 300), replace(source, text=source.text.replace(old, new))
     with pytest.raises(EmulationFault, match=shown):
-        for seed in range(3):
-            emulate_backward(program, replace(source, text=source.text.replace(old, new)), arrays, seed=seed)
+        _ = [emulate_backward(program, faulty, arrays, seed=seed) for seed in range(4)]
