@@ -177,7 +177,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
 
 
 def finish(spec: Spec, copied: bool) -> Finish:
-    """Who rounds the sums of dq: warps beside, where sequences are alike, no turn keeps them busy, and nobody would wait for copies."""
+    """Says who rounds the sums of dq: warps beside, where sequences are alike, no turn keeps them busy, and nobody would wait for copies."""
     return "after" if spec.geometry.packed or spec.deterministic or copied else "beside"
 
 
