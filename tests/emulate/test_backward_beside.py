@@ -71,14 +71,14 @@ def test_places_of_sums_are_taken_again(shape):
 
 FAULTS = {
     "no fence": ("      __threadfence();                   // the additions", "      // the additions", "race"),
-    "not all have added": ("    ptx::mbarrier_wait(shared + SUMMED + BARRIER_BYTES * slot, parity);\n", "", "race"),
+    "not all have added": (
+        "    ptx::mbarrier_wait(shared + SUMMED + BARRIER_BYTES * (dealt % ",
+        "    if (false) ptx::mbarrier_wait(shared + SUMMED + BARRIER_BYTES * (dealt % ",
+        "race",
+    ),
     "nobody waits": ("    if (first) while (ptx::load_acquire(", "    if (false) while (ptx::load_acquire(", "race"),
     "one key tile is enough": ("< Sequence{p, 0}.key_tiles()) {}", "< 1) {}", "race"),
-    "a place that is kept": (
-        KEPT := "      ptx::mbarrier_arrive(shared + K_EMPTY + BARRIER_BYTES * slot);\n      __threadfence",
-        KEPT[-19:],
-        "deadlock",
-    ),
+    "a place that is kept": ("    if (first) ptx::mbarrier_arrive(shared + K_EMPTY + BARRIER_BYTES * slot);\n", "", "deadlock"),
     "the head beside": ("+ work.kv_head, 1);", "+ work.kv_head / 2, 1);", "race|deadlock"),
     "nobody waits for a place": ("< rounded_pieces(p)) {}", "< 0) {}", "race"),
     "a place too early": ("return Sequence{p, 0}.query_tiles() * p.group * DQ_PIECES;", "return 1;", "race"),

@@ -33,7 +33,7 @@ MOST_QUERIES = {
     "gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
-COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
+REGISTERS, ROUNDING_REGISTERS = (240, 24), (232, 40)  # of who multiplies and who loads; the same where warps beside round narrow rows of dq
 
 
 class BackwardWgmma(BackwardStrategy):
@@ -163,11 +163,13 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     wanted = key_stages == 1 and _wide(tile) and not problem.spec.deterministic
     with_sums = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes) if wanted else ""
     copied = not isinstance(with_sums, str)
-    if finish(problem.spec, copied) == "beside":
-        barriers.append(("summed", "SUMMED", key_stages))
+    beside = finish(problem.spec, copied) == "beside"
+    if beside:
+        barriers.append(("summed", "SUMMED", 2 * key_stages))
+    compute, load = ROUNDING_REGISTERS if beside and not _wide(tile) else REGISTERS
     return Draft(
         tile=tile,
-        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
+        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=compute, load_registers=load),
         pipeline=PipelinePlan(stages=stages),
         smem=with_sums if copied else lay_out(pieces, barriers, problem.arch.shared_bytes),
         dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
@@ -177,7 +179,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
 
 
 def finish(spec: Spec, copied: bool) -> Finish:
-    """Says who rounds the sums of dq: warps beside, where sequences are alike, no turn keeps them busy, and nobody would wait for copies."""
+    """Says who rounds the sums of dq: warps beside, where sequences are alike, and neither turns nor copies keep anybody waiting."""
     return "after" if spec.geometry.packed or spec.deterministic or copied else "beside"
 
 
