@@ -62,6 +62,7 @@ def _forward(program: Program) -> list[tuple[str, str]]:
 def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     order = "the first key tiles first, in sections of heads that share the L2" if main.dealing.longest_first else "head by head"
     added = "dq in float32 in memory, added to by the blocks of all key tiles in any order"
+    added += ", rounded by warps that have nothing to load or multiply" if main.finish == "beside" else ""
     alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
     shared = f", of each of {main.head_shares} shares of the query heads" if main.head_shares > 1 else ""
     return [

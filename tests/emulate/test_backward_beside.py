@@ -10,12 +10,11 @@ from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan.gradients import given, judge
 
-CASES = {  # columns that do not fill a part, queries by halves or columns by halves, rows beyond the end, heads that share keys, no keys
-    "halves of queries": ({"head_dim": 64, "mask": "full"}, (1, 2, 1, 300, 200)),
-    "halves of columns": ({"head_dim": 128, "mask": "causal"}, (1, 2, 2, 170, 300)),
-    "columns of no part": ({"head_dim": {"qk": 72, "v": 24}, "mask": "full"}, (2, 1, 1, 40, 300)),
-    "few columns": ({"head_dim": 24, "mask": "window(60, 20)"}, (1, 4, 2, 200, 260)),
-    "no keys": ({"head_dim": 64, "mask": "full"}, (1, 1, 1, 140, 0)),
+CASES = {  # rows beyond the end; columns that do not fill a part, of several sequences; heads that share keys; no keys
+    "whole parts": ({"head_dim": 64}, (1, 2, 1, 300, 200)),
+    "columns of no part": ({"head_dim": {"qk": 40, "v": 24}}, (2, 1, 1, 40, 300)),
+    "few columns": ({"head_dim": 8}, (1, 4, 2, 200, 260)),
+    "no keys": ({"head_dim": 64}, (1, 1, 1, 140, 0)),
 }
 
 
@@ -43,16 +42,17 @@ def test_shares_of_query_heads_are_counted():
     judge(spec, emulate_backward(program, render(program), arrays), arrays)
 
 
-def test_sums_in_turns_of_packed_sequences_and_by_copies_are_rounded_after():
-    for said in ({"head_dim": 64, "deterministic": True}, {"head_dim": 64, "layout": "thd"}, {"head_dim": 128}):
-        program = plan_backward(Spec(dtype="bfloat16", backward=True, **said), "sm_90a")
-        assert (program.main.finish, "finish_queries" in program.by_entry) == ("after", True), said
+OTHERS = ({"deterministic": True}, {"layout": "thd"}, {"mask": "causal"}, {"score": "cap * tanh(s / cap)", "params": {"cap": 5.0}})
 
 
-PLACES = (
-    "max(2 * p.section, 264 / max(1, Sequence{p, 0}.key_tiles()) + 2)",
-    "2",
-)  # of sums, where a section is one head: few, to be taken again
+@pytest.mark.parametrize("said", [*OTHERS, {"head_dim": 72}])
+def test_others_are_rounded_after(said):
+    program = plan_backward(Spec(**{"dtype": "bfloat16", "backward": True, "head_dim": 64, **said}), "sm_90a")
+    assert (program.main.finish, "finish_queries" in program.by_entry) == ("after", True)
+
+
+# Of sums, where a section is one head: few places, to be taken again.
+PLACES = ("tiles < FEW_TILES ? p.heads / p.group * p.batch : max(2 * p.section, 264 / tiles + 2)", "2")
 
 
 def of_few_places(program):
@@ -63,7 +63,7 @@ def of_few_places(program):
 
 @pytest.mark.parametrize("shape", [(1, 5, 5, 150, 200), (2, 6, 3, 100, 300)])
 def test_places_of_sums_are_taken_again(shape):
-    spec, program = planned({"head_dim": 64, "mask": "full"})
+    spec, program = planned({"head_dim": 64})
     arrays = given(spec, *shape)
     for seed in range(3):
         judge(spec, emulate_backward(program, of_few_places(program), arrays, seed=seed), arrays)
@@ -90,7 +90,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_show(fault):
     old, new, shown = FAULTS[fault]
-    spec, program = planned({"head_dim": 64, "mask": "full"})
+    spec, program = planned({"head_dim": 64})
     source = of_few_places(program)
     assert source.text.count(old) == 1
     arrays, faulty = given(spec, 1, 5, 5, 150, 300), replace(source, text=source.text.replace(old, new))

@@ -33,7 +33,7 @@ MOST_QUERIES = {
     "gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
-REGISTERS, ROUNDING_REGISTERS = (240, 24), (232, 40)  # of who multiplies and who loads; the same where warps beside round narrow rows of dq
+REGISTERS, ROUNDING_REGISTERS = (240, 24), (232, 40)  # of who multiplies and who loads; the same where warps beside round dq
 
 
 class BackwardWgmma(BackwardStrategy):
@@ -108,7 +108,7 @@ class BackwardWgmma(BackwardStrategy):
             head_shares=shares,
             in_turns=problem.spec.deterministic,
             do_first=problem.seen.uniform and not _wide(tile),
-            finish=finish(problem.spec, draft.copied),
+            finish=finish(problem, tile),
         )
         kernel = replace(kernel, warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
@@ -163,10 +163,10 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     wanted = key_stages == 1 and _wide(tile) and not problem.spec.deterministic
     with_sums = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes) if wanted else ""
     copied = not isinstance(with_sums, str)
-    beside = finish(problem.spec, copied) == "beside"
+    beside = finish(problem, tile) == "beside"
     if beside:
         barriers.append(("summed", "SUMMED", 2 * key_stages))
-    compute, load = ROUNDING_REGISTERS if beside and not _wide(tile) else REGISTERS
+    compute, load = ROUNDING_REGISTERS if beside else REGISTERS
     return Draft(
         tile=tile,
         workers=WorkersPlan(warps=8, load_warps=4, compute_registers=compute, load_registers=load),
@@ -178,9 +178,11 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     )
 
 
-def finish(spec: Spec, copied: bool) -> Finish:
-    """Says who rounds the sums of dq: warps beside, where sequences are alike, and neither turns nor copies keep anybody waiting."""
-    return "after" if spec.geometry.packed or spec.deterministic or copied else "beside"
+def finish(problem: Problem, tile: TilePlan) -> Finish:
+    """Says who rounds the sums of dq: warps beside, where narrow key tiles have so many steps that it is done before the last of them."""
+    spec = problem.spec
+    beside = problem.seen.uniform and not _wide(tile) and elements(problem) == "weights"
+    return "beside" if beside and not spec.geometry.packed and not spec.deterministic else "after"
 
 
 def unlisted(spec: Spec) -> str | None:
