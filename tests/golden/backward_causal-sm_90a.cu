@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan a1ec8199 | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 721ad699 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask
@@ -12,7 +12,7 @@
 //   order     key tiles dealt by a counter, the first key tiles first, in sections of heads that share the L2
 //   sums      dk, dv in registers; dq in float32 in memory, added to by the blocks of all key tiles in any order
 //   shared    K 2 x 32768 | V 2 x 32768 | Q 2 x 16384 | do 2 x 16384 | ds 2 x 16384 | lse 2 x 256 | delta 2 x 256 | tile 2 x 8 | step 2 x 4 | 2 stages
-//             230584 of 232448 bytes
+//             230552 of 232448 bytes
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -37,7 +37,7 @@ struct Params {
   Strides o_strides;
   Strides dout_strides;
   Strides dq_strides;
-  int* counter;                          // key tiles dealt; pieces of dq that are rounded; blocks that are done. Zero at launch, zero again after
+  int* counter;                          // key tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after
   float* row_lse;                        // [B, Hq, rows of whole tiles], log2; inf: a row that gives nothing
   float* row_delta;                      // like row_lse: what is subtracted from dp
   float* dq_sum;                         // of each query tile its dq before the scale
@@ -48,8 +48,6 @@ struct Params {
   int batch;
   int group;                             // query heads a key/value head
   int section;                           // key/value heads whose queries stay in the L2 together
-  int* summed;                           // [B, Hkv], key tiles whose part of dq is added
-  int* rounded;                          // [B, Hkv], pieces of dq that are rounded
 };
 
 // ----------------------------------------------------------------------------------------------------------------- plan
@@ -93,7 +91,6 @@ constexpr u32 DO_FULL = 230488;          // 2 x 8
 constexpr u32 DO_EMPTY = 230504;         // 2 x 8
 constexpr u32 DS_FULL = 230520;          // 2 x 8
 constexpr u32 DS_EMPTY = 230536;         // 2 x 8
-constexpr u32 SUMMED = 230552;           // 4 x 8
 
 // Named barriers.
 constexpr int ALL_MEETING = 1;           // both warpgroups that compute are there
@@ -110,7 +107,7 @@ template <int ROWS> __device__ __forceinline__ constexpr u32 column_at(int colum
 namespace ptx {                          // one instruction a function
 
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync
-// global.cuh: load_floats, store_floats, load_acquire, add_floats
+// global.cuh: store_floats, add_floats
 // grid.cuh: next_kernel_start
 // math.cuh: exp2, bf16x2, low_bf16, high_bf16
 // shared.cuh: load_shared, store_shared, stmatrix_x4, stmatrix_x4_trans, load_shared_floats, store_shared_x4
@@ -364,6 +361,11 @@ constexpr int DQ_QUERIES = QK_STORED > 64 ? BLOCK_M : BLOCK_M / 2;   // of a war
 constexpr int DQ_FLOATS = BLOCK_M * QK_STORED, WARP_FLOATS = 4 * 32;   // of a query tile, of what a warp adds at once
 static_assert(QK_STORED <= 128 && WARPGROUPS == 2, "two shares");
 
+// Where an element of dq lies in its tile: of a row of the tile and a column.
+__device__ __forceinline__ int sum_at(int row, int column) {
+  const int share = QK_STORED > 64 ? column / 64 : row / DQ_QUERIES, query = row % DQ_QUERIES;
+  return (share * 4 + column % 64 / 16) * (DQ_QUERIES * 16) + query / 8 * WARP_FLOATS + (column % 8 * 4 + query % 8 / 2) * 4 + column % 16 / 8 * 2 + query % 2;
+}
 // Where lse and delta of a row lie: in each 16 rows those of a thread lie together, two and the two that are 8 further on.
 __device__ __forceinline__ int row_place(int row) { return (row & ~15) | (row & 6) << 1 | (row >> 2 & 2) | (row & 1); }
 
@@ -374,91 +376,6 @@ __device__ __forceinline__ void leave(int* counter, int counters) {
   __threadfence();
   if (atomicAdd(counter + counters, 1) == int(gridDim.x) - 1)
     for (int i = 0; i <= counters; ++i) counter[i] = 0;
-}
-
-// A warp counts, of the key tiles of its block, those of each head whose dq is added. It may be a key tile late, so that nobody waits for it.
-__device__ __forceinline__ void count_summed(const Params& p, u32 shared) {
-  const bool first = threadIdx.x % 32 == 0;
-  for (int dealt = 0;; ++dealt) {
-    const int slot = dealt % KEY_STAGES;
-    ptx::mbarrier_wait(shared + K_FULL + BARRIER_BYTES * slot, dealt / KEY_STAGES & 1);
-    const int t = __shfl_sync(~0u, ptx::load_shared(shared + TILE + TILE_BYTES * slot), 0);
-    if (t < 0) return;
-    if (first) ptx::mbarrier_arrive(shared + K_EMPTY + BARRIER_BYTES * slot);
-    const Work work(t, p);
-    ptx::mbarrier_wait(shared + SUMMED + BARRIER_BYTES * (dealt % (2 * KEY_STAGES)), dealt / (2 * KEY_STAGES) & 1);
-    __syncwarp();
-    if (first && p.q_len) {              // else there are no counts
-      __threadfence();                   // the additions of all warps are there for who reads the count
-      atomicAdd(p.summed + work.batch * (p.heads / p.group) + work.kv_head, 1);
-    }
-  }
-}
-
-constexpr int DQ_PIECES = 4, DQ_READS = DQ_QUERIES / 8;   // of the sums of a query tile what a warp rounds at a time; of 16 columns its reads
-
-// The key/value heads whose sums have a place in memory. Another head takes the place of one that was dealt so many before it, whose sums are rounded by
-// then: so sums stay in the L2.
-__device__ __forceinline__ int places(const Params& p) {
-  return max(2 * p.section, 264 / max(1, Sequence{p, 0}.key_tiles()) + 2);
-}
-// Query tiles of the heads before the first one that has the first place beside a head's own.
-__device__ __forceinline__ int places_before(const Params& p, int kv_head) {
-  return kv_head / places(p) * places(p) * p.group * Sequence{p, 0}.query_tiles();
-}
-__device__ __forceinline__ int rounded_pieces(const Params& p) { return Sequence{p, 0}.query_tiles() * p.group * DQ_PIECES; }   // of such a head
-
-// Rounds a piece of a query tile's sums, which become zeros again: parts of 16 columns. A lane has of a column, and of the one eight further on, two
-// queries that follow each other; lanes of neighbouring columns exchange, so that each writes two columns of one query. `head`: of all sequences.
-template <int AHEAD> __device__ __forceinline__ void round_piece(const Params& p, int head, int tile, float* sums, int piece) {
-  static_assert(DQ_READS % AHEAD == 0, "reads at once");
-  constexpr int PARTS = 8 / DQ_PIECES;   // neighbours, of the same queries
-  const int lane = threadIdx.x % 32, odd = lane / 4 % 2, begin = PARTS * piece;
-  int column = (QK_STORED > 64 ? begin : begin % 4) * 16, q_idx = tile * BLOCK_M + (QK_STORED > 64 ? 0 : begin / 4 * DQ_QUERIES) + lane % 4 * 2 + odd;
-  float* from = sums + begin * (DQ_QUERIES * 16) + lane * 4;
-  Element* to = Sequence{p, head / p.heads}.rows(p.dq, p.dq_strides, head % p.heads) + q_idx * p.dq_strides.row + column + lane / 8 * 2;
-  #pragma unroll 1
-  for (int part = 0; part < PARTS; ++part) {
-    #pragma unroll 1
-    for (int i = 0; i < DQ_READS; i += AHEAD) {
-      float x[AHEAD][4];
-      #pragma unroll
-      for (int j = 0; j < AHEAD; ++j) ptx::load_floats(x[j], from + WARP_FLOATS * j);
-      #pragma unroll
-      for (int j = 0; j < AHEAD; ++j) {
-        ptx::store_floats(from + WARP_FLOATS * j, 0.0f, 0.0f, 0.0f, 0.0f);
-        #pragma unroll
-        for (int two = 0; two < 4; two += 2) {
-          const float other = __shfl_xor_sync(~0u, odd ? x[j][two] : x[j][two + 1], 4), own = odd ? x[j][two + 1] : x[j][two];
-          const u32 pair = ptx::bf16x2((odd ? other : own) * (p.softmax_scale), (odd ? own : other) * (p.softmax_scale));
-          if (q_idx < p.q_len && (QK_DIM == QK_STORED || column + 4 * two < QK_DIM)) *reinterpret_cast<u32*>(to + 4 * two) = pair;
-        }
-        q_idx += 8, to += 8 * p.dq_strides.row;
-      }
-      from += AHEAD * WARP_FLOATS;
-    }
-    q_idx -= DQ_QUERIES, column += 16, to += 16 - DQ_QUERIES * p.dq_strides.row;
-  }
-}
-
-// A warp takes pieces in the order in which heads are dealt, and waits for each until all key tiles of its head are counted.
-template <int AHEAD> __device__ __forceinline__ void round_queries(const Params& p) {
-  const bool first = threadIdx.x % 32 == 0;
-  const int tiles = Sequence{p, 0}.query_tiles(), pieces = tiles * p.heads * p.batch * DQ_PIECES;
-  for (;;) {
-    const int taken = __shfl_sync(~0u, first ? atomicAdd(p.counter + 1, 1) : 0, 0);
-    if (taken >= pieces) return;
-    const int head = taken / (tiles * DQ_PIECES), shared_by = head / p.group;   // key/value heads of all sequences, too
-    if (first) while (ptx::load_acquire(p.summed + shared_by) < Sequence{p, 0}.key_tiles()) {}
-    __syncwarp();
-    float* const sums = p.dq_sum + (long long)(taken / DQ_PIECES - places_before(p, shared_by)) * DQ_FLOATS;
-    round_piece<AHEAD>(p, head, taken / DQ_PIECES % tiles, sums, taken % DQ_PIECES);
-    __syncwarp();
-    if (first) {
-      __threadfence();
-      atomicAdd(p.rounded + shared_by, 1);
-    }
-  }
 }
 
 struct Copies {                          // that one thread starts
@@ -496,9 +413,9 @@ struct Copies {                          // that one thread starts
 __device__ __forceinline__ void load(const Params& p, u32 shared) {
   const bool first = threadIdx.x == 0;
   const auto wait = [](u32 barrier, int parity) { ptx::mbarrier_wait(barrier, parity), __syncwarp(); };
-  const auto next = [&]() -> int { return __shfl_sync(~0u, first ? atomicAdd(p.counter, 1) : 0, 0); };
+  const auto next = [&]() -> int { return gridDim.x + __shfl_sync(~0u, first ? atomicAdd(p.counter, 1) : 0, 0); };
   const int count = Work::count(p);
-  int stage = 0, parity = 1, t = next();
+  int stage = 0, parity = 1, t = blockIdx.x;
   #pragma unroll 1
   for (int dealt = 0;; ++dealt) {
     const int slot = dealt % KEY_STAGES;
@@ -511,9 +428,6 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     const Work work(t, p);
     const Copies copies{p, shared, work};
     if (first) copies.keys(slot);
-    const int head_of_all = work.batch * (p.heads / p.group) + work.kv_head - places(p);
-    if (first && head_of_all >= 0) while (ptx::load_acquire(p.rounded + head_of_all) < rounded_pieces(p)) {}
-    __syncwarp();
     #pragma unroll 1
     for (int head = work.kv_head * p.group; head < (work.kv_head + 1) * p.group; ++head) {
       const QueryTiles tiles(p, work.batch, head, work.kv_head, work.block * BLOCK_N);
@@ -530,6 +444,7 @@ __device__ __forceinline__ void load(const Params& p, u32 shared) {
     }
     t = next();                          // no sooner, so that who is done first takes the longest
   }
+  if (first) leave(p.counter, 1);
 }
 
 struct Gradients {                       // one warpgroup: 64 keys against all queries that see them
@@ -723,19 +638,16 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
       int before = -1;                   // the query tile of the step before, none yet
       for (int head = work.kv_head * p.group; head < (work.kv_head + 1) * p.group; ++head) {
         const Variant variant(p, work.batch, head, work.kv_head);
-        const int tiles = count(QueryTiles(p, work.batch, head, work.kv_head, work.block * BLOCK_N)), first = work.query_tiles_before(p, head) - places_before(p, work.batch * (p.heads / p.group) + work.kv_head);
+        const int tiles = count(QueryTiles(p, work.batch, head, work.kv_head, work.block * BLOCK_N)), first = work.query_tiles_before(p, head);
         Known known;
         if (tiles) known = known_of(step);
         #pragma unroll 1
         for (int i = 0; i < tiles; ++i) before = advance_tile(dk, dv, variant, kv_idx, slot, first, before, known, i + 1 < tiles);
       }
       if (before >= 0) finish_queries(slot, before);
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(shared + SUMMED + BARRIER_BYTES * (dealt % (2 * KEY_STAGES)));
       write(dk, dv, work, slot);
     }
     if (leader) ptx::tma_store_wait();
-    round_queries<DQ_READS>(p);
   }
 };
 
@@ -752,9 +664,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);   // uniform over a warp, so descriptors stay in uniform registers
   ptx::next_kernel_start();              // as soon as multiprocessors are free; it waits before it touches memory, as this one does
   if (threadIdx.x == 0) {
-    init(shared + SUMMED, 2 * KEY_STAGES, 4 * WARPGROUPS);
     init(shared + K_FULL, KEY_STAGES, 1);
-    init(shared + K_EMPTY, KEY_STAGES, WARPGROUPS + 1);
+    init(shared + K_EMPTY, KEY_STAGES, WARPGROUPS);
     init(shared + Q_FULL, STAGES, 1);
     init(shared + Q_EMPTY, STAGES, 4 * WARPGROUPS);   // warps, which read lse and delta themselves
     init(shared + DO_FULL, STAGES, 1);
@@ -766,16 +677,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward(const __grid_c
   __syncthreads();
   if (warpgroup < LOAD_WARPGROUPS) {
     ptx::fewer_registers<LOAD_REGISTERS>();
-    if (threadIdx.x / 32 == 1) count_summed(p, shared);
-    constexpr int AHEAD = LOAD_REGISTERS >= 40 && DQ_READS % 4 == 0 ? 4 : DQ_READS % 2 == 0 ? 2 : 1;   // reads that registers hold
-    if (threadIdx.x / 32 >= 1) round_queries<AHEAD>(p);
     if (threadIdx.x / 32 == 0) load(p, shared);
   } else {
     ptx::more_registers<COMPUTE_REGISTERS>();
     Gradients{p, shared, warpgroup - LOAD_WARPGROUPS}.run();
   }
-  __syncthreads();
-  if (threadIdx.x == 0) leave(p.counter, 2);
 }
 
 struct __align__(COPY_BYTES) Piece { u32 words[COPY_BYTES / 4]; };   // of a row
@@ -838,12 +744,21 @@ extern "C" __global__ void __launch_bounds__(256) delta(const __grid_constant__ 
     const float delta = exists ? sum - (p.dlse ? p.dlse[index] : 0.0f) : 0.0f;
     p.row_delta[at] = delta;
   }
-  if (threadIdx.x == 0 && blockIdx.x < p.heads / p.group * p.batch) p.summed[blockIdx.x] = p.rounded[blockIdx.x] = 0;
-  if (tile.index / (tile.tiles * p.group) < places(p)) {
-    float* const sums = p.dq_sum + tile.first * QK_STORED;
-    for (int i = 4 * threadIdx.x; i < BLOCK_M * QK_STORED; i += 4 * blockDim.x) ptx::store_floats(sums + i, 0.0f, 0.0f, 0.0f, 0.0f);
+  float* const sums = p.dq_sum + tile.first * QK_STORED;
+  for (int i = 4 * threadIdx.x; i < BLOCK_M * QK_STORED; i += 4 * blockDim.x) ptx::store_floats(sums + i, 0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+// A block: a query tile. A thread takes eight columns of a row.
+extern "C" __global__ void __launch_bounds__(256) finish_queries(const __grid_constant__ Params p) {
+  const QueryTile tile(p);
+  Element* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head);
+  const float* const sums = p.dq_sum + tile.first * QK_STORED;
+  for (int i = threadIdx.x; i < BLOCK_M * (QK_DIM / 8); i += blockDim.x) {
+    const int row = i / (QK_DIM / 8), column = i % (QK_DIM / 8) * 8, q_idx = tile.block * BLOCK_M + row;
+    if (q_idx >= tile.sequence.q_len()) break;
+    float x[8];
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = sums[sum_at(row, column + j)] * (p.softmax_scale);
+    store_columns(dq + q_idx * p.dq_strides.row + column * p.dq_strides.column, x, p.dq_strides.column);
   }
-  Element* const dq = tile.sequence.rows(p.dq, p.dq_strides, tile.head) + tile.block * BLOCK_M * p.dq_strides.row;
-  const int rows = p.kv_len ? 0 : min(BLOCK_M, p.q_len - tile.block * BLOCK_M);   // without keys the kernel of the products has no block
-  for (int i = threadIdx.x; i < rows * (QK_DIM / 8); i += blockDim.x) store_columns(dq + i / (QK_DIM / 8) * p.dq_strides.row + i % (QK_DIM / 8) * 8, {}, 1);
 }
