@@ -52,13 +52,19 @@ def test_others_are_rounded_after(said):
 
 
 # Of sums, where a section is one head: few places, to be taken again.
-PLACES = ("tiles < FEW_TILES ? p.heads / p.group * p.batch : max(2 * p.section, 264 / tiles + 2)", "2")
+PLACES = {
+    "!taken_again(p) ? p.heads / p.group * p.batch : max(2 * p.section, 264 / Sequence{p, 0}.key_tiles() + 2)": "2",
+    "Sequence{p, 0}.key_tiles() >= FEW_TILES": "true",
+}
 
 
 def of_few_places(program):
     source = render(program)
-    assert source.text.count(PLACES[0]) == 1
-    return replace(source, text=source.text.replace(*PLACES))
+    text = source.text
+    for old, new in PLACES.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return replace(source, text=text)
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 5, 150, 200), (2, 6, 3, 100, 300)])

@@ -469,7 +469,7 @@ struct Gradients {                       // one warpgroup: 64 keys against all q
   __device__ __forceinline__ void release(u32 barriers, int nth) const { if (leader) ptx::mbarrier_arrive(shared + barriers + BARRIER_BYTES * nth); }
 
   // Of a step: what the loading warp tells of it, its query tile and whether the mask is tested; lse and delta of the thread's queries. By the
-  // parentheses an address is a register and one that the warp shares, which is up to 3 % faster than a register alone.
+  // parentheses an address is a register and one that the warp shares, which is 2 % faster than a register alone.
   __device__ __forceinline__ int told_of(int of) const { return __shfl_sync(~0u, ptx::load_shared(shared + STEP + STEP_BYTES * (of % STAGES)), 0); }
   __device__ __forceinline__ RowValues lse_of(int of) const { return RowValues(shared + LSE + (of % STAGES * ROWS_BYTES + lane % 4 * 16)); }
   __device__ __forceinline__ RowValues delta_of(int of) const { return RowValues(shared + DELTA + (of % STAGES * ROWS_BYTES + lane % 4 * 16)); }
