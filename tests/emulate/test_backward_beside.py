@@ -42,7 +42,9 @@ def test_shares_of_query_heads_are_counted():
     judge(spec, emulate_backward(program, render(program), arrays), arrays)
 
 
-OTHERS = ({"deterministic": True}, {"layout": "thd"}, {"mask": "causal"}, {"score": "cap * tanh(s / cap)", "params": {"cap": 5.0}})
+ROWS = {"rows": {"shape": ["q_len"], "dtype": "float32"}}
+CAPPED = {"score": "cap * tanh(s / cap)", "params": {"cap": 5.0}}
+OTHERS = ({"deterministic": True}, {"layout": "thd"}, {"mask": "causal"}, CAPPED, {"score": "s + rows[q_idx]", "tensors": ROWS})
 
 
 @pytest.mark.parametrize("said", [*OTHERS, {"head_dim": 72}])

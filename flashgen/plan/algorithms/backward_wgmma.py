@@ -179,9 +179,9 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
 
 
 def finish(problem: Problem, tile: TilePlan) -> Finish:
-    """Says who rounds the sums of dq: warps beside, where narrow key tiles have so many steps that it is done before the last of them."""
+    """Says who rounds the sums of dq: warps beside, where products take so long, and so few registers, that they are done meanwhile."""
     spec = problem.spec
-    beside = problem.seen.uniform and not _wide(tile) and elements(problem) == "weights"
+    beside = problem.seen.uniform and not _wide(tile) and elements(problem) == "weights" and not spec.tensors
     return "beside" if beside and not spec.geometry.packed and not spec.deterministic else "after"
 
 
