@@ -32,8 +32,8 @@ def plan_backward(
     candidate: str | None = None,
     head_shares: int = 1,
 ) -> Program:
-    """The kernels that give the gradients of a spec, for an architecture: delta, backward, finish_queries, and before them those that find
-    the rows of a key tile where tensors tell them.
+    """The kernels that give the gradients of a spec, for an architecture: delta, backward, and finish_queries where backward does not
+    round dq itself; before them those that find the rows of a key tile where tensors tell them.
 
     `copy_bytes`: as of `flashgen.plan.plan`, of q, k, v, o and their gradients; `length`: likewise, here of query rows. `candidate`: one of
     `backward_candidates`, in place of the first of them. `head_shares`: blocks that share the query heads of a key tile

@@ -8,6 +8,7 @@ from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Tiled
 
 # What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.
 Elements = Literal["weights", "slopes", "gradients"]
+Finish = Literal["after", "beside"]  # of who rounds the sums of dq: a kernel after, or warps of this one that neither load nor multiply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class WarpgroupsPlan:
     head_shares: int  # blocks that have each a part of the query heads that share a key tile
     do_first: bool = False  # do of a step is asked for before its q: its place is free first
     in_turns: bool  # key tiles add to the sums of dq in their order, else in any
+    finish: Finish = "after"
 
     @property
     def heads(self) -> str:
@@ -67,6 +69,11 @@ class Backward(Tiled):
     def sums_order(self) -> str:
         """The template of the order in which key tiles add to the sums of dq: any, or their own."""
         return "own" if self.warpgroups and self.warpgroups.in_turns else "any"
+
+    @property
+    def finish(self) -> Finish:
+        """The template of who rounds the sums of dq."""
+        return self.warpgroups.finish if self.warpgroups else "after"
 
     @property
     def queries_share(self) -> int:

@@ -248,7 +248,7 @@ class BackwardStrategy(Drafting):
 
     @abstractmethod
     def parts(self, problem: Problem, draft: Draft) -> Parts:
-        """Kernels, arguments and scratch of a draft: delta, backward, finish_queries."""
+        """Kernels, arguments and scratch of a draft: delta, backward, and what rounds dq, where backward does not."""
 
 
 Served = TypeVar("Served", bound=Drafting)

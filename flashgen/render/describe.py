@@ -64,6 +64,7 @@ def _backward(program: Program, main: Backward) -> list[tuple[str, str]]:
     turns = "in turns: a number a query tile says whose comes next, and query tiles come downwards, so that few wait"
     how = turns if main.sums_order == "own" else "in any order"
     added = f"dq in float32 in memory, added to by the blocks of all key tiles {how}"
+    added += ", rounded by warps that have nothing to load or multiply" if main.finish == "beside" else ""
     alone = f"dq in those of a kernel of its own, a block a query tile: {_tiles_taken(program)}" if program.attentions else added
     shared = f", of each of {main.head_shares} shares of the query heads" if main.head_shares > 1 else ""
     return [

@@ -166,3 +166,26 @@ def test_copies_that_are_judged_together_are_told_apart():
     with pytest.raises(EmulationFault, match=r"writes smem\+0x400, outside the block's 1024 bytes") as caught:
         kernel.launch(1, 32, 1024, record(OVERLAP_PARAMS, **{"in": x}, out=out, shift=512))
     assert "copy_async_16(at + 512 + p.shift" in str(caught.value)
+
+
+HANDED_ON = """  if (threadIdx.x == 0) {
+    p.x[0] = 1.0f;
+    __threadfence();
+    atomicAdd(p.count, 1);
+  }
+  if (threadIdx.x == 32) {
+    while (ptx::load_acquire(p.count) == 0) {}
+    p.x[1] = p.x[0];
+  }"""
+
+
+def handed_on(body):
+    x, count, of = np.zeros(2, np.float32), np.zeros(1, np.int32), "float* x; int* count;"
+    HostKernel(kernel_text(of, body)).launch(1, 64, 0, record(of, x=x, count=count), arrays={"x": Watched(x), "count": Watched(count)})
+    return x
+
+
+def test_a_word_that_is_loaded_with_acquire_hands_on_what_warps_of_the_same_block_did():
+    assert (handed_on(HANDED_ON) == 1).all()
+    with pytest.raises(EmulationFault, match=r"race: block 0 reads `x`"):
+        handed_on(HANDED_ON.replace("    __threadfence();\n", ""))

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec causal | arch sm_90a | plan 3ee7360c | generated, do not edit
+// flashgen 0.1.0 | spec causal | arch sm_90a | plan 0c8137d0 | generated, do not edit
 //
 //   p = exp(score(softmax_scale * q k^T) - lse) where mask
 //   ds = p * (do v^T - delta) * (d score / d s) where mask

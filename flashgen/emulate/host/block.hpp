@@ -24,7 +24,10 @@ class Block {
   bool step();
   bool paused() const { return paused_ != nullptr; }   // does a warp wait for its turn?
   void take_turn();                                    // lets that warp go on to the end of its turn
-  void complete_late() { run_an_engine(true); }        // lets an engine complete an operation, if one is in flight, though a warp could go on
+  void complete_late() {                               // lets an engine complete an operation, if one is in flight, though a warp could go on,
+    run_an_engine(true);                               // and warps that many others were ahead of come to their turn
+    for (Warp& w : warps_) w.priority = static_cast<std::uint32_t>(random_());
+  }
 
   void block_on(Wait wait);                            // the running thread waits until somebody wakes it
   void pause();                                        // the running thread waits for its turn, or ends it

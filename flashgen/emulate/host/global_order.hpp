@@ -14,6 +14,10 @@ class Knowledge {
     const auto it = clocks_.find(block);
     return it != clocks_.end() && it->second->time[static_cast<std::size_t>(agent)] >= time;
   }
+  const Clock* of(int block) const {
+    const auto it = clocks_.find(block);
+    return it == clocks_.end() ? nullptr : it->second.get();
+  }
   void join(int block, const std::shared_ptr<const Clock>& clock) {
     auto& mine = clocks_[block];
     if (!mine) mine = clock;
@@ -37,6 +41,7 @@ class GlobalOrder {
   void acquire() {                                     // what the running warp's atomics have observed, it may rely on
     if (Knowledge& observed = observed_[static_cast<std::size_t>(block->warp_index())]; !observed.empty()) {
       learned_.push_back(learned_.back());
+      if (const Clock* own = observed.of(block->number())) block->acquire(*own);   // of warps of this block, too
       learned_.back().join(std::exchange(observed, {}));
       block->clock().time[agent::others] = static_cast<std::uint32_t>(learned_.size() - 1);
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from flashgen.plan.backward_kernel import Elements, WarpgroupsPlan
+from flashgen.plan.backward_kernel import Elements, Finish, WarpgroupsPlan
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
 from flashgen.plan.engines.limits import FLOAT_BYTES, SHARED_BYTES, up
@@ -16,7 +16,7 @@ from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Grid, PipelinePlan, Til
 from flashgen.plan.kernels.arguments import further_arguments, gradient_arguments, key_tiles, lse_arguments, strides
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_keys import finish_keys
-from flashgen.plan.kernels.finish_queries import finish_queries
+from flashgen.plan.kernels.finish_queries import counts, finish_queries
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.search import LENGTHS
 from flashgen.plan.smem import lay_out
@@ -33,7 +33,7 @@ MOST_QUERIES = {
     "gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
-COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
+REGISTERS, ROUNDING_REGISTERS = (240, 24), (232, 40)  # of who multiplies and who loads; the same where warps beside round dq
 
 
 class BackwardWgmma(BackwardStrategy):
@@ -108,15 +108,14 @@ class BackwardWgmma(BackwardStrategy):
             head_shares=shares,
             in_turns=problem.spec.deterministic,
             do_first=problem.seen.uniform and not _wide(tile),
+            finish=finish(problem, tile),
         )
         kernel = replace(kernel, warpgroups=way)
         before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
-        arguments = (*arrays(problem.spec, tile, shares), *counter(), *before.arguments, *others(problem.spec))
-        return (
-            Parts((*before.kernels, kernel), arguments, before.scratch)
-            .followed(finish_queries(problem.spec, tile))
-            .followed(finish_keys(problem.spec, tile, shares))
-        )
+        beside = way.finish == "beside"
+        arguments = (*arrays(problem.spec, tile, shares), *counter(beside), *before.arguments, *others(problem.spec))
+        after = counts() if beside else finish_queries(problem.spec, tile)
+        return Parts((*before.kernels, kernel), arguments, before.scratch).followed(after).followed(finish_keys(problem.spec, tile, shares))
 
 
 def _wide(tile: TilePlan) -> bool:
@@ -164,15 +163,26 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     wanted = key_stages == 1 and _wide(tile) and not problem.spec.deterministic
     with_sums = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes) if wanted else ""
     copied = not isinstance(with_sums, str)
+    beside = finish(problem, tile) == "beside"
+    if beside:
+        barriers.append(("summed", "SUMMED", 2 * key_stages))
+    compute, load = ROUNDING_REGISTERS if beside else REGISTERS
     return Draft(
         tile=tile,
-        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=COMPUTE_REGISTERS, load_registers=LOAD_REGISTERS),
+        workers=WorkersPlan(warps=8, load_warps=4, compute_registers=compute, load_registers=load),
         pipeline=PipelinePlan(stages=stages),
         smem=with_sums if copied else lay_out(pieces, barriers, problem.arch.shared_bytes),
         dealing=DealingPlan(counter=True, longest_first=not problem.seen.uniform),
         key_stages=key_stages,
         copied=copied,
     )
+
+
+def finish(problem: Problem, tile: TilePlan) -> Finish:
+    """Says who rounds the sums of dq: warps beside, where products take so long, and so few registers, that they are done meanwhile."""
+    spec = problem.spec
+    beside = problem.seen.uniform and not _wide(tile) and elements(problem) == "weights" and not spec.tensors
+    return "beside" if beside and not spec.geometry.packed and not spec.deterministic else "after"
 
 
 def unlisted(spec: Spec) -> str | None:
@@ -211,9 +221,10 @@ def arrays(spec: Spec, tile: TilePlan, head_shares: int) -> Iterator[Argument]:
         yield Argument(f"{name}_strides", strides(spec, of), "strides", of)
 
 
-def counter() -> Iterator[Argument]:
-    """The member of Params by which key tiles are dealt."""
-    dealt = "key tiles dealt beyond the first of each block; blocks that are done. Zero at launch, zero again after"
+def counter(beside: bool) -> Iterator[Argument]:
+    """The member of Params by which key tiles are dealt. `beside`: and pieces of the sums of dq."""
+    what = "key tiles dealt; pieces of dq that are rounded" if beside else "key tiles dealt beyond the first of each block"
+    dealt = f"{what}; blocks that are done. Zero at launch, zero again after"
     yield Argument("counter", "int*", "pointer", "counter", comment=dealt)
 
 
