@@ -25,6 +25,7 @@ from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
+STATE_PADDING = 8  # numbers behind a row of o in shared memory: its maximum and sum, and rows lie in different banks
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
@@ -74,7 +75,7 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
             beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 else keys
+            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 == problem.request.demand.cluster else keys
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -143,9 +144,9 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        kernel = draft.attention("forward", Grid(draft.workers.threads, blocks, resident=resident), ranges)
-        found = Parts((kernel,), native_arguments(problem.spec))
-        return shares.combined(problem, draft.dealing.shares, found)
+        grid = Grid(draft.workers.threads, blocks, cluster=problem.request.demand.cluster, resident=resident)
+        found = Parts((draft.attention("forward", grid, ranges),), native_arguments(problem.spec))
+        return shares.combined(problem, draft.dealing, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         """The reasons for slices, shares of keys, and instructions."""
@@ -195,10 +196,11 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
-    workers = WorkersPlan(warps, strands=asked.strands, in_turn=asked.in_turn)
+    workers = WorkersPlan(warps, strands=asked.strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1)
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
-    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), workers.beside)
+    last = ("state", "STATE", block_m * 4 * (v + STATE_PADDING), 1, 128) if workers.in_cluster else ("O", "O", q_bytes, 1, 128)
+    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[last]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
 
