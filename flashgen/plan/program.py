@@ -146,9 +146,9 @@ class Program:
         return next((kernel for kernel in self.kernels if isinstance(kernel, Combine)), None)
 
     @property
-    def merges(self) -> bool:
-        """True if shares of keys are merged: by `combine`, or by the blocks of a cluster."""
-        return self.combine is not None or self.dealing.in_cluster
+    def result(self) -> str:
+        """The template of how results leave forward_sm80: as o; where keys are cut, as that of a share; from the blocks of a cluster."""
+        return "output" if not self.dealing.shares else "output_in_cluster" if self.main.workers.in_cluster else "output_either"
 
     @property
     def lists_from(self) -> str:
@@ -249,13 +249,13 @@ class Program:
 
     @property
     def counts_sink(self) -> bool:
-        """True if each block counts the sink; of shares, what merges them does, once."""
-        return self.softmax.sink and not self.merges
+        """True if the attention counts the sink; of shares, `combine` does, once."""
+        return self.softmax.sink and not self.combine
 
     @property
     def reads_log2_e(self) -> bool:
         """True if something natural becomes log2 units in its text."""
-        return self.softmax.sink or self.merges
+        return self.softmax.sink or self.combine is not None
 
     def to_json(self) -> dict[str, Any]:
         """Everything that explains the program, as JSON values."""
@@ -286,7 +286,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 
 _USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
-    "dealing": {"shares": None, "grouped": False, "listed": "", "in_cluster": False},
+    "dealing": {"shares": None, "grouped": False, "listed": ""},
     "workers": {"strands": 1, "in_turn": False, "in_cluster": False},
     "grid": {"cluster": 1},
 }

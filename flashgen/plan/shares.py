@@ -42,7 +42,7 @@ class Demand:
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
-    cluster: int = 1  # blocks that share the keys of a query tile and merge what they know through each other's shared memory
+    cluster: int = 1  # blocks that have so many strands each, and join them together
     by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property
@@ -199,13 +199,15 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         rows = FEW_ROWS.index(asked.rows) + 1
         keys = known.by_count("few_call_keys", rows) if auto else known.by_count("few_keys", rows)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
-        if asked.strands > 1:
+        if asked.cluster > 1:
+            keys = known["cluster_share_keys"]
+        elif asked.strands > 1:
             keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:
         keys = known["call_keys" if auto else "keys"]
         most = known["listed_pieces"] if spec.geometry.packed else known["call_pieces" if auto else "pieces"]
     return SharePlan(
-        count=spec.split if isinstance(spec.split, int) else asked.cluster if asked.cluster > 1 else 0,
+        count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,
         pieces=int(most * problem.arch.multiprocessors),
         whole_call=auto and not spec.geometry.packed,
@@ -222,8 +224,7 @@ def dealt(problem: "Problem", tile: TilePlan, dealing: DealingPlan) -> DealingPl
         return dealing
     first = dealing.longest_first and not problem.grouped
     narrow = shares.own and dealing.counter and tile.block_m > WARPGROUP_ROWS  # a single token has rows of one warpgroup
-    in_cluster = problem.request.demand.cluster > 1
-    return replace(dealing, shares=shares, grouped=problem.grouped, narrow=narrow, halves=False, longest_first=first, in_cluster=in_cluster)
+    return replace(dealing, shares=shares, grouped=problem.grouped, narrow=narrow, halves=False, longest_first=first)
 
 
 def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ...]:
@@ -237,10 +238,9 @@ def pieces(spec: Spec, tile: TilePlan, dealing: DealingPlan) -> tuple[Extent, ..
     return (*rows, "batch", *slices, dealing.shares)
 
 
-def combined(problem: "Problem", dealing: DealingPlan, attention: Parts) -> Parts:
+def combined(problem: "Problem", plan: SharePlan | None, attention: Parts) -> Parts:
     """The attention with what runs before and after it where its blocks take shares of the keys."""
-    plan = dealing.shares
-    if not plan or dealing.in_cluster:
+    if not plan:
         return attention
     parts = attention.followed(combine(problem.spec, plan, problem.arch.early))
     return parts.preceded(work_list(problem.arch.early)) if plan.own else parts
@@ -255,8 +255,6 @@ def reasons(dealing: DealingPlan) -> Iterator[tuple[str, str]]:
         fewest = f"{shares.block_n * least_tiles(shares, 1, 1)} keys or more of {shares.fewest_rows} query rows"
         whose = "a list of work, made on the device, cuts the keys of each sequence by its own lengths"
         yield "split", f"{whose}: shares of {fewest}, {shares.keys} of a whole query tile; combine merges them"
-    elif dealing.in_cluster:
-        yield "split", f"query tiles are few, so {shares.count} blocks share the keys of each: a cluster, which merges them in shared memory"
     elif shares.count:
         yield "split", f"split: the key tiles of a query tile are cut into {shares.count} shares, each for a block; combine merges them"
     else:

@@ -34,3 +34,20 @@ def test_strands_have_the_same_bits_beside_each_other_and_in_turn(spec, strands,
         found.append(emulate(chosen, render(chosen), q, k, v, values, seed=data.draw(st.integers(0, 9))))
         judge(spec, found[-1], q, k, v, LOOSE, **values)
     assert all(x.tobytes() == found[1][name].tobytes() for name, x in found[0].items())
+
+
+@settings(max_examples=8)
+@given(specs(step=8, dtypes=("float16", "bfloat16")).filter(free), st.sampled_from([(8, 4), (8, 2), (2, 8), (4, 4), (2, 2)]), st.data())
+def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_warps, data):
+    (q, k, v), values = data.draw(calls(spec, 200))
+    cluster, strands = blocks_and_warps
+    found = []
+    for in_turn in (False, True):
+        asked_for = Demand(shared=True, rows=16, strands=strands, in_turn=in_turn, cluster=cluster)
+        try:
+            chosen = with_small_shares(plan(spec, "sm_90a", demand=asked_for))
+        except PlanError:
+            reject()  # too wide for so many warps
+        found.append(emulate(chosen, render(chosen), q, k, v, values, seed=data.draw(st.integers(0, 9))))
+        judge(spec, found[-1], q, k, v, LOOSE, **values)
+    assert all(x.tobytes() == found[1][name].tobytes() for name, x in found[0].items())

@@ -25,7 +25,7 @@ from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
-STATE_PADDING = 8  # numbers behind a row of o in shared memory: its maximum and sum, and rows lie in different banks
+STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
@@ -75,7 +75,7 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
             beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 == problem.request.demand.cluster else keys
+            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 else keys
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -144,9 +144,12 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        grid = Grid(draft.workers.threads, blocks, cluster=problem.request.demand.cluster, resident=resident)
+        grid = Grid(draft.workers.threads, blocks, resident=resident)
+        if draft.workers.in_cluster:
+            cluster = problem.request.demand.cluster
+            grid = replace(grid, blocks=(cluster, *blocks), cluster=cluster)
         found = Parts((draft.attention("forward", grid, ranges),), native_arguments(problem.spec))
-        return shares.combined(problem, draft.dealing, found)
+        return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         """The reasons for slices, shares of keys, and instructions."""
@@ -196,7 +199,8 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
-    workers = WorkersPlan(warps, strands=asked.strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1)
+    strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
+    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn)
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
     last = ("state", "STATE", block_m * 4 * (v + STATE_PADDING), 1, 128) if workers.in_cluster else ("O", "O", q_bytes, 1, 128)

@@ -147,7 +147,7 @@ class Wgmma(Strategy):
         """One block a multiprocessor; the counter deals."""
         grid = Grid(draft.workers.threads, shares.pieces(problem.spec, draft.tile, draft.dealing), early=True, resident=1)
         found = Parts((draft.attention("forward", grid, ranges),), tuple(_arguments(problem.spec, draft)))
-        return shares.combined(problem, draft.dealing, found)
+        return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
         """The reasons for slices, shares, halves of the L2, the place of o, narrow warpgroups, and instructions."""
