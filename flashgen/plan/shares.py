@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
+IN_CLUSTER = 4  # strands that each block of a cluster has: where they are joined, each has a lane
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
 CHUNK_BYTES = 16  # of a tensor's row that one copy brings to shared memory
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
@@ -138,7 +139,9 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.share_keys, self.strands, self.most_rows = int(known["strand_share_keys"]), strands(spec, arch), most_rows(spec, arch)
+        self.strands, self.most_rows = strands(spec, arch), most_rows(spec, arch)
+        self.cluster = arch.cluster if self.strands >= IN_CLUSTER else 1
+        self.share_keys = int(known["strand_share_keys" if self.cluster == 1 else "cluster_share_keys"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
         copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
@@ -172,11 +175,14 @@ class Demands:
 
     def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
         """The demand of few rows of so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
+        clustered = replace(few, strands=min(IN_CLUSTER, self.strands), cluster=self.cluster)
         if self.auto:
+            if self.cluster > 1 and tiles <= self.few_tiles and kv_len <= self.share_keys:
+                return clustered
             beside = tiles <= self.few_tiles and tiles * kv_len >= self.beside
-            return replace(few, strands=min(4, self.strands)) if beside else few
+            return replace(few, strands=min(IN_CLUSTER, self.strands)) if beside else few
         busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
-        return replace(few, strands=self.strands, in_turn=busy and self.strands > 1)
+        return replace(clustered if self.cluster > 1 else replace(few, strands=self.strands), in_turn=busy and self.strands > 1)
 
     def _of_lists(self, group: int) -> Demand:
         """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""

@@ -45,6 +45,7 @@ SHARED = {  # causal where queries are few, or tiles of few heads; strands of a 
     "token": Demand(shared=True, rows=16),
     "token_in_turn": Demand(shared=True, rows=16, strands=8, in_turn=True),
     "token_beside": Demand(shared=True, rows=16, strands=8),
+    "token_in_cluster": Demand(shared=True, rows=16, strands=4, cluster=8),
     "chunk": Demand(shared=True),
 }
 
