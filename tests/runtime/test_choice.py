@@ -22,6 +22,7 @@ from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
 
 SPEC = Spec(head_dim=64, dtype="float16", mask="causal")
+CLUSTER = Demand(shared=True, rows=16, strands=4, cluster=8)
 VIEWS: dict[str, tuple[str, Any, str]] = {  # which array, a view as wide as the head dim, what is said of it
     "backwards": ("k", lambda x: x[:, ::-1, :, :64], "k: an axis has stride -"),
     "every second column": ("v", lambda x: x[..., ::2], "v: the last axis has stride 2, not 1"),
@@ -67,10 +68,10 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "heads", "split", "expected"),
     [
-        (1, 4, 8, "invariant", Demand(shared=True, rows=16, strands=8)),  # whatever the number of keys: some sequences of a batch may grow
-        (1, 70_000, 8, "invariant", Demand(shared=True, rows=16, strands=8)),
-        (1, 500_000, 8, "invariant", Demand(shared=True, rows=16, strands=8, in_turn=True)),  # 245 shares of 2 heads are work for all warps
-        (1, 4000, 8, "auto", Demand(shared=True, rows=16)),
+        (1, 4, 8, "invariant", CLUSTER),  # whatever the number of keys: some sequences of a batch may grow
+        (1, 70_000, 8, "invariant", CLUSTER),
+        (1, 2_500_000, 8, "invariant", replace(CLUSTER, in_turn=True)),  # work for all warps: 153 shares of 2 heads
+        (1, 4000, 8, "auto", CLUSTER),
         (1, 70_000, 8, "auto", Demand(shared=True, rows=16, strands=4)),
         (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
         (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
