@@ -101,11 +101,11 @@ class Gpu:
             out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs.values()])
             addresses += map(family.pointer, out)
         if prepared.launch:
-            if prepared.scratch.words:
+            if prepared.scratch.used:
                 memory = prepared.scratch.memory(family, q)
                 addresses += prepared.scratch.at(family.pointer(memory))
             else:
-                addresses += prepared.scratch.places
+                addresses += [0] * len(prepared.scratch.places)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
             prepared.launch(addresses, family.stream(q))

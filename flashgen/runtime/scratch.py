@@ -23,23 +23,23 @@ class Scratch(NamedTuple):
 
     arrays: Mapping[str, Made]
     places: tuple[int, ...]  # of each, in bytes
-    words: int  # of all, one at least, since even an empty array has an address; 0: nobody writes there
+    words: int  # of all
+    used: bool  # somebody writes there: of one share of keys nothing is handed on
 
     @classmethod
     def of(cls, program: Program, sizes: Sizes) -> "Scratch":
         """The scratch of a program in a call of these sizes."""
         arrays = {each.name: (shape_of(each, sizes), each.dtype) for each in program.scratch}
-        if all(isinstance(each.shape[0], SharePlan) and extent(each.shape[0], sizes) == 1 for each in program.scratch):
-            return cls(arrays, (0,) * len(arrays), 0)  # of one share nothing is handed on
         places, end = [], 0
         for shape, dtype in arrays.values():
             places.append(end)
             end += -(-math.prod(shape) * by_name(dtype).bytes // _ALIGNMENT) * _ALIGNMENT
-        return cls(arrays, tuple(places), max(1, end // _WORD))
+        used = any(not isinstance(each.shape[0], SharePlan) or extent(each.shape[0], sizes) > 1 for each in program.scratch)
+        return cls(arrays, tuple(places), end // _WORD, used)
 
     def memory(self, family: DeviceFamily, beside: Any) -> Any:
-        """The one array, on the GPU of another."""
-        return family.scratch((self.words,), "int32", beside)
+        """The one array, on the GPU of another; of a word at least, since even an empty array has an address."""
+        return family.scratch((max(1, self.words),), "int32", beside)
 
     def at(self, address: int) -> list[int]:
         """The address of each array, in memory that begins at an address."""
@@ -62,4 +62,4 @@ def largest(program: Program, bounds: Sizes) -> int:
     return _WORD * max(Scratch.of(program, replace(bounds, batch=b, q_len=q)).words for b in batches for q in q_lens)
 
 
-NO_SCRATCH = Scratch({}, (), 0)
+NO_SCRATCH = Scratch({}, (), 0, False)
