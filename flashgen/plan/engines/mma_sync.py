@@ -75,7 +75,8 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
             beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 else keys
+            if problem.request.demand.strands > 1:
+                keys = shares.strand_tiles(problem)
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -168,12 +169,15 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     warps = draft.workers.blocks * draft.workers.beside  # that have tiles of their own on their way, if a call has so many shares
     ahead, fewest = (draft.pipeline.stages - 1) * tile_bytes, min(warps, known["few_pieces"])
     rate = min(known["stream"], max(1, fewest * ahead) / known["stream_latency"])
-    step = {**step, "memory": tile_bytes / rate * (1 + warps * ahead / known["crowd"])}
+    crowd = warps * ahead / known["crowd"]
+    step = {**step, "memory": tile_bytes / rate * (1 if problem.request.demand.alone else 1 + crowd)}
     exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
     if draft.workers.in_turn:
         clocks *= 1 + known["tail"] * _idle(draft.workers.blocks, problem.arch.multiprocessors)
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
+    if problem.request.demand.alone:  # what is ahead takes nothing from others
+        total *= 1 - crowd
     return {**step, "exposed": exposed, "step": clocks, "total": total}
 
 
@@ -210,8 +214,8 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
 
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
-    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow."""
-    if isinstance(draft.smem, str):
+    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow, if a call has so many."""
+    if isinstance(draft.smem, str) or problem.request.demand.alone:
         return draft
     by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
     blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps))
