@@ -57,7 +57,7 @@ def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_wa
 @settings(max_examples=8)
 @given(specs(step=8, dtypes=("float16", "bfloat16")).filter(free), st.data())
 def test_blocks_that_have_a_multiprocessor_alone(spec, data):
-    """Of `split: auto` tiles have more keys where they fit."""
+    """Tiles of `split: auto` have more keys where they fit."""
     spec = Spec(**(spec.to_json() | {"split": "auto"}))
     (q, k, v), values = data.draw(calls(spec, 400))
     try:
