@@ -43,6 +43,11 @@ class Arch:
         return self.capability >= 90
 
     @property
+    def cluster(self) -> int:
+        """The most blocks that any GPU of it starts together, with each other's shared memory in reach; 1 before compute capability 9.0."""
+        return 8 if self.capability >= 90 else 1
+
+    @property
     def at_once(self) -> Literal["one", "four"]:
         """The numbers that a lane adds to memory, or stores of a fragment, at once: red.v4 and stmatrix from compute capability 9.0 on."""
         return "four" if self.capability >= 90 else "one"

@@ -13,7 +13,7 @@ from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import arrays, device, staging
 from flashgen.runtime.arguments import check_arrays, check_backward, check_requirements, check_values, output_shapes
-from flashgen.runtime.arrays import FAMILIES, Family, Layout, liken
+from flashgen.runtime.arrays import FAMILIES, NUMPY, Family, Layout, liken
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.lengths import fresh
 from flashgen.runtime.overlap import Apart
@@ -124,12 +124,13 @@ def provided(names: tuple[str, ...], out: Any) -> tuple[Any, ...]:
     parts = tuple(out) if isinstance(out, (tuple, list)) else (out,)
     if len(parts) != len(names):
         raise CallError(f"out holds {len(parts)} arrays: expected {len(names)}, {', '.join(names)}")
-    for name, part in zip(names, parts, strict=True):
-        if FAMILIES[type(part)] is None:
-            what = f"out is a {type(part).__name__} for {name}"
+    for i, part in enumerate(parts):
+        family = FAMILIES[type(part)]
+        if family is None:
+            what = f"out is a {type(part).__name__} for {names[i]}"
             raise CallError(f"{what}: expected a NumPy, CuPy or PyTorch array, which can be written to")
-        if isinstance(part, np.ndarray) and not part.flags.writeable:
-            raise CallError(f"out is read-only for {name}: expected an array that can be written to, as {name}.copy()")
+        if family is NUMPY and not part.flags.writeable:
+            raise CallError(f"out is read-only for {names[i]}: expected an array that can be written to, as {names[i]}.copy()")
     return parts
 
 

@@ -43,6 +43,7 @@ class WorkersPlan:
     blocks: int = 1  # that shall be resident on a multiprocessor: a bound for the compiler's registers
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes strands one after the other; else each has warps of its own
+    in_cluster: bool = False  # blocks of a cluster have strands each, of the same key tiles, and join them together
 
     @property
     def warpgroups(self) -> int:
@@ -57,7 +58,7 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "by_warp"
+        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "in_cluster" if self.in_cluster else "by_warp"
 
     @property
     def beside(self) -> int:
@@ -174,11 +175,6 @@ class DealingPlan:
     def rows(self) -> str:
         """The template of what a row of a query tile is: a token of one head, or one of the heads of a group at a token."""
         return "rows_of_group" if self.grouped else "rows_of_head"
-
-    @property
-    def result(self) -> str:
-        """The template of how results leave forward_sm80: as o, or where keys are cut as that of a share."""
-        return "output" if not self.shares else "output_either"
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,11 @@ class Program:
         return next((kernel for kernel in self.kernels if isinstance(kernel, Combine)), None)
 
     @property
+    def result(self) -> str:
+        """The template of how results leave forward_sm80: as o; where keys are cut, as that of a share; from the blocks of a cluster."""
+        return "output" if not self.dealing.shares else "output_in_cluster" if self.main.workers.in_cluster else "output_either"
+
+    @property
     def lists_from(self) -> str:
         """The template of what says which key tiles are in lists: indices or a bitmap that a call gives, or the mask."""
         return self.spec.blocks.template if self.spec.blocks else "mask"
@@ -287,7 +292,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 _USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
     "dealing": {"shares": None, "grouped": False, "listed": ""},
-    "workers": {"strands": 1, "in_turn": False},
+    "workers": {"strands": 1, "in_turn": False, "in_cluster": False},
     "grid": {"cluster": 1},
 }
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
+IN_CLUSTER = 4  # strands that each block of a cluster has: where they are joined, each has a lane
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
 CHUNK_BYTES = 16  # of a tensor's row that one copy brings to shared memory
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
@@ -42,6 +43,8 @@ class Demand:
     together: bool = False  # rows that fill tiles of warpgroups are those of all heads of a group
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
+    cluster: int = 1  # blocks that have so many strands each, and join them together
+    alone: bool = False  # each block of a cluster has a multiprocessor to itself, whose shared memory is for tiles on their way
     by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property
@@ -106,6 +109,11 @@ def strands(spec: Spec, arch: Arch) -> int:
     return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
 
 
+def strand_tiles(problem: "Problem") -> tuple[int, ...]:
+    """The numbers of keys that tiles of strands may have: one where bits shall be the same beside each other and in turn."""
+    return (STRAND_TILE, 2 * STRAND_TILE) if problem.request.demand.alone and problem.spec.split == "auto" else (STRAND_TILE,)
+
+
 def most_rows(spec: Spec, arch: Arch) -> int:
     """The most of FEW_ROWS that shared memory holds beside two tiles of keys; 0 if none, or if blocks cannot share v's columns."""
     slices, step = v_slices(spec), spec.element.k_step
@@ -137,7 +145,10 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.share_keys, self.strands, self.most_rows = int(known["strand_share_keys"]), strands(spec, arch), most_rows(spec, arch)
+        self.strands, self.most_rows = strands(spec, arch), most_rows(spec, arch)
+        self.cluster = arch.cluster if self.strands >= IN_CLUSTER else 1
+        self.share_keys = int(known["strand_share_keys" if self.cluster == 1 else "cluster_share_keys"])
+        self.cluster_pieces = int(known["cluster_pieces"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
         copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
@@ -161,7 +172,7 @@ class Demands:
         if 0 < rows <= self.most_rows and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
             if few.rows == FEW_ROWS[0]:
-                return self._stranded(few, (sizes.kv_heads if self.grouped else sizes.heads) * sizes.batch, sizes.kv_len)
+                return self._stranded(few, sizes.kv_heads if self.grouped else sizes.heads, sizes)
             return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
         waves = -(-tiles // self.multiprocessors)
@@ -169,13 +180,20 @@ class Demands:
             return self.least
         return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
 
-    def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
-        """The demand of few rows of so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
-        if self.auto:
+    def _stranded(self, few: Demand, own: int, sizes: Sizes) -> Demand:
+        """The demand of few rows, so many query tiles of each sequence. Whatever the batch, strands of a share have the same bits."""
+        tiles, kv_len = own * sizes.batch, sizes.kv_len
+        most = -(-self.cluster_pieces // own) if self.cluster > 1 else kv_len
+        pieces = tiles * max(1, min(-(-kv_len // self.share_keys), most))
+        alone = self.cluster > 1 and pieces * self.cluster <= self.multiprocessors
+        if self.cluster > 1 and (alone or not self.auto):
+            few = replace(few, strands=min(IN_CLUSTER, self.strands), cluster=self.cluster, alone=alone)
+        elif self.auto:
             beside = tiles <= self.few_tiles and tiles * kv_len >= self.beside
             return replace(few, strands=min(4, self.strands)) if beside else few
-        busy = tiles * -(-kv_len // self.share_keys) > 2 * self.multiprocessors
-        return replace(few, strands=self.strands, in_turn=busy and self.strands > 1)
+        else:
+            few = replace(few, strands=self.strands)
+        return replace(few, in_turn=few.strands > 1 and pieces > 2 * self.multiprocessors)
 
     def _of_lists(self, group: int) -> Demand:
         """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""
@@ -198,7 +216,9 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         rows = FEW_ROWS.index(asked.rows) + 1
         keys = known.by_count("few_call_keys", rows) if auto else known.by_count("few_keys", rows)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
-        if asked.strands > 1:
+        if asked.cluster > 1:
+            keys, most = known["cluster_share_keys"], known["cluster_pieces"] / problem.arch.multiprocessors
+        elif asked.strands > 1:
             keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:
         keys = known["call_keys" if auto else "keys"]
@@ -206,8 +226,8 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
     return SharePlan(
         count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,
-        pieces=int(most * problem.arch.multiprocessors),
-        whole_call=auto and not spec.geometry.packed,
+        pieces=round(most * problem.arch.multiprocessors),
+        whole_call=auto and not spec.geometry.packed and asked.cluster == 1,
         block_m=tile.block_m,
         grouped=problem.grouped,
         block_n=tile.block_n if spec.geometry.packed else 0,

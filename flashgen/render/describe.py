@@ -106,6 +106,9 @@ def _workers(program: Program) -> str:
         rows = "keys" if isinstance(program.main, Backward) else "query rows"
         blocks = f"in each of {program.main.grid.cluster} blocks of a cluster " if program.main.grid.cluster > 1 else ""
         return f"{blocks}{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
+    if workers.in_cluster:
+        blocks = f"in each of {program.main.grid.cluster} blocks of a cluster"
+        return f"{workers.warps} warps {blocks} compute them over a strand of the keys each"
     if workers.beside > 1:
         return f"{workers.warps} warps compute them over a strand of the block's keys each, and meet at the end"
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"
@@ -136,5 +139,6 @@ def _ranges_of(ranges: TileRanges) -> str:
 def _order(program: Program) -> str:
     dealing, tiles = program.attention.dealing, program.attention.tile.query_tiles
     first = "longest query tiles first, in sections of heads that share the L2" if dealing.longest_first else "head by head"
-    taken = "a block a query tile" if tiles == 1 else f"{tiles} query tiles a block"
+    one = "a cluster a query tile" if program.attention.workers.in_cluster else "a block a query tile"
+    taken = one if tiles == 1 else f"{tiles} query tiles a block"
     return f"{first}, {'dealt by a counter' if dealing.counter else taken}"

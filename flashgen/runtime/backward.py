@@ -113,7 +113,7 @@ class GpuBackward:
             prepared.apart.check([*addresses.values(), *map(family.pointer, out)])
         made = dict(zip(prepared.results, out or [family.empty(*each, q) for each in prepared.results.values()], strict=True))
         known = addresses | {name: family.pointer(x) for name, x in made.items()}
-        if prepared.scratch.arrays:
+        if prepared.scratch.used:
             memory = prepared.scratch.memory(family, q)
             known |= zip(prepared.scratch.arrays, prepared.scratch.at(family.pointer(memory)), strict=True)
         stream = family.stream(q)

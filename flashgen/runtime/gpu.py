@@ -76,8 +76,8 @@ class Gpu:
             raise
         key = (*params.items(), *likes)
         if prepared := self._prepared.get(key):
-            return self._run(prepared, given[0], out, addresses)
-        latest, run = self._latest, functools.partial(self._run, q=given[0], out=out, addresses=addresses)
+            return self._run(given[0], out, addresses, prepared)
+        latest, run = self._latest, functools.partial(self._run, given[0], out, addresses)
         if results := _adapted(latest, 1, likes, params, run):
             return results
         same = (self._axes_out if out else self._axes).key(tuple(params.items()), likes)
@@ -92,7 +92,7 @@ class Gpu:
             self._keep(self._patterns, same, turns, _PATTERNS_KEPT)
         return run(prepared)
 
-    def _run(self, prepared: Prepared, q: Any, out: tuple[Any, ...], addresses: list[int]) -> tuple[Any, ...]:
+    def _run(self, q: Any, out: tuple[Any, ...], addresses: list[int], prepared: Prepared) -> tuple[Any, ...]:
         """Launches. `addresses`: of what is given and of `out`."""
         if out:
             prepared.apart.check(addresses)
@@ -101,9 +101,11 @@ class Gpu:
             out = tuple([family.empty(shape, dtype, q) for shape, dtype in prepared.outputs.values()])
             addresses += map(family.pointer, out)
         if prepared.launch:
-            if prepared.scratch.arrays:
+            if prepared.scratch.used:
                 memory = prepared.scratch.memory(family, q)
                 addresses += prepared.scratch.at(family.pointer(memory))
+            else:
+                addresses += [0] * len(prepared.scratch.places)
             if prepared.without_keys:  # nothing is read through k and v, but a tensor map wants an address
                 addresses[1] = addresses[2] = addresses[0]
             prepared.launch(addresses, family.stream(q))
@@ -126,7 +128,7 @@ class Gpu:
         prepared, _ = self.prepare(given, out, params, None)
 
         def launch(addresses: list[int], beside: Any) -> None:
-            self._run(prepared, beside, out, addresses)
+            self._run(beside, out, addresses, prepared)
 
         return launch if prepared.launch else None
 

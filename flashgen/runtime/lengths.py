@@ -24,7 +24,7 @@ from flashgen.runtime.places import Place, Places
 from flashgen.runtime.scratch import Made, Scratch
 
 _OUTPUT_OFFSET = 0  # of new arrays from a multiple of 16 bytes; pools give 256 or 512
-_AHEAD = (255, 15)  # keys that a sequence may grow by, for which it is tried whether they decide nothing new
+_AHEAD = (255, 127, 63, 31, 15)  # keys that a sequence may grow by, for which it is tried whether they decide nothing new
 _CHUNK = CHUNK_BYTES // 2  # keys of 16 bits: plans may differ by whether a row of keys is whole chunks
 
 
@@ -50,6 +50,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.patterns: tuple[Pattern, ...] = ()  # the one adapted longest ago last
+        self._found: list[_Steady] = []  # the range of lengths that one of them found last
 
     def pattern(self, likes: Sequence[Key], enough: int) -> "Pattern | None":
         """The one that holds these lengths already, else the one adapted longest ago, once there are enough."""
@@ -64,6 +65,7 @@ class Turns:
 
     def add(self, pattern: "Pattern", most: int) -> None:
         """Another one; of as many as there may be, in the place of the one that was adapted, or tried, longest ago."""
+        pattern.found = self._found
         self.patterns = (*self.patterns, pattern) if len(self.patterns) < most else (pattern, *self.patterns[:-1])
 
 
@@ -75,6 +77,8 @@ class _Array(NamedTuple):
     place: Place
     serves: Callable[[Layout], bool]  # true of a layout that every plan takes
     sliced: bool  # if its strides stay, every plan takes them whatever its lengths are
+    of_queries: bool  # no number of keys decides its shape
+    told: bool  # the record tells its lengths, and not its strides alone
 
 
 class _Steady(NamedTuple):
@@ -104,7 +108,7 @@ class Pattern:
     ):
         """`serves`: what lengths say of the plans that serve them. Calls with another answer are not adapted to."""
         assert prepared.launch
-        self.lock, self.params, self.likes = threading.Lock(), params, list(likes)
+        self.lock, self.params, self.likes, self.found = threading.Lock(), params, list(likes), list[_Steady]()
         self._axes, self._serves, self._program, self._sizes, self._prepared = axes, serves, program, sizes, prepared
         self._launch, self._places = prepared.launch, Places(program, prepared.launch)
         layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
@@ -119,12 +123,15 @@ class Pattern:
         """One of the arrays of the prepared call."""
         spec, name = self._program.spec, self._axes.names[i]
         serves = _SERVED.get(name) or (_any if name in [t.name for t in spec.tensors] else _contiguous)
+        place, sliced = self._places.of({t.name: t.argument for t in spec.arrays}.get(name, name)), serves is _plain and serves(layout)
         return _Array(
             shape=self._axes.shape(i, layout.shape),
             family=family,
-            place=self._places.of({t.name: t.argument for t in spec.arrays}.get(name, name)),
+            place=place,
             serves=serves,
-            sliced=serves is _plain and serves(layout),
+            sliced=sliced,
+            of_queries=all(self._axes.words[which] == "q_len" for _, which in self._axes.lengths[i]),
+            told=bool(place.maps) or not sliced,
         )
 
     def adapted(self, likes: Sequence[Key]) -> Prepared | None:
@@ -141,27 +148,29 @@ class Pattern:
             if not found:
                 return None
             steady = found
-        changed = self._changed(likes, axes.extents(q_len, kv_len, self._sizes))
+        changed = self._changed(likes, axes.extents(q_len, kv_len, self._sizes), q_len == self._steady.q_len)
         if changed is None:
             return None
         self._adapt(steady, kv_len, changed)
         self.likes = list(likes)
         return self._prepared
 
-    def _changed(self, likes: Sequence[Key], extents: Sequence[int]) -> list[tuple[int, Lies]] | None:
+    def _changed(self, likes: Sequence[Key], extents: Sequence[int], as_many: bool) -> list[tuple[int, Lies]] | None:
         """The places of given arrays that are not as before, and how they lie; None if a shape does not fit the lengths of the call, or if
-        an array differs in more, or lies so that another plan may serve it."""
+        an array differs in more, or lies so that another plan may serve it. `as_many`: queries as before."""
         if len(likes) != len(self.likes):
             return None
-        changed = []
-        for i, (array, like, before) in enumerate(zip(self._arrays, likes, self.likes, strict=True)):
-            shape = like[0]
-            if shape != array.shape(extents):
+        changed: list[tuple[int, Lies]] = []
+        for i, array in enumerate(self._arrays):
+            like, before = likes[i], self.likes[i]
+            if as_many and array.of_queries and like == before:
+                continue
+            if like[0] != array.shape(extents):
                 return None
             if like == before:
                 continue
             if array.sliced and like[1:] == before[1:]:
-                changed.append((i, (shape, self._lies[i][1])))
+                changed.append((i, (like[0], self._lies[i][1])))
             elif like[2:] == before[2:] and array.serves(layout := array.family.layout(like)):
                 changed.append((i, layout[:2]))
             else:
@@ -170,18 +179,18 @@ class Pattern:
 
     def _adapt(self, steady: _Steady, kv_len: int, changed: Sequence[tuple[int, Lies]]) -> None:
         """Patches the record."""
-        if steady.q_len != self._steady.q_len or steady.decided != self._steady.decided:
+        further = steady is not self._steady
+        if further and (steady.q_len != self._steady.q_len or steady.decided != self._steady.decided):
             self._resize(replace(self._sizes, q_len=steady.q_len, kv_len=kv_len))
         self._places.put("kv_len", kv_len)
-        far = steady is not self._steady
         for i, lies in changed:
             array, restrided = self._arrays[i], lies[1] != self._lies[i][1]
-            if array.place.maps or restrided or not array.sliced:
+            if array.told or restrided:
                 array.place.lay(lies)
             self._lies[i] = lies
-            far = far or restrided
+            further = further or restrided
         self._steady = steady
-        if far and self._prepared.apart.pairs:
+        if further and self._prepared.apart.pairs:
             extents = self._axes.extents(steady.q_len, steady.keys[-1], self._sizes)
             self._prepared.apart.span([(array.shape(extents) or (), lies[1]) for array, lies in zip(self._arrays, self._lies, strict=True)])
 
@@ -193,13 +202,18 @@ class Pattern:
         """
         if not 0 < q_len <= MAX_LENGTH or not 0 < kv_len <= MAX_LENGTH:
             return None
+        for known in self.found:
+            if q_len == known.q_len and kv_len in known.keys and known.decided[0] == self._steady.decided[0]:
+                return known
         sizes = replace(self._sizes, q_len=q_len, kv_len=kv_len)
         decided = self._decided(sizes)
         if decided[0] != self._steady.decided[0]:
             return None
         ends = ((kv_len + ahead) // _CHUNK * _CHUNK for ahead in _AHEAD)
         last = next((end for end in ends if self._decide_alike(replace(sizes, kv_len=end), decided)), kv_len)
-        return _Steady(q_len, range(kv_len, min(last, MAX_LENGTH) + 1), decided)
+        found = _Steady(q_len, range(kv_len, min(last, MAX_LENGTH) + 1), decided)
+        self.found[:] = [found]
+        return found
 
     def _decide_alike(self, sizes: Sizes, decided: tuple[Any, ...]) -> bool:
         """True if these sizes decide the same, and one key less is served by the same plan."""

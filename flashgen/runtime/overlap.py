@@ -34,15 +34,15 @@ class Apart:
     def span(self, most: Sequence[Lies]) -> None:
         """Arrays reach as far as larger ones that lie so: what they may grow to."""
         layouts = [layout._replace(shape=shape, strides=strides) for (shape, strides), layout in zip(most, self._layouts, strict=True)]
-        self._reaches = list(map(reach, layouts)) if self.pairs else []
+        reaches = list(map(reach, layouts)) if self.pairs else []
+        # From the address of one to that of the other: further apart they cannot meet.
+        self._near = [(i, j, reaches[i][0] - reaches[j][1], reaches[i][1] - reaches[j][0]) for i, j in self.pairs]
 
     def check(self, addresses: Sequence[int]) -> None:
         """Raises CallError where something would be written into what is read, or into what else is written."""
-        for i, j in self.pairs:
-            (low, high), (first, last) = self._reaches[i], self._reaches[j]
+        for i, j, before, behind in self._near:
             ours, theirs = addresses[i], addresses[j]
-            near = ours + low < theirs + last and theirs + first < ours + high
-            if near and meet(self._layout(i), ours, self._layout(j), theirs):
+            if before < theirs - ours < behind and meet(self._layout(i), ours, self._layout(j), theirs):
                 what = f"out for {self.names[i]} shares memory with {self.names[j]}"
                 raise CallError(f"{what}: give an array of its own, or leave out away")
 

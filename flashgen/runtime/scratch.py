@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flashgen.dtypes import by_name
-from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.geometry import shape as shape_of
 from flashgen.plan.kernel import SharePlan
 from flashgen.plan.program import Program
@@ -24,6 +24,7 @@ class Scratch(NamedTuple):
     arrays: Mapping[str, Made]
     places: tuple[int, ...]  # of each, in bytes
     words: int  # of all
+    used: bool  # somebody writes there: of one share of keys nothing is handed on
 
     @classmethod
     def of(cls, program: Program, sizes: Sizes) -> "Scratch":
@@ -33,7 +34,8 @@ class Scratch(NamedTuple):
         for shape, dtype in arrays.values():
             places.append(end)
             end += -(-math.prod(shape) * by_name(dtype).bytes // _ALIGNMENT) * _ALIGNMENT
-        return cls(arrays, tuple(places), end // _WORD)
+        used = any(not isinstance(each.shape[0], SharePlan) or extent(each.shape[0], sizes) > 1 for each in program.scratch)
+        return cls(arrays, tuple(places), end // _WORD, used)
 
     def memory(self, family: DeviceFamily, beside: Any) -> Any:
         """The one array, on the GPU of another; of a word at least, since even an empty array has an address."""
@@ -60,4 +62,4 @@ def largest(program: Program, bounds: Sizes) -> int:
     return _WORD * max(Scratch.of(program, replace(bounds, batch=b, q_len=q)).words for b in batches for q in q_lens)
 
 
-NO_SCRATCH = Scratch({}, (), 0)
+NO_SCRATCH = Scratch({}, (), 0, False)

@@ -59,8 +59,11 @@ class Map:
         size = self._size
         if self._grouped:
             rows, heads, row, head = heads, rows, head, row
-        steps = ((rows, row), (heads, head), (batches, batch))
-        self._strides = _STRIDES(*(stride * size if n > 1 and stride else ALIGNMENT for n, stride in steps))
+        self._strides = _STRIDES(
+            row * size if rows > 1 and row else ALIGNMENT,
+            head * size if heads > 1 and head else ALIGNMENT,
+            batch * size if batches > 1 and batch else ALIGNMENT,
+        )
         self._dims = _DIMS(columns, max(1, rows), heads, batches)  # of no key nothing is read
         self._kept: dict[int, bytes] = {}
 

@@ -6,6 +6,8 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+__device__ __forceinline__ float load_there(u32 at) { float x; asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory"); return x; }
+
 // In another block. It tells what products have read, not what was written: at the scope of the cluster it would wait for all of memory.
 __device__ __forceinline__ void mbarrier_arrive_there(u32 bar) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(bar) : "memory"); }
 

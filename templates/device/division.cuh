@@ -8,6 +8,12 @@ __device__ __forceinline__ long long floor_mod(long long a, long long n) { retur
 
 __device__ __forceinline__ int quotient(int a, int n) { return u32(a) / u32(n); }
 
+// The same, at once where it is 0.
+__device__ __forceinline__ int quotient_of_few(int a, int n) {
+  if (a < n) return 0;
+  return u32(a) / u32(n);
+}
+
 __device__ __forceinline__ int remainder(int a, int n) { return u32(a) % u32(n); }
 
 // The same of a key, counted from where its tile begins in n keys: a tile that divides n lies between two multiples of it.

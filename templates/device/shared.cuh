@@ -28,6 +28,10 @@ __device__ __forceinline__ void store_shared_x4(u32 at, u32 x, u32 y, u32 z, u32
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_x2(u32 at, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(at), "f"(x), "f"(y) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_floats(u32 at, float x, float y, float z, float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" :: "r"(at), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }

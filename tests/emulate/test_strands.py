@@ -8,6 +8,7 @@ from flashgen.errors import PlanError
 from flashgen.plan import plan
 from flashgen.plan.shares import Demand, refusal
 from flashgen.render import render
+from flashgen.spec import Spec
 from tests.emulate.test_shares import with_small_shares
 from tests.plan.agreement import judge
 from tests.plan.any_spec import LOOSE, calls, specs
@@ -34,3 +35,33 @@ def test_strands_have_the_same_bits_beside_each_other_and_in_turn(spec, strands,
         found.append(emulate(chosen, render(chosen), q, k, v, values, seed=data.draw(st.integers(0, 9))))
         judge(spec, found[-1], q, k, v, LOOSE, **values)
     assert all(x.tobytes() == found[1][name].tobytes() for name, x in found[0].items())
+
+
+@settings(max_examples=8)
+@given(specs(step=8, dtypes=("float16", "bfloat16")).filter(free), st.sampled_from([(8, 4), (8, 2), (2, 8), (4, 4), (2, 2)]), st.data())
+def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_warps, data):
+    (q, k, v), values = data.draw(calls(spec, 200))
+    cluster, strands = blocks_and_warps
+    found = []
+    for in_turn in (False, True):
+        asked_for = Demand(shared=True, rows=16, strands=strands, in_turn=in_turn, cluster=cluster)
+        try:
+            chosen = with_small_shares(plan(spec, "sm_90a", demand=asked_for))
+        except PlanError:
+            reject()  # too wide for so many warps
+        found.append(emulate(chosen, render(chosen), q, k, v, values, seed=data.draw(st.integers(0, 9))))
+        judge(spec, found[-1], q, k, v, LOOSE, **values)
+    assert all(x.tobytes() == found[1][name].tobytes() for name, x in found[0].items())
+
+
+@settings(max_examples=8)
+@given(specs(step=8, dtypes=("float16", "bfloat16")).filter(free), st.data())
+def test_blocks_that_have_a_multiprocessor_alone(spec, data):
+    """Tiles of `split: auto` have more keys where they fit."""
+    spec = Spec(**(spec.to_json() | {"split": "auto"}))
+    (q, k, v), values = data.draw(calls(spec, 400))
+    try:
+        chosen = with_small_shares(plan(spec, "sm_90a", demand=Demand(shared=True, rows=16, strands=4, cluster=8, alone=True)))
+    except PlanError:
+        reject()  # too wide for so many warps
+    judge(spec, emulate(chosen, render(chosen), q, k, v, values, seed=data.draw(st.integers(0, 9))), q, k, v, LOOSE, **values)

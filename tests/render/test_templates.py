@@ -72,6 +72,7 @@ def emitted() -> dict[tuple[str, str], str]:
         for arch in ARCHES
     }
     texts["few", "sm_90a"] = render(plan(specs["causal"], "sm_90a", demand=Demand(shared=True, rows=16))).text
+    texts["cluster", "sm_90a"] = render(plan(specs["causal"], "sm_90a", demand=Demand(shared=True, rows=16, strands=4, cluster=8))).text
     return texts | {(name, arch): render(plan(spec, arch)).text for (name, arch), spec in rungs.items()}
 
 

@@ -22,6 +22,7 @@ from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
 
 SPEC = Spec(head_dim=64, dtype="float16", mask="causal")
+CLUSTER = Demand(shared=True, rows=16, strands=4, cluster=8, alone=True)
 VIEWS: dict[str, tuple[str, Any, str]] = {  # which array, a view as wide as the head dim, what is said of it
     "backwards": ("k", lambda x: x[:, ::-1, :, :64], "k: an axis has stride -"),
     "every second column": ("v", lambda x: x[..., ::2], "v: the last axis has stride 2, not 1"),
@@ -67,11 +68,10 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
 @pytest.mark.parametrize(
     ("q_len", "kv_len", "heads", "split", "expected"),
     [
-        (1, 4, 8, "invariant", Demand(shared=True, rows=16, strands=8)),  # whatever the number of keys: some sequences of a batch may grow
-        (1, 70_000, 8, "invariant", Demand(shared=True, rows=16, strands=8)),
-        (1, 500_000, 8, "invariant", Demand(shared=True, rows=16, strands=8, in_turn=True)),  # 245 shares of 2 heads are work for all warps
-        (1, 4000, 8, "auto", Demand(shared=True, rows=16)),
-        (1, 70_000, 8, "auto", Demand(shared=True, rows=16, strands=4)),
+        (1, 4, 8, "invariant", CLUSTER),  # whatever the number of keys: some sequences of a batch may grow
+        (1, 70_000, 8, "invariant", CLUSTER),
+        (1, 4000, 8, "auto", CLUSTER),
+        (1, 70_000, 8, "auto", CLUSTER),
         (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
         (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
         (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
@@ -93,7 +93,7 @@ def test_what_lengths_ask_for(q_len: int, kv_len: int, heads: int, split: str | 
 def test_a_sequence_is_served_alike_alone_and_in_company(q_len: int, kv_len: int, group: int, batch: int) -> None:
     alone, together = (Sizes(batch=b, q_len=q_len, kv_len=kv_len, heads=2 * group, kv_heads=2) for b in (1, batch))
     asked, beside = (Demands(SPEC, by_name("sm_90a")).of(sizes) for sizes in (alone, together))
-    assert asked == replace(beside, in_turn=asked.in_turn)  # strands of a share have the same bits in turn
+    assert asked == replace(beside, in_turn=asked.in_turn, alone=asked.alone)  # strands of a share have the same bits in turn
     if asked.shared:
         attention, other = (plan(SPEC, "sm_90a", demand=demand).attention for demand in (asked, beside))
         assert attention.tile.block_n == other.tile.block_n

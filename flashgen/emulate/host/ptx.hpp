@@ -105,6 +105,7 @@ void load_cluster(std::uint32_t address, void* value, std::uint32_t bytes);
 void store_async(std::uint32_t address, const void* value, std::uint32_t bytes, std::uint32_t mbarrier);
 INLINED void st_shared_cluster_u32(std::uint32_t at, std::uint32_t x) { store_cluster(at, &x, sizeof x); }
 INLINED void ld_shared_cluster_u32(std::uint32_t& x, std::uint32_t at) { load_cluster(at, &x, sizeof x); }
+INLINED void ld_shared_cluster_f32(float& x, std::uint32_t at) { load_cluster(at, &x, sizeof x); }
 INLINED void st_async_shared_cluster_mbarrier_complete_tx_bytes_u32(std::uint32_t at, std::uint32_t x, std::uint32_t mbarrier) { store_async(at, &x, sizeof x, mbarrier); }
 INLINED void st_async_shared_cluster_mbarrier_complete_tx_bytes_v4_u32(std::uint32_t at, Values<std::uint32_t, 4> x, std::uint32_t mbarrier) { store_async(at, &x, sizeof x, mbarrier); }
 

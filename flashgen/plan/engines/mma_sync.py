@@ -25,6 +25,7 @@ from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
+STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
@@ -74,7 +75,8 @@ class MmaSync(Strategy):
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
             beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            keys = (shares.STRAND_TILE,) if problem.request.demand.strands > 1 else keys
+            if problem.request.demand.strands > 1:
+                keys = shares.strand_tiles(problem)
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -143,8 +145,11 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        kernel = draft.attention("forward", Grid(draft.workers.threads, blocks, resident=resident), ranges)
-        found = Parts((kernel,), native_arguments(problem.spec))
+        grid = Grid(draft.workers.threads, blocks, resident=resident)
+        if draft.workers.in_cluster:
+            cluster = problem.request.demand.cluster
+            grid = replace(grid, blocks=(cluster, *blocks), cluster=cluster)
+        found = Parts((draft.attention("forward", grid, ranges),), native_arguments(problem.spec))
         return shares.combined(problem, draft.dealing.shares, found)
 
     def reasons(self, problem: Problem, draft: Draft, tried: Tried) -> Iterator[tuple[str, str]]:
@@ -164,12 +169,15 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     warps = draft.workers.blocks * draft.workers.beside  # that have tiles of their own on their way, if a call has so many shares
     ahead, fewest = (draft.pipeline.stages - 1) * tile_bytes, min(warps, known["few_pieces"])
     rate = min(known["stream"], max(1, fewest * ahead) / known["stream_latency"])
-    step = {**step, "memory": tile_bytes / rate * (1 + warps * ahead / known["crowd"])}
+    crowd = warps * ahead / known["crowd"]
+    step = {**step, "memory": tile_bytes / rate * (1 if problem.request.demand.alone else 1 + crowd)}
     exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
     if draft.workers.in_turn:
         clocks *= 1 + known["tail"] * _idle(draft.workers.blocks, problem.arch.multiprocessors)
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
+    if problem.request.demand.alone:  # what is ahead takes nothing from others
+        total *= 1 - crowd
     return {**step, "exposed": exposed, "step": clocks, "total": total}
 
 
@@ -195,17 +203,19 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
-    workers = WorkersPlan(warps, strands=asked.strands, in_turn=asked.in_turn)
+    strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
+    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn)
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
-    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[("O", "O", q_bytes, 1, 128)]]), workers.beside)
+    last = ("state", "STATE", block_m * 4 * (v + STATE_PADDING), 1, 128) if workers.in_cluster else ("O", "O", q_bytes, 1, 128)
+    smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[last]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
 
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
-    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow."""
-    if isinstance(draft.smem, str):
+    """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow, if a call has so many."""
+    if isinstance(draft.smem, str) or problem.request.demand.alone:
         return draft
     by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
     blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps))
