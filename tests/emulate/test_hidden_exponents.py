@@ -1,5 +1,6 @@
 """Masks that hide exponents on sm_90a: whether a maximum rises is asked of hidden scores too, and nothing else about them matters."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -70,7 +71,7 @@ def case(name):
         return spec, chosen, render(chosen), (q, k, v), {}
     if added is None:  # products of hidden pairs are the largest
         q[0, :, 0, :3] += 12 * (i % 3 != np.arange(3)) * (i % 4 > 0)
-        k[0, :, 0, :3] += 12 * (j.T % 3 == np.arange(3))
+        k[0, :, 0, :3] += 12 * (np.arange(3) == j.T % 3)
         return spec, chosen, render(chosen), (q, k, v), {"seen": seen} if "tensors" in said else {}
     m = np.where(seen, 0, np.where(random.random(seen.shape) < 0.3, added, 0)).astype(np.float32)
     steps = 40.0 * (KEYS // TILE - j // TILE)  # from key tile to key tile
@@ -91,7 +92,5 @@ def test_faults(fault):
     spec, chosen, source, arrays, values = case(name)
     assert old in source.text
     broken = replace(source, text=source.text.replace(old, new))
-    if fault in SAME:
-        return judge(spec, emulate(chosen, broken, *arrays, values), *arrays, **values)
-    with pytest.raises((AssertionError, EmulationFault)):
+    with nullcontext() if fault in SAME else pytest.raises((AssertionError, EmulationFault)):
         judge(spec, emulate(chosen, broken, *arrays, values), *arrays, **values)
