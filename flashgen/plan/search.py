@@ -14,6 +14,7 @@ from flashgen.expr.holes.bits import with_bits, with_listed
 from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs import model as costs
+from flashgen.plan.hiding import hidden
 from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
@@ -143,7 +144,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         arch=problem.arch,
         skeleton=strategy.skeleton,
         expressions=problem.expressions,
-        holes=problem.holes,
+        holes=hidden(problem, best, ranges),
         softmax=problem.softmax,
         kernels=parts.kernels,
         arguments=parts.arguments,
