@@ -1,4 +1,4 @@
-"""What a mask hides in key tiles that test it, and how it is asked."""
+"""The choice of what a mask hides in key tiles that test it, and of how it is asked."""
 
 from dataclasses import replace
 

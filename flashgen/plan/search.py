@@ -57,8 +57,7 @@ def plan(
     """
     strategy, problem = _problem(spec, arch, copy_bytes, length, pinned(spec) if demand is None else demand)
     outcome = tried(problem, strategy)
-    count = f"{len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
-    why = f"the fewest clocks at length {problem.seen.length} of {count}"
+    why = f"the fewest clocks at length {problem.seen.length} of {len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
     legal = list(outcome.legal)
     if candidate is not None:
         expected, cost = legal[0]

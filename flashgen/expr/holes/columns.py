@@ -48,7 +48,7 @@ def _bits(node: Node, block_n: int) -> str | None:
 
 
 def _less(bound: Node, x: Node, block_n: int) -> Node | None:
-    """The bound of a column for that of x, a column and what does not vary; in 64 bits, as `bound` is. `block_n` divides what knows the tile."""
+    """The bound of a column for that of x, a column and what does not vary; in 64 bits, as `bound` is."""
     match x:
         case Name() if x == COLUMN:
             return bound
