@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flashgen.spec.tensors import Blocks
 
 
-BIT = "row.{}.has(column)"  # of a key among those from kv_begin on
+BIT = "row.{}.words[column / 32] >> column % 32 & 1"  # of a key among those from kv_begin on
 
 
 def with_listed(found: Holes, blocks: "Blocks") -> Holes:
@@ -23,7 +23,7 @@ def with_listed(found: Holes, blocks: "Blocks") -> Holes:
     row = Member(
         "Bits", "listed", f"Bits::of(listed_keys + q_idx / {blocks.m} * bit_words(p), kv_begin)", comment="of the keys from kv_begin on"
     )
-    body = replace(found.mask.body, value=f"({found.mask.body.value}) & {BIT.format('listed')}")
+    body = replace(found.mask.body, value=f"({found.mask.body.value}) & ({BIT.format('listed')})")
     members = Members((*found.uniform, start), (*found.row, row))
     return replace(found, members=members, mask=replace(found.mask, body=body, listed=True))
 
