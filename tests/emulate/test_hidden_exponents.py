@@ -42,9 +42,9 @@ CASES = {  # what the spec says, for which length, and what is added to hidden s
     "far": ({"mask": BAND}, LONG, 3e10),
 }
 HIDES = "column(j))) s[j] = -INF;\n    top = fmaxf"
-EXPONENT = "LATER && !variant.keep(row, column(j)) ? -INF : x"
+EXPONENT = "LATER && !variant.keep(row, column(j)) ? -INF : "
 FAULTS = {
-    "no exponent is hidden": ("bits, none large", EXPONENT, "x"),
+    "no exponent is hidden": ("bits, none large", EXPONENT, ""),
     "exponents of half of the columns": ("bits, none large", "LATER && ", "LATER && j % 2 && "),
     "the row below": (
         "phases, none large",
