@@ -14,6 +14,7 @@ from flashgen.expr.holes.bits import with_bits, with_listed
 from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs import model as costs
+from flashgen.plan.hiding import hidden
 from flashgen.plan.kernels import embed
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
@@ -56,8 +57,7 @@ def plan(
     """
     strategy, problem = _problem(spec, arch, copy_bytes, length, pinned(spec) if demand is None else demand)
     outcome = tried(problem, strategy)
-    count = f"{len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
-    why = f"the fewest clocks at length {problem.seen.length} of {count}"
+    why = f"the fewest clocks at length {problem.seen.length} of {len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
     legal = list(outcome.legal)
     if candidate is not None:
         expected, cost = legal[0]
@@ -143,7 +143,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
         arch=problem.arch,
         skeleton=strategy.skeleton,
         expressions=problem.expressions,
-        holes=problem.holes,
+        holes=hidden(problem, best, ranges),
         softmax=problem.softmax,
         kernels=parts.kernels,
         arguments=parts.arguments,

@@ -1,6 +1,7 @@
 """The holes of score, mask and weight, as text."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from flashgen.expr.holes.begins import Begin
 from flashgen.expr.holes.hoist import Body
@@ -56,3 +57,5 @@ class MaskHole:
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
     bits: bool = False  # a kernel before has evaluated it
     listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
+    hides: Literal["scores", "exponents"] = "scores"  # the template of what it hides in key tiles that test it
+    columns: str = ""  # the same of all of a thread's columns in a row: a bit each; none where it is asked pair by pair
