@@ -62,7 +62,9 @@ def _clean(rows: Rows) -> Rows:
 def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Array | None) -> Flow:
     """The gradients of some rows, of which do and o are given; their p comes from lse, None: there is no softmax."""
     do, o = of_rows
-    dp, sink = do @ _float32(rows.v).T, np.zeros(len(do))
+    of_values, sink = do @ _float32(rows.v).T, np.zeros(len(do))
+    weight = np.float32(1) if rows.weight is None else _float32(rows.weight)
+    dp = weight * of_values
     p, score = _float32(rows.score), dp
     if lse is not None:
         delta, base = (do * o).sum(-1) - (np.float32(0) if dlse is None else dlse), np.where(lse == -np.inf, 0, lse)
@@ -71,4 +73,6 @@ def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Arr
         p = np.where(known[:, None], p, 0)
         score = p * (dp - delta[:, None])
         sink = np.where(~known, 0, -np.exp(np.float32(rows.sink) - base) * delta)
-    return Flow(do=do, p=np.where(rows.seen, p, 0), score=np.where(rows.seen, score, 0), sink=sink)
+    p, score = (np.where(rows.seen, x, 0) for x in (p, score))
+    counted, of_weight = (np.where(p == 0, 0, p * x) for x in (weight, of_values))
+    return Flow(do=do, p=counted, score=score, weight=of_weight, sink=sink)

@@ -163,7 +163,9 @@ class _Run:
         known["s"] = raw * np.float32(self.scale)
         score = np.broadcast_to(evaluate(self.program.expressions.score, known), raw.shape)
         seen = np.broadcast_to(evaluate(self.program.expressions.mask, known), raw.shape) if masked else np.True_
-        p, d = np.where(seen, score, 0), do @ v.T
+        of_values, weight = do @ v.T, self.program.expressions.weight
+        w = np.float32(1) if weight is None else np.broadcast_to(evaluate(weight, known), raw.shape)
+        p, d = np.where(seen, score, 0), w * of_values
         if "lse" in rows:
             lse = rows["lse"][part]
             p = weights(np.where(seen & (lse != np.inf)[:, None], score * np.float32(LOG2_E), np.float32(-np.inf)), lse)
@@ -172,7 +174,8 @@ class _Run:
         ds = d if self.slopes.s == ONE else _times(d, evaluate(self.slopes.s, known))
         self.sums.add(self.slopes.score, d, known)
         self.sums.add(self.slopes.scale, ds * raw, known)
-        p, ds = (x.astype(dtype).astype(np.float32) for x in (p, ds))
+        self.sums.add(self.slopes.weight, _times(p, of_values), known)
+        p, ds = (x.astype(dtype).astype(np.float32) for x in (_times(p, w), ds))
         of_keys = known["hk"], keys
         self.arrays["dv"][of_keys] += p.T @ do
         self.arrays["dk"][of_keys] += ds.T @ q

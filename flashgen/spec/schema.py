@@ -50,7 +50,6 @@ from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.tensors import Blocks, Tensor
 
 NO_GRADIENTS = {  # keys that the backward does not know, why, and what to do instead
-    "weight": ("a weight of keys has no gradients", "multiply v by what varies with the key alone"),
     "output": ("output has no gradients", "apply it to o of a call that has gradients"),
 }
 

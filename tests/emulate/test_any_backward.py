@@ -20,15 +20,17 @@ from tests.plan.any_spec import embeddings, read
 from tests.plan.gradients import completed, judge
 
 ASKED = {"cap": {"default": 15.0, "grad": True}}
+GATE = {"gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"}}
+WEIGHTS = ["gate[b, hk, kv_idx]", "1 + 0.1 * slopes[h] * (kv_idx - q_idx)", "where(kv_idx < q_idx, bias[h, q_idx, kv_idx], cap / 20)"]
 
 
 @st.composite
 def backwards(draw):
     """A spec, and what is planned for: an architecture and the alignment of rows."""
     columns = st.integers(1, 12).map(lambda n: 8 * n) | st.sampled_from([128, 136, 256])
-    score, mask, softmax = draw(SCORES), draw(MASKS), draw(SOFTMAXES)
+    score, mask, softmax, weight = draw(SCORES), draw(MASKS), draw(SOFTMAXES), draw(st.none() | st.sampled_from(WEIGHTS))
     fixed = draw(st.booleans())
-    tensors = read(TENSORS, score, mask, softmax)
+    tensors = read(TENSORS | GATE, score, mask, softmax, weight)
     asked = {name: how | {"grad": how["dtype"] == "float32" and not fixed} for name, how in tensors.items()}
     dims = {"qk": draw(columns), "v": draw(columns)}
     embedding, more = draw(st.just(({}, {})) | embeddings(dims["qk"], draw(st.sampled_from([["q"], ["k"], ["q", "k"]]))))
@@ -40,7 +42,8 @@ def backwards(draw):
         "score": score,
         "mask": mask,
         "softmax": softmax,
-        "params": read(PARAMS if fixed else PARAMS | ASKED, score, mask, softmax),
+        "weight": weight,
+        "params": read(PARAMS if fixed else PARAMS | ASKED, score, mask, softmax, weight),
         "tensors": asked,
         "backward": True,
         "deterministic": fixed,

@@ -35,11 +35,12 @@ class SlopeHole:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """The text of what a tensor's element, or a param, gets for each score that depends on it: d score times its slope."""
+    """The text of what a tensor's element, or a param, gets for each score, sink or weight that reads it: d of that times its slope."""
 
     name: str  # unlike those of other gradients
+    of: str  # in emitted text: d, the gradient of a score; d_weight, that of what its key's value counts for
     text: str  # as in the language: slopes[h]: kv_idx - q_idx
-    value: Body  # of an element: d score / d what is read; of a sink: d sink / d it
+    value: Body  # of an element: d score / d what is read, or d weight / d it; of a sink: d sink / d it
     address: Body  # where it is added: float*
     along: Along  # what the address differs along in a tile
 
@@ -54,11 +55,15 @@ class BackwardHoles:
     """The holes that a backward kernel has besides. In scope as of the score, but for the gradients by a sink: as of `uniform`."""
 
     slope: SlopeHole
-    gradients: tuple[Gradient, ...]
+    gradients: tuple[Gradient, ...]  # by the score, then by the weight
     sinks: tuple[Gradient, ...]  # by the sink of a row: what each gets is -exp(sink - lse) * delta times its value, in all rows
 
+    def by(self, of: str) -> tuple[Gradient, ...]:
+        """The gradients by the score, whose `of` is d, or by the weight, d_weight."""
+        return tuple(gradient for gradient in self.gradients if gradient.of == of)
+
     def along(self, place: Along) -> tuple[Gradient, ...]:
-        """The gradients by the score whose address differs along this in a tile."""
+        """The gradients by score or weight whose address differs along this in a tile."""
         return tuple(gradient for gradient in self.gradients if gradient.along == place)
 
     @property
@@ -73,10 +78,11 @@ def backward_holes(spec: "Spec", rest: Node, kernel: Kernel) -> BackwardHoles:
     slope = _tidy(passed(found.s, "score", kernel))
     of_score = {**dict.fromkeys(found.score, ZERO), **dict.fromkeys(found.scale, ZERO)}
     values = {by: _tidy(_value(by, found, slope, kernel)) for by in of_score}
+    of_weight = {by: _tidy(passed(node, "weight", kernel)) for by, node in found.weight.items()}
     gradients = _Gradients(spec, kernel)
     return BackwardHoles(
         slope=_slope(found.s, slope, rest, kernel),
-        gradients=tuple(gradients.made(values, found.score)),
+        gradients=(*gradients.made(values, found.score), *gradients.made(of_weight, found.weight, "d_weight")),
         sinks=tuple(gradients.made({by: _tidy(passed(node, "sink", kernel)) for by, node in found.sink.items()}, found.sink)),
     )
 
@@ -119,14 +125,16 @@ class _Gradients:
         self.asked = {one.name: one.argument for one in spec.with_grad}
         self.kernel, self.names = kernel, Names()
 
-    def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node]) -> Iterator[Gradient]:
-        """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are."""
+    def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
+        """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are;
+        `of`: what they are factors of."""
         hoist = self.kernel.hoist
         for by, value in values.items():
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.asked:
                 yield Gradient(
                     name=self.names.fresh(name),
+                    of=of,
                     text=f"{show(by)}: {show(shown[by])}" if by in shown else f"{show(by)}, of the scale",
                     value=hoist.body(value),
                     address=self.address(by),

@@ -35,17 +35,18 @@ S = Name("s", "float")
 class Derivatives:
     """The derivatives of a spec's expressions by what they read; what one does not depend on is left out.
 
-    `s`: d score / d s. `score`, `sink` and `scale`: by float params, and by float tensors at the indices where they are read.
+    `s`: d score / d s. `score`, `sink`, `scale` and `weight`: by float params, and by float tensors at the indices where they are read.
     """
 
     s: Node
     score: Mapping[Variable, Node]
     sink: Mapping[Variable, Node]
     scale: Mapping[Variable, Node]
+    weight: Mapping[Variable, Node]
 
 
 def derivatives(spec: "Spec") -> Derivatives:
-    """The derivatives of the score, the sink and the scale of a spec.
+    """The derivatives of the score, the sink, the scale and the weight of a spec.
 
     >>> from flashgen.expr.language.text import show
     >>> from flashgen.spec import Spec
@@ -59,14 +60,19 @@ def derivatives(spec: "Spec") -> Derivatives:
     derivative is by.
     """
     parsed = read(spec)
-    sink = ZERO if parsed.sink is None else parsed.sink
-    parts = (("score", spec.score, parsed.score), ("softmax.sink", spec.softmax.sink, sink), ("scale", spec.scale, parsed.scale))
+    sink, weight = (ZERO if node is None else node for node in (parsed.sink, parsed.weight))
+    parts = (
+        ("score", spec.score, parsed.score),
+        ("softmax.sink", spec.softmax.sink, sink),
+        ("scale", spec.scale, parsed.scale),
+        ("weight", spec.weight, weight),
+    )
     for key, text, node in parts:
         _check(node, Located(text or "", spec.position(key)))
-    score, of_sink, of_scale = (_by_each(node) for _, _, node in parts)
+    score, of_sink, of_scale, of_weight = (_by_each(node) for _, _, node in parts)
     learned = {name for role in spec.norm.of if (name := spec.norm.columns(role))} if spec.norm else set[str]()
-    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale)} | learned)
-    return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale)
+    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale, *of_weight)} | learned)
+    return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale, weight=of_weight)
 
 
 def derivative(node: Node, by: Variable) -> Node:
@@ -105,7 +111,7 @@ def _check_asked(spec: "Spec", smooth: set[str]) -> None:
             if one.grad and one.name not in smooth:
                 path = f"{kind}.{one.name}.grad"
                 message = f"{path}: the gradient is 0 whatever {one.name} holds: it is read by the mask or by decisions alone"
-                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale, sink or norm")
+                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale, sink, weight or norm")
 
 
 def _lacks_a_slope(node: Call) -> bool:

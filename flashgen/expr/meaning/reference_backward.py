@@ -65,24 +65,29 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """The gradients of some rows: of o, of their scores [rows, keys] and of the sink [rows]; p: their weights."""
+    """The gradients of some rows: of o, of their scores and of `weight` [rows, keys], and of the sink [rows]; p: what keys count for."""
 
     do: Array
     p: Array
     score: Array
+    weight: Array
     sink: Array
 
 
 def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> Flow:
-    dp = do @ rows.v.T
+    of_values = do @ rows.v.T
+    weight = np.ones(rows.score.shape) if rows.weight is None else rows.weight
+    dp = weight * of_values
     if not spec.softmax.normalized:
-        return Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
-    o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
+        p = np.where(rows.seen, rows.score, 0.0)
+        score, none = np.where(rows.seen, dp, 0.0), np.zeros(len(do))
+        return Flow(do=do, p=_times(p, weight), score=score, weight=_times(p, of_values), sink=none)
+    o, lse = attend(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
     known = ~(np.abs(lse) >= UNKNOWN)
     p = np.where(rows.seen & (rows.score != -np.inf) & known[:, None], np.exp(rows.score - lse[:, None]), 0.0)
     delta = (do * o).sum(-1) - dlse
     sink = np.where(known & (rows.sink != -np.inf), -np.exp(rows.sink - lse) * delta, 0.0)
-    return Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
+    return Flow(do=do, p=_times(p, weight), score=_times(p, dp - delta[:, None]), weight=_times(p, of_values), sink=sink)
 
 
 def _times(gradient: Array, slope: Array) -> Array:
@@ -100,8 +105,9 @@ class Sums:
         self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
     def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
-        """Adds the gradients that come through the scores and the scale of these rows."""
+        """Adds the gradients that come through the scores, the scale and the weights of keys of these rows."""
         self._add(slopes.score, flow.score, rows)
+        self._add(slopes.weight, flow.weight, rows)
         self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows)
 
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
