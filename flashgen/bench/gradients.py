@@ -58,7 +58,7 @@ def of_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> Prepar
     def results(q: Any, k: Any, v: Any) -> Any:
         found = attn(q, k, v, **tensors)
         named = dict(zip(case.spec.outputs, found if isinstance(found, tuple) else (found,), strict=True))
-        return named["o"], named.get("lse")
+        return named[attn.spec.kept], named.get("lse")
 
     def gradient(kept: Any, q: Any, k: Any, v: Any, do: Any) -> Any:
         return attn.backward(do, q, k, v, *kept, **tensors)[0]

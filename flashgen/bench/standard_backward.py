@@ -11,7 +11,7 @@ from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.meaning.reference import Rows, rows_of
-from flashgen.expr.meaning.reference_backward import UNKNOWN, Flow, Sums
+from flashgen.expr.meaning.reference_backward import UNKNOWN, Flow, Sums, through_output
 from flashgen.interpret import Given
 from flashgen.spec import Spec
 
@@ -33,7 +33,8 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
     numbers = [None if x is None else order.expanded(x) for x in (given.lse, given.dlse)]
     for rows in map(_clean, rows_of(spec, q, k, v, values)):
         at, keys = rows.place.rows, rows.place.keys
-        flow = _flow(rows, (do[at], o[at]), *(None if x is None else x[at] for x in numbers))
+        of_o = _float32(through_output(slopes, rows, (do[at], o[at]), sums).astype(dtype))
+        flow = _flow(rows, (of_o, o[at]), *(None if x is None else x[at] for x in numbers))
         flow = replace(flow, score=_float32(flow.score.astype(dtype)))
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
@@ -42,7 +43,7 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
             p, ds = (_float32(x.astype(dtype)) for x in (flow.p, ds))
             found["dq"][at] = np.float32(rows.scale) * (ds @ _float32(rows.k))
             found["dk"][keys] += np.float32(rows.scale) * (ds.T @ _float32(rows.q))
-            found["dv"][keys] += p.T @ do[at]
+            found["dv"][keys] += p.T @ of_o
     rounded = {name: _float32(x.astype(dtype)) if name[1:] in spec.embedded else x for name, x in found.items()}
     before_embedding(spec, {"q": q, "k": k}, rounded, values, sums.add_learned)
     return {name: order.given(x.astype(dtype).transpose(order.from_heads_first)) for name, x in rounded.items()} | sums.found

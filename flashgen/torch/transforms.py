@@ -66,7 +66,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> N
     q, k, v, arrays, *ctx.others = inputs
     ctx.spec = spec_of(ctx.others, q, k, v, arrays)
     found = dict(zip(ctx.spec.outputs, output, strict=True))
-    ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *arrays)
+    ctx.save_for_backward(q, k, v, found[ctx.spec.kept], found.get("lse"), *arrays)
     ctx.set_materialize_grads(False)
 
 

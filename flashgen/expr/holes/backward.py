@@ -11,7 +11,7 @@ from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
 from flashgen.expr.prove.linear import assemble, collect
@@ -51,12 +51,31 @@ class Gradient:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputSlope:
+    """The text of d output / d o, and of what tensors and params get by the output. In scope as of a LeavingHole; a tile has rows of o."""
+
+    text: str  # as in the language
+    body: Body
+    gradients: tuple[Gradient, ...]  # of d, the gradient of what is written
+
+    def along(self, place: Along) -> tuple[Gradient, ...]:
+        """The gradients whose address differs along this."""
+        return tuple(gradient for gradient in self.gradients if gradient.along == place)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackwardHoles:
     """The holes that a backward kernel has besides. In scope as of the score, but for the gradients by a sink: as of `uniform`."""
 
     slope: SlopeHole
     gradients: tuple[Gradient, ...]  # by the score, then by the weight
+    output: tuple[Gradient, ...]  # by the output
     sinks: tuple[Gradient, ...]  # by the sink of a row: what each gets is -exp(sink - lse) * delta times its value, in all rows
+
+    @property
+    def sums(self) -> bool:
+        """True if lanes sum up anything that tensors or params get."""
+        return bool(self.gradients or self.sinks or self.output)
 
     def by(self, of: str) -> tuple[Gradient, ...]:
         """The gradients by the score, whose `of` is d, or by the weight, d_weight."""
@@ -72,8 +91,9 @@ class BackwardHoles:
         return any(gradient.reads_s for gradient in self.gradients)
 
 
-def backward_holes(spec: "Spec", rest: Node, kernel: Kernel) -> BackwardHoles:
-    """The holes of a spec's backward; `rest`: the score as an element computes it. Members that they need are added to the kernel."""
+def backward_holes(spec: "Spec", rest: Node, kernel: Kernel, output: tuple[Gradient, ...]) -> BackwardHoles:
+    """The holes of a spec's backward; `rest`: the score as an element computes it; `output`: the gradients by the output. Members that they
+    need are added to the kernel."""
     found = derivatives(spec)
     slope = _tidy(passed(found.s, "score", kernel))
     of_score = {**dict.fromkeys(found.score, ZERO), **dict.fromkeys(found.scale, ZERO)}
@@ -83,7 +103,19 @@ def backward_holes(spec: "Spec", rest: Node, kernel: Kernel) -> BackwardHoles:
     return BackwardHoles(
         slope=_slope(found.s, slope, rest, kernel),
         gradients=(*gradients.made(values, found.score), *gradients.made(of_weight, found.weight, "d_weight")),
+        output=output,
         sinks=tuple(gradients.made({by: _tidy(passed(node, "sink", kernel)) for by, node in found.sink.items()}, found.sink)),
+    )
+
+
+def output_slope(spec: "Spec", kernel: Kernel) -> OutputSlope:
+    """The slope of a spec's output; members that it needs of a row that leaves are added to the kernel."""
+    found = derivatives(spec)
+    values = {by: _tidy(passed(node, "output", kernel)) for by, node in found.output.items()}
+    return OutputSlope(
+        text=show(found.o),
+        body=kernel.hoist.body(_tidy(passed(found.o, "output", kernel))),
+        gradients=tuple(_Gradients(spec, kernel).made(values, found.output)),
     )
 
 
@@ -153,7 +185,7 @@ class _Gradients:
 
 def _along(by: Variable) -> Along:
     read = names(by) if isinstance(by, Load) else frozenset[str]()
-    rows, keys = "q_idx" in read, "kv_idx" in read
-    if S.name in read or (rows and keys):
+    rows, keys = "q_idx" in read, bool({"kv_idx", V_IDX} & read)
+    if {S.name, "o"} & read or (rows and keys):
         return "both"
     return "rows" if rows else "keys" if keys else ""
