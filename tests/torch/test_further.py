@@ -19,3 +19,25 @@ def test_output_and_rotary_under_a_compiler():
     expected = flashgen.torch.attention(q, q, q, rotary=ROTARY) * scales[:, None]
     torch.testing.assert_close(scaled(q), expected)
     torch.testing.assert_close(torch.compile(scaled, fullgraph=True)(q), expected)
+
+
+def test_gradients_of_weight_and_output_under_a_compiler():
+    """Those that PyTorch finds where the weight multiplies v and the output o."""
+    q, k, v = (torch.randn(1, 8, 2, 16) for _ in range(3))
+    g, gate = torch.rand(1, 2, 8) + 0.5, torch.randn(1, 8, 2, 16)
+
+    def ours(q, k, v, g, gate):
+        words = {"weight": "g[b, h, kv_idx]", "output": "o * sigmoid(gate[b, q_idx, h, v_idx])"}
+        return flashgen.torch.attention(q, k, v, **words, g=g, gate=gate)
+
+    def plain(q, k, v, g, gate):
+        return flashgen.torch.attention(q, k, v * g.transpose(1, 2)[..., None]) * torch.sigmoid(gate)
+
+    def gradients(run):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v, g, gate)]
+        run(*leaves).square().sum().backward()
+        return [x.grad for x in leaves]
+
+    expected = gradients(plain)
+    for run in (ours, torch.compile(ours, fullgraph=True)):
+        torch.testing.assert_close(gradients(run), expected, rtol=1e-4, atol=1e-5)
