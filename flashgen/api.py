@@ -205,8 +205,8 @@ class Attention:
         q, k, v, o, lse and `values`: of the call that is differentiated; where the spec has `output`, o is what it was before, the call's
         o_raw. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k and v; the others float32, like the array or number that
         they are of, tensors first, each in the order of the spec. With `softmax: none` there is no lse: None. A row without keys has no
-        part in any gradient. `out`: contiguous arrays, written to and returned. Raises CallError when the arguments do not fit, or for a
-        spec without `backward: true`; PlanError, CompileError, BackendError.
+        part in any gradient, but in those of what `output` reads. `out`: contiguous arrays, written to and returned. Raises CallError when
+        the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError, BackendError.
         """
         if not self._gpu_backward:
             raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")
