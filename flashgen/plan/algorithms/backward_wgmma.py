@@ -31,8 +31,8 @@ MOST_QUERIES = {
     "weights": (128, 112),
     "slopes": (96, 64),
     "gradients": (80, 48),
-    "weighed": (96, 48),
-    "weighed_gradients": (64, 48),
+    "weighed": (80, 48),
+    "weighed_gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
 COMPUTE_REGISTERS, LOAD_REGISTERS = 240, 24
@@ -69,7 +69,7 @@ class BackwardWgmma(BackwardStrategy):
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Registers."""
         tile, kept = draft.tile, elements(problem)
-        most = _most_queries(problem)[_wide(tile)]
+        most = MOST_QUERIES[kept][_wide(tile)]
         if tile.block_m > most:
             return f"with {kept} kept of each element, {most} queries are what registers hold"
         needed = (tile.qk_columns + tile.v_columns) // 2 + tile.block_m + tile.block_m // 16
@@ -124,13 +124,6 @@ class BackwardWgmma(BackwardStrategy):
 def _wide(tile: TilePlan) -> bool:
     """True if columns leave registers for tiles of fewer queries than NARROW ones do."""
     return max(tile.qk_columns, tile.v_columns) > NARROW
-
-
-def _most_queries(problem: Problem) -> tuple[int, int]:
-    """The queries that a tile of NARROW columns may have, and one of more."""
-    kept, backward = elements(problem), problem.holes.backward
-    assert backward is not None
-    return MOST_QUERIES["weighed_gradients" if kept == "weighed" and backward.slope.body else kept]
 
 
 def elements(problem: Problem) -> Elements:
