@@ -123,11 +123,11 @@ class Attention:
         """o, or what the spec's outputs say, as (o, lse).
 
         q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv], o: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse, max and
-        entropy: [B, Hq, Sq], max_logit: [Hq], float32, natural log. For layout thd q: [total_q, Hq, Dqk], k, v: [total_k, Hk, D], lse:
-        [Hq, total_q]. A row without keys has o = 0, lse = max = -inf and entropy = 0. With a sink, the entropy is -sum p log p over the
-        keys alone, whose p sum up to less than 1. `out`: written to and returned. `values`: params and tensors of the spec and lengths of
-        sequences, int32, by name. `check`: lengths are looked at first, which waits for the device. Raises CallError when the arguments do
-        not fit, PlanError, CompileError, BackendError. Tensors of PyTorch that require gradients get them, where the spec has
+        entropy: [B, Hq, Sq], max_logit: [Hq], float32, natural log; o_raw: like o. For layout thd q: [total_q, Hq, Dqk], k, v: [total_k,
+        Hk, D], lse: [Hq, total_q]. A row without keys has o = 0, lse = max = -inf and entropy = 0. With a sink, the entropy is -sum p log p
+        over the keys alone, whose p sum up to less than 1. `out`: written to and returned. `values`: params and tensors of the spec and
+        lengths of sequences, int32, by name. `check`: lengths are looked at first, which waits for the device. Raises CallError when the
+        arguments do not fit, PlanError, CompileError, BackendError. Tensors of PyTorch that require gradients get them, where the spec has
         `backward: true`.
         """
         if self.spec.backward and autograd.wanted(q, k, v, *values.values()):
@@ -206,11 +206,11 @@ class Attention:
         >>> o, lse = attn(q, k, v, softcap=30.0)
         >>> dq, dk, dv, dsoftcap = attn.backward(do, q, k, v, o, lse, softcap=30.0)
 
-        q, k, v, o, lse and `values`: of the call that is differentiated. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k
-        and v; the others float32, like the array or number that they are of, tensors first, each in the order of the spec. With `softmax:
-        none` there is no lse: None. A row without keys has no part in any gradient. `out`: contiguous arrays, written to and returned.
-        Raises CallError when the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError,
-        BackendError.
+        q, k, v, o, lse and `values`: of the call that is differentiated; where the spec has `output`, o is what it was before, the call's
+        o_raw. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k and v; the others float32, like the array or number that
+        they are of, tensors first, each in the order of the spec. With `softmax: none` there is no lse: None. A row without keys has no
+        part in any gradient, but in those of what `output` reads. `out`: contiguous arrays, written to and returned. Raises CallError when
+        the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError, BackendError.
         """
         if not self._gpu_backward:
             raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")

@@ -51,8 +51,9 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
         for kept, sums, of_weights, results in kinds:
             q, k, v = (x.astype(sums) for x in taken)
             q, k = (_embedded(own, role, x, b, values) for role, x in (("q", q), ("k", k)))
-            p, seen = weights(own, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
-            o = _leaving(own, weigh(p.astype(of_weights).astype(sums), seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
+            p, factor, seen = weights(own, q[rows] @ k.T, {"b": b, "h": h, "hk": hk}, rows, values)
+            counted = (p * factor).astype(of_weights).astype(sums)
+            o = _leaving(own, weigh(counted, seen, v)[0], {"b": b, "h": h, "hk": hk}, rows, values)
             kept.append(o.astype(results).astype(np.float64))
     split = planes(case.spec)
     expected = max(relative(np.stack(plain), np.stack(exact)), split.error if split else 0.0)
@@ -74,8 +75,8 @@ def visible(case: Case, arrays: Mapping[str, Any]) -> float:
     return float(np.mean(np.broadcast_to(meaning(read(case.spec).mask, known), (_SHARE_ROWS, case.seqlen))))
 
 
-def weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> tuple[Array, Array]:
-    """The weights of rows in float64, and which keys they see."""
+def weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, values: Mapping[str, Any]) -> tuple[Array, Array, Array]:
+    """The weights of rows in float64, what their keys count for besides, and which they see."""
     parsed = read(case.spec)
     known = {**values, **head, "q_idx": rows[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
     x, seen = scores(parsed, known | {"s": product * float(meaning(parsed.scale, known))})
@@ -84,8 +85,8 @@ def weights(case: Case, product: Array, head: Mapping[str, int], rows: Array, va
             sink = -np.inf if parsed.sink is None else float(meaning(parsed.sink, known))
             _, lse = attend(x, seen, np.zeros((case.seqlen, 0)), sink)
             x = np.exp(x - np.where(lse == -np.inf, 0.0, lse)[:, None])
-        x = x if parsed.weight is None else x * meaning(parsed.weight, known)
-        return np.where(seen, x, 0.0), seen
+        factor = np.ones(()) if parsed.weight is None else np.asarray(meaning(parsed.weight, known))
+        return np.where(seen, x, 0.0), np.where(seen, factor, 0.0), seen
 
 
 def _embedded(case: Case, role: str, x: Array, b: int, values: Mapping[str, Any]) -> Array:

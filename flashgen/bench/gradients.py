@@ -39,11 +39,11 @@ def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
         for kept, sums, rounded in kinds:
             of_rows, keys, of_keys, gradient = (x.astype(sums) for x in (q[rows], k, v, do[rows]))
             product = of_rows @ keys.T
-            p, seen = weights(case, product, head, rows, values)
+            p, factor, seen = weights(case, product, head, rows, values)
             scale = float(meaning(read(case.spec).scale, known))
-            d = gradient @ of_keys.T
+            d = factor * (gradient @ of_keys.T)
             if case.spec.softmax.normalized:
-                o = weigh(p, seen, of_keys)[0].astype(rounded).astype(sums)
+                o = weigh(p * factor, seen, of_keys)[0].astype(rounded).astype(sums)
                 d = p * (d - (gradient * o).sum(-1)[:, None])
             ds = np.where(seen & (d != 0), d * meaning(slope, known | {"s": product * scale}), 0)
             kept.append((scale * (ds.astype(rounded).astype(sums) @ keys)).astype(rounded).astype(np.float64))
@@ -58,7 +58,7 @@ def of_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> Prepar
     def results(q: Any, k: Any, v: Any) -> Any:
         found = attn(q, k, v, **tensors)
         named = dict(zip(case.spec.outputs, found if isinstance(found, tuple) else (found,), strict=True))
-        return named["o"], named.get("lse")
+        return named[attn.spec.kept], named.get("lse")
 
     def gradient(kept: Any, q: Any, k: Any, v: Any, do: Any) -> Any:
         return attn.backward(do, q, k, v, *kept, **tensors)[0]

@@ -11,7 +11,7 @@ from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import derivatives
 from flashgen.expr.meaning.reference import Rows, rows_of
-from flashgen.expr.meaning.reference_backward import UNKNOWN, Flow, Sums
+from flashgen.expr.meaning.reference_backward import UNKNOWN, Flow, Sums, through_output
 from flashgen.interpret import Given
 from flashgen.spec import Spec
 
@@ -33,7 +33,8 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
     numbers = [None if x is None else order.expanded(x) for x in (given.lse, given.dlse)]
     for rows in map(_clean, rows_of(spec, q, k, v, values)):
         at, keys = rows.place.rows, rows.place.keys
-        flow = _flow(rows, (do[at], o[at]), *(None if x is None else x[at] for x in numbers))
+        of_o = _float32(through_output(slopes, rows, (do[at], o[at]), sums).astype(dtype))
+        flow = _flow(rows, (of_o, o[at]), *(None if x is None else x[at] for x in numbers))
         flow = replace(flow, score=_float32(flow.score.astype(dtype)))
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
@@ -42,7 +43,7 @@ def standard_backward(spec: Spec, given: Given, values: Mapping[str, Any]) -> di
             p, ds = (_float32(x.astype(dtype)) for x in (flow.p, ds))
             found["dq"][at] = np.float32(rows.scale) * (ds @ _float32(rows.k))
             found["dk"][keys] += np.float32(rows.scale) * (ds.T @ _float32(rows.q))
-            found["dv"][keys] += p.T @ do[at]
+            found["dv"][keys] += p.T @ of_o
     rounded = {name: _float32(x.astype(dtype)) if name[1:] in spec.embedded else x for name, x in found.items()}
     before_embedding(spec, {"q": q, "k": k}, rounded, values, sums.add_learned)
     return {name: order.given(x.astype(dtype).transpose(order.from_heads_first)) for name, x in rounded.items()} | sums.found
@@ -62,7 +63,9 @@ def _clean(rows: Rows) -> Rows:
 def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Array | None) -> Flow:
     """The gradients of some rows, of which do and o are given; their p comes from lse, None: there is no softmax."""
     do, o = of_rows
-    dp, sink = do @ _float32(rows.v).T, np.zeros(len(do))
+    of_values, sink = do @ _float32(rows.v).T, np.zeros(len(do))
+    weight = np.float32(1) if rows.weight is None else _float32(rows.weight)
+    dp = weight * of_values
     p, score = _float32(rows.score), dp
     if lse is not None:
         delta, base = (do * o).sum(-1) - (np.float32(0) if dlse is None else dlse), np.where(lse == -np.inf, 0, lse)
@@ -71,4 +74,6 @@ def _flow(rows: Rows, of_rows: tuple[Array, Array], lse: Array | None, dlse: Arr
         p = np.where(known[:, None], p, 0)
         score = p * (dp - delta[:, None])
         sink = np.where(~known, 0, -np.exp(np.float32(rows.sink) - base) * delta)
-    return Flow(do=do, p=np.where(rows.seen, p, 0), score=np.where(rows.seen, score, 0), sink=sink)
+    p, score = (np.where(rows.seen, x, 0) for x in (p, score))
+    counted, of_weight = (np.where(p == 0, 0, p * x) for x in (weight, of_values))
+    return Flow(do=do, p=counted, score=score, weight=of_weight, sink=sink)

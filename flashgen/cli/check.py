@@ -211,11 +211,13 @@ def _outcome(spec: Spec, runs: tuple[Run, check_backward.Run | None], case: Case
     check_arrays(spec, {name: liken(x, name).layout for name, x in {"q": q, "k": k, "v": v, **values}.items() if hasattr(x, "shape")})
     known = bounds(spec, q, k, v, **values)
     clean_k, clean_v = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (k, v))  # what is hidden may be anything, here 0
-    standard = distance(interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)["o"], known["o"])
+    standard = interpret(plan(_standard(spec), "host"), q, clean_k, clean_v, values)
     least = ROUNDED if spec.precision == "tf32" else 0.0
     limits = {name: max(least, OUTPUTS[name].tolerance or 0.0) for name in spec.outputs}
     floor = max(least, FLOOR[spec.dtype], FLOOR[spec.out_element.name])
-    limits["o"] = floor + (2 * standard if math.isfinite(standard) else 0.0)
+    for name in (name for name in spec.outputs if OUTPUTS[name].like_o):
+        off = distance(standard[name], known[name])
+        limits[name] = floor + (2 * off if math.isfinite(off) else 0.0)
     errors, fault = dict.fromkeys(spec.outputs, 0.0), ""
     for seed in range(seeds):
         try:
@@ -241,8 +243,9 @@ def _off(spec: Spec, found: Mapping[str, Array], known: Mapping[str, Between], l
     for name, limit in limits.items():
         by_row = OUTPUTS[name].axes == ROW
         whole = spec.order.expanded if by_row else np.asarray
-        x, low, high = (output_heads_first(x, spec) if name == "o" else whole(x) for x in (found[name], *known[name]))
-        axes = AXES if name == "o" or by_row else ("head",)
+        like_o = OUTPUTS[name].like_o
+        x, low, high = (output_heads_first(x, spec) if like_o else whole(x) for x in (found[name], *known[name]))
+        axes = AXES if like_o or by_row else ("head",)
         if off := differences(name, x, (low, high), limit, emulated.block_m if emulated else 0, axes):
             yield off
             if emulated and (who := emulated.writer(name, worst(found[name], known[name]))):

@@ -16,7 +16,7 @@ from flashgen.emulate.numbers import differences, worst
 from flashgen.emulate.run import Emulated
 from flashgen.expr import lower
 from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, walk
-from flashgen.expr.meaning.reference import output_heads_first, reference
+from flashgen.expr.meaning.reference import before_output, output_heads_first, reference
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.interpret import Given, interpret_backward
 from flashgen.plan.program import Program
@@ -98,7 +98,7 @@ def errors(
     """
     q, k, v = qkv
     random = np.random.RandomState(7)
-    o, lse = reference(spec, q, k, v, **values)
+    lse, o = reference(spec, q, k, v, **values)[1], before_output(spec, q, k, v, **values)
     do = random.standard_normal(o.shape).astype(spec.element.numpy)
     given = Given(q=q, k=k, v=v, o=o.astype(spec.out_element.numpy), do=do)
     if spec.softmax.normalized:

@@ -17,10 +17,15 @@ from flashgen.plan.geometry import Sizes, block_count, row_words, shape, sizes_o
 from flashgen.plan.params import record_dtype, scalars, steps
 from flashgen.plan.program import Argument, Program
 from flashgen.render import Source
-from flashgen.spec.outputs import OUTPUTS, fill_empty
+from flashgen.spec.outputs import OUTPUTS, ROW, fill_empty
 
 Array = NDArray[Any]
 
+_AXES: dict[tuple[str, ...] | None, str] = {
+    None: "batch, row, head, column",
+    ROW: "batch, head, row",
+    ("hq",): "head",
+}  # of outputs, for people
 GUARD = 4096  # bytes before an output that a kernel must not touch
 POISON: dict[int, Any] = {
     2: np.uint16(0x7DA5),
@@ -53,14 +58,14 @@ def emulate(
     lengths = {name: np.shape(values[name]) for name in program.spec.sizing}
     sizes = sizes_of(program.spec, order_of("q").by_rows(q).shape, order_of("k").by_rows(k).shape, lengths)
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
-    others = _beside_o(program, sizes)
+    others = _beside_o(program, sizes, o.shape)
     outputs = Emulated({"o": o, **{name: x for name, (_, x) in others.items()}})
     if not o.size:
         fill_empty(outputs)
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}
     tensors = {t.argument: fence(some(np.asarray(values[t.name]))) for t in program.spec.arrays}
-    rows = {name: order_of(name).by_rows(fence(x)) for name, x in (("q", q), ("k", k), ("v", v))} | {"o": order_of("o").by_rows(o)}
+    rows = {name: order_of(name).by_rows(fence(x)) for name, x in (("q", q), ("k", k), ("v", v))} | _by_rows(program, outputs)
     if not rows["k"].size:  # nothing is read through k and v, but a tensor map wants an address
         rows |= {"k": rows["q"], "v": rows["q"]}
     counter, halves = np.zeros(3, np.int32), np.arange(256, dtype=np.int32) % 2
@@ -75,16 +80,22 @@ def emulate(
     outputs.remember(compiled(source.text, program.kernels[0].entry, f"{source.name}.cu"), watched)
     judge(rows["o"], o_memory, "o [batch, row, head, column]")
     for name, (memory, x) in others.items():
-        judge(x, memory, f"{name} [{'head' if x.ndim == 1 else 'batch, head, row'}]")
+        judge(rows.get(name, x), memory, f"{name} [{_AXES[OUTPUTS[name].axes]}]")
     judge_counter(counter)
     return outputs
 
 
-def _beside_o(program: Program, sizes: Sizes) -> dict[str, tuple[Array, Array]]:
-    """The outputs of a call besides o, by name: their memory, and they themselves."""
+def _by_rows(program: Program, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs that are like o, as [B, S, H, D]."""
+    return {name: program.spec.order_of("o").by_rows(x) for name, x in outputs.items() if OUTPUTS[name].like_o}
+
+
+def _beside_o(program: Program, sizes: Sizes, o: tuple[int, ...]) -> dict[str, tuple[Array, Array]]:
+    """The outputs of a call besides o, by name: their memory, and they themselves. `o`: the shape of o."""
     spec = program.spec
     words = row_words(spec, sizes)
-    return {name: guarded(OUTPUTS[name].shape(words), spec.output_element(name).numpy) for name in spec.outputs if name != "o"}
+    shapes = {name: o if OUTPUTS[name].like_o else OUTPUTS[name].shape(words) for name in spec.outputs if name != "o"}
+    return {name: guarded(shape, spec.output_element(name).numpy) for name, shape in shapes.items()}
 
 
 class Emulated(dict[str, Array]):

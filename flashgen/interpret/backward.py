@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flashgen.expr import evaluate
 from flashgen.expr.language.functions import LOG2_E
-from flashgen.expr.language.nodes import Load, Name, Node
+from flashgen.expr.language.nodes import V_IDX, Load, Name, Node
 from flashgen.expr.meaning.embedding import embedded
 from flashgen.expr.meaning.embedding_backward import before_embedding
 from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
@@ -33,8 +33,8 @@ Array = NDArray[Any]
 class Given:
     """A backward takes these: the arrays of the forward, what it gave, and the gradients of that.
 
-    q, k, v, o, do: of the layout and the dtype of the spec; lse, dlse: [B, Hq, Sq] float32, natural log. lse is None where the softmax has
-    none, dlse where nothing depends on lse.
+    q, k, v, o, do: of the layout and the dtype of the spec, o as it was before `output`; lse, dlse: [B, Hq, Sq] float32, natural log. lse
+    is None where the softmax has none, dlse where nothing depends on lse.
     """
 
     q: Array
@@ -126,6 +126,7 @@ class _Run:
         """The rows of a head: q, do; lse in log2 units; delta. The gradient of a sink is added."""
         h = known["h"]
         q, do, o = (self.arrays[name][h].astype(np.float32) for name in ("q", "do", "o"))
+        do = self._through_output(do, o, known)
         if "lse" not in self.arrays:
             return {"q": q, "do": do}
         delta = row_term(do, o, self.arrays["dlse"][h] if "dlse" in self.arrays else np.float32(0))
@@ -135,6 +136,14 @@ class _Run:
             logit = np.broadcast_to(evaluate(sink, known), lse.shape) * np.float32(LOG2_E)
             self.sums.add(self.slopes.sink, np.where(lse == np.inf, 0, sink_gradient(logit, lse, delta)).sum(), known)
         return {"q": q, "do": do, "lse": lse, "delta": delta}
+
+    def _through_output(self, do: Array, o: Array, known: Mapping[str, Any]) -> Array:
+        """do of a head as it is before `output`, rounded; the gradients of what that reads are added."""
+        if self.slopes.o == ONE and not self.slopes.output:
+            return do
+        known = {**known, "o": o, "q_idx": np.arange(len(o))[:, None], V_IDX: np.arange(o.shape[1])}
+        self.sums.add(self.slopes.output, do, known)
+        return _times(do, evaluate(self.slopes.o, known)).astype(self.program.dtype.numpy).astype(np.float32)
 
     def _reached(self, name: str, known: Mapping[str, Any]) -> Array:
         """Keys or values of a head, float32, with zeros where no query may see them by their position."""
@@ -163,7 +172,9 @@ class _Run:
         known["s"] = raw * np.float32(self.scale)
         score = np.broadcast_to(evaluate(self.program.expressions.score, known), raw.shape)
         seen = np.broadcast_to(evaluate(self.program.expressions.mask, known), raw.shape) if masked else np.True_
-        p, d = np.where(seen, score, 0), do @ v.T
+        of_values, weight = do @ v.T, self.program.expressions.weight
+        w = np.float32(1) if weight is None else np.broadcast_to(evaluate(weight, known), raw.shape)
+        p, d = np.where(seen, score, 0), w * of_values
         if "lse" in rows:
             lse = rows["lse"][part]
             p = weights(np.where(seen & (lse != np.inf)[:, None], score * np.float32(LOG2_E), np.float32(-np.inf)), lse)
@@ -172,7 +183,8 @@ class _Run:
         ds = d if self.slopes.s == ONE else _times(d, evaluate(self.slopes.s, known))
         self.sums.add(self.slopes.score, d, known)
         self.sums.add(self.slopes.scale, ds * raw, known)
-        p, ds = (x.astype(dtype).astype(np.float32) for x in (p, ds))
+        self.sums.add(self.slopes.weight, _times(p, of_values), known)
+        p, ds = (x.astype(dtype).astype(np.float32) for x in (_times(p, w), ds))
         of_keys = known["hk"], keys
         self.arrays["dv"][of_keys] += p.T @ do
         self.arrays["dk"][of_keys] += ds.T @ q

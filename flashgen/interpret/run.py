@@ -25,7 +25,7 @@ from flashgen.interpret.shares import share_of
 from flashgen.plan.geometry import Sizes, extent, most_listed
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
-from flashgen.spec.outputs import finished
+from flashgen.spec.outputs import OUTPUTS, finished
 from flashgen.theory.schedule import Product, State, finish, finish_output, merge_states, natural, passes, start_of_sums
 
 TOGETHER = 1 << 20  # elements of a tile's q, k, v and s, over the heads that run at once: they stay in the cache of a CPU
@@ -58,11 +58,12 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd; any strides. `values` holds
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
-    out = np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     order = program.spec.order
-    (q, k, v), o = heads_first(program.spec, q, k, v, values), order.expanded(out).transpose(order.to_heads_first)
+    out = {name: np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy) for name in program.spec.outputs if OUTPUTS[name].like_o}
+    q, k, v = heads_first(program.spec, q, k, v, values)
+    o = {name: order.expanded(x).transpose(order.to_heads_first) for name, x in out.items()}
     by_row = ["lse", "max", *(row.name for row in finished(program.spec.outputs))]
-    found = {"o": o} | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
+    found = o | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for indices, one in alike(program, q, k, values):
@@ -71,10 +72,10 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
             parts |= embedded_parts(program.spec, parts, indices, known | own)
             run = _Run(program=program, **parts, values=known | own, scale=softmax_scale(program, known), sequences=indices)
             for heads, ranges in run.heads():
-                for name, x in run.attend(heads, ranges).items():
+                for name, x in run.finished(heads, run.attend(heads, ranges)).items():
                     found[name][np.minimum(heads.b, len(q) - 1), heads.h, rows] = x
     of_rows = {name: order.given(found[name]) for name in by_row}
-    return of_rows | {"o": out, "max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
+    return of_rows | out | {"max_logit": np.fmax.reduce(found["max"], axis=(0, 2), initial=-np.inf)}
 
 
 def _values(program: Program, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +163,7 @@ class _Run:
         if not softmax.normalized:
             for rows, keys, masked in self._tiles(ranges):
                 state.o[:, rows] += self._product(heads, rows, keys, reached)(self._scores(heads, rows, keys, masked))
-            return {"o": self._leaving(heads, state.o), "lse": l, "max": top}
+            return {"o": state.o, "lse": l, "max": top}
         sink = m.copy() if softmax.sink else None
         if self.program.attention.dealing.shares:
             state = self._merged(heads, ranges, state, top)
@@ -170,15 +171,16 @@ class _Run:
             self._attend(heads, ranges, state, top, reached)
         o, lse = finish(softmax, state, xp)
         others = {output.name: finish_output(output, state, sink, xp) for output in finished(outputs)}
-        return {"o": self._leaving(heads, o), "lse": lse, "max": top} | others
+        return {"o": o, "lse": lse, "max": top} | others
 
-    def _leaving(self, heads: Heads, o: Array) -> Array:
-        """Applies `output` to o [n, Sq, Dv]."""
-        output = self.program.expressions.output
+    def finished(self, heads: Heads, found: dict[str, Array]) -> dict[str, Array]:
+        """The outputs of some heads, with `output` applied to o [n, Sq, Dv]: to what is written, where that is an output too."""
+        output, spec = self.program.expressions.output, self.program.spec
         if output is None:
-            return o
-        known = self._known(heads, slice(0, o.shape[1]), slice(0, 0)) | {"o": o, V_IDX: np.arange(o.shape[2])}
-        return np.broadcast_to(evaluate(output, known), o.shape)
+            return found
+        o = found["o"] if spec.kept == "o" else found["o"].astype(spec.out_element.numpy)
+        known = self._known(heads, slice(0, o.shape[1]), slice(0, 0)) | {"o": o.astype(np.float32), V_IDX: np.arange(o.shape[2])}
+        return found | {spec.kept: o, "o": np.broadcast_to(evaluate(output, known), o.shape)}
 
     def _merged(self, heads: Heads, ranges: Ranges, state: State, top: Array) -> State:
         """The states of all shares of the keys, and what the state was before them."""

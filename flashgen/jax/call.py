@@ -155,7 +155,7 @@ def _back(told: str, kept: Any, gradients: Given) -> Given:
     if strange := sorted(of.keys() - {"o", "lse"}):
         raise CallError(f"{strange[0]} has no gradient: pass jax.lax.stop_gradient({strange[0]}) on")
     found = dict(zip(spec.outputs, results, strict=True))
-    roles = {"do": of.get("o", jnp.zeros_like(found["o"])), "o": found["o"], "lse": found.get("lse"), "dlse": of.get("lse")}
+    roles = {"do": of.get("o", jnp.zeros_like(found["o"])), "o": found[spec.kept], "lse": found.get("lse"), "dlse": of.get("lse")}
     taken = {name: x for name, x in (named | roles).items() if x is not None}
     shapes = [*(x.shape for x in given[:3]), *(named[one.name].shape if one.name in named else () for one in spec.with_grad)]
     dtypes = [spec.element.numpy] * 3 + [np.dtype("float32")] * len(spec.with_grad)

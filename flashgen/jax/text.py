@@ -52,7 +52,7 @@ def layouts(given: Mapping[str, Any]) -> dict[str, Layout]:
 
 def foldable(spec: Spec) -> bool:
     """True if nothing of a call tells one sequence from another, and b is the first axis of all that has it."""
-    rows = all(name == "o" or OUTPUTS[name].by_row for name in spec.outputs)
+    rows = all(OUTPUTS[name].like_o or OUTPUTS[name].by_row for name in spec.outputs)
     return spec.geometry is DENSE and spec.order.axis("b") == 0 and rows and not spec.arrays and not names_index(spec, "b")
 
 

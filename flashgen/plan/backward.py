@@ -12,6 +12,8 @@ from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
+from flashgen.plan.kernels.through_output import reasons as output_reasons
+from flashgen.plan.kernels.through_output import through_output
 from flashgen.plan.kernels.unembed import embedded
 from flashgen.plan.kernels.unembed import reasons as embedding_reasons
 from flashgen.plan.lists import listed
@@ -48,7 +50,8 @@ def plan_backward(
     found = tried(problem, strategy)
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
-    parts = embedded(spec, _preceded(problem, best, strategy.parts(problem, best)))
+    parts = through_output(spec, best.tile, _preceded(problem, best, strategy.parts(problem, best)))
+    parts = embedded(spec, parts)
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -64,7 +67,7 @@ def plan_backward(
             problem,
             found,
             best,
-            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec)),
+            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec), *output_reasons(spec)),
         ),
     )
 

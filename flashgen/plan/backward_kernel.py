@@ -7,7 +7,8 @@ from flashgen.expr import RowRanges
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Tiled
 
 # What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.
-Elements = Literal["weights", "slopes", "gradients"]
+# Weighed: the second, or the third, where keys count for more or less after the softmax.
+Elements = Literal["weights", "slopes", "gradients", "weighed", "weighed_gradients"]
 Finish = Literal["after", "beside"]  # of who rounds the sums of dq: a kernel after, or warps of this one that neither load nor multiply
 
 
@@ -48,7 +49,9 @@ class WarpgroupsPlan:
     @property
     def ds(self) -> str:
         """The template of what the block that has ds, of two, computes besides it."""
-        return "summed" if self.elements == "gradients" else "alone"
+        if self.elements in ("gradients", "weighed_gradients"):
+            return "summed"
+        return "weighed" if self.elements == "weighed" else "alone"
 
 
 @dataclass(frozen=True, kw_only=True)

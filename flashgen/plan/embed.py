@@ -7,12 +7,11 @@ from flashgen.spec.embedding import LENGTHS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Kernel):
-    """The kernel that writes queries or keys anew, after a norm and a rotary embedding: a block a token."""
+class ByToken(Kernel):
+    """A kernel whose blocks have tokens, of queries or of keys."""
 
     role: str  # q or k
     lying: str  # the template of where sequences lie: apart, in arrays of their own, or one behind the other
-    angle: str  # of a pair of a row's columns, as text; empty: nothing is turned
 
     @property
     def length(self) -> str:
@@ -28,6 +27,13 @@ class Embed(Kernel):
     def heads(self) -> str:
         """The heads of its array."""
         return {"q": "p.heads", "k": "p.heads / p.group"}[self.role]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(ByToken):
+    """The kernel that writes queries or keys anew, after a norm and a rotary embedding: a block a token."""
+
+    angle: str  # of a pair of a row's columns, as text; empty: nothing is turned
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flashgen.arch import Arch
 from flashgen.dtypes import DType
 from flashgen.expr import Expressions, Holes
-from flashgen.plan.embed import Embed, Unembed
+from flashgen.plan.embed import ByToken, Embed, Unembed
 from flashgen.plan.kernel import Attention, Combine, DealingPlan, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
 from flashgen.spec import Spec
@@ -186,6 +186,11 @@ class Program:
     def unembedding(self) -> tuple[Unembed, ...]:
         """The kernels that bring gradients of those back, after a backward."""
         return tuple(kernel for kernel in self.kernels if isinstance(kernel, Unembed))
+
+    @property
+    def finishing(self) -> tuple[ByToken, ...]:
+        """The kernel that makes o of what the attention gives, where both are outputs."""
+        return tuple(kernel for kernel in self.kernels if isinstance(kernel, ByToken) and not isinstance(kernel, Embed))
 
     @property
     def turning(self) -> Rotary:

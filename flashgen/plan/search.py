@@ -15,7 +15,7 @@ from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs import model as costs
 from flashgen.plan.hiding import hidden
-from flashgen.plan.kernels import embed
+from flashgen.plan.kernels import embed, finish_output
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
@@ -49,16 +49,16 @@ def plan(
 
     `copy_bytes`: 0 for arrays as the architecture likes them best (rows 16-byte aligned, last axis contiguous), else what every row is
     aligned to (16, 8, 4, 2 bytes; 2 takes any strides). `length`: queries and keys, one of LENGTHS, for which it shall be fast; it is right
-    for all. `candidate`: one of `candidates`, in place of the first of them. `demand`: what lengths ask for
-    besides (`flashgen.plan.shares`), by default what the spec does. Raises PlanError, SpecError.
+    for all. `candidate`: one of `candidates`, in place of the first. `demand`: what lengths ask for besides (`flashgen.plan.shares`), by
+    default what the spec does. Raises PlanError, SpecError.
 
     >>> plan(Spec(head_dim=128, dtype="bfloat16"), "sm_90a").attention.tile.text
     '128x128'
     """
     strategy, problem = _problem(spec, arch, copy_bytes, length, pinned(spec) if demand is None else demand)
     outcome = tried(problem, strategy)
-    why = f"the fewest clocks at length {problem.seen.length} of {len(outcome.legal)} legal candidates ({len(outcome.refused)} rejected)"
     legal = list(outcome.legal)
+    why = f"the fewest clocks at length {problem.seen.length} of {len(legal)} legal candidates ({len(outcome.refused)} rejected)"
     if candidate is not None:
         expected, cost = legal[0]
         legal.sort(key=lambda entry: entry[0].text != candidate)  # the others stay in order
@@ -69,8 +69,9 @@ def plan(
     slower = [(draft, f"{found['total'] / cost['total']:.2f} times the clocks of {best.tile.text}") for draft, found in others]
     rejected = tuple(Rejected(draft.text, reason, draft.tile.block_m) for draft, reason in (*slower, *outcome.refused))
     ranges = analyse(problem.expressions.mask, best.tile.block_m, best.tile.block_n, spec.tensors, spec.geometry, spec.params)
-    of_tiles = (*lists_reasons(spec, best.dealing.listed, length), *_range_reasons(ranges))
-    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles, *embed.reasons(spec))
+    around = (*_range_reasons(ranges), *embed.reasons(spec), *finish_output.reasons(spec))
+    of_tiles = (*lists_reasons(spec, best.dealing.listed, length), *around)
+    reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles)
     decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
     return _program(problem, strategy, best, ranges, decision)
 
@@ -125,7 +126,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
     """The kernels of a strategy between those that every attention may need before and after it."""
     parts = strategy.parts(problem, best, ranges)
     if parts.arguments:
-        parts = parts.followed(head_maximum(problem.spec))
+        parts = finish_output.finished(problem.spec, parts.followed(head_maximum(problem.spec)))
         early = parts.kernels[0].grid.early
         if best.dealing.listed:
             parts = parts.preceded(key_lists(problem.spec, best, early=early))

@@ -25,7 +25,7 @@ _BROUGHT = {
     "counter": "three ints, 0 before the first launch; launches that may run at once have each their own",
     "halves": "int32 [multiprocessors]: the half of the L2, 0 or 1, near each; all 0 where they are not known",
 }
-ROLES = {x: "dout" if x == "do" else x for x in ("q", "k", "v", "o", "do", "dq", "dk", "dv")}  # as C calls them
+ROLES = {x: "dout" if x == "do" else x for x in ("q", "k", "v", "o", "o_raw", "do", "dq", "dk", "dv")}  # as C calls them
 _OF_KEYS = ("k", "v", "dk", "dv")
 
 

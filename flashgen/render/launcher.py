@@ -117,7 +117,7 @@ def _map(program: Program, argument: Argument) -> Map:
         array=_array(of),
         stand_in=f"call->{ROLES[_STAND_INS[of]]}" if of in _STAND_INS and not paged else "",
         shape=f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}",
-        element=(program.out_dtype if of == "o" else program.dtype).name.upper(),
+        element=(program.out_dtype if of in ("o", "o_raw") else program.dtype).name.upper(),
         box=argument.box,
         grouped=argument.grouped,
     )
@@ -141,6 +141,9 @@ def _embedded(program: Program) -> Iterator[tuple[str, str]]:
         d, heads, length = program.spec.head_dim.qk, "n.heads" if kernel.role == "q" else "n.kv_heads", f"n.{kernel.length}"
         name = f"embedded_d{kernel.role}" if isinstance(kernel, Unembed) else f"embedded_{kernel.role}"
         yield name, f"{length} * {heads} * {d}, {d}, {heads} * {d}, 1"
+    if "through_output" in program.by_entry:
+        d = program.spec.head_dim.v
+        yield "raw_do", f"n.q_len * n.heads * {d}, {d}, n.heads * {d}, 1"
 
 
 def _section(program: Program) -> tuple[Sections, str, str, str] | None:

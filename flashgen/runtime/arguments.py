@@ -44,7 +44,7 @@ def output_shapes(spec: Spec, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of the spec's outputs: o as q but with v's columns, those of a row [B, Hq, Sq], those of a head [Hq]."""
     o = spec.order.arranged(b=sizes.batch, s=sizes.q_len, h=sizes.heads, d=spec.head_dim.v)
     words = row_words(spec, sizes)
-    return {name: o if name == "o" else OUTPUTS[name].shape(words) for name in spec.outputs}
+    return {name: o if OUTPUTS[name].like_o else OUTPUTS[name].shape(words) for name in spec.outputs}
 
 
 def check_arrays(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:

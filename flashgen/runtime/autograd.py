@@ -53,10 +53,11 @@ def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, A
 
 
 @cache
-def _indices(outputs: tuple[str, ...]) -> tuple[int | None, tuple[int, ...]]:
-    """The index of lse among the outputs, and the indices of those that have no gradient; o is the first."""
+def _indices(outputs: tuple[str, ...]) -> tuple[int, int | None, tuple[int, ...]]:
+    """The index among the outputs of what the backward takes as o, that of lse, and the indices of those that have no gradient; o is the
+    first."""
     constants = tuple(i for i, name in enumerate(outputs) if name not in ("o", "lse"))
-    return outputs.index("lse") if "lse" in outputs else None, constants
+    return outputs.index("o_raw") if "o_raw" in outputs else 0, outputs.index("lse") if "lse" in outputs else None, constants
 
 
 @cache
@@ -69,8 +70,8 @@ def _node() -> Callable[..., Any]:
         def forward(ctx: Any, call: tuple[Any, Any, tuple[str, ...]], q: Any, k: Any, v: Any, *values: Any) -> Any:
             attn, run, names = call
             results = run(q, k, v, dict(zip(names, values, strict=True)) if names else {})
-            lse, constants = _indices(attn.spec.outputs)
-            saved = q, k, v, results[0], None if lse is None else results[lse]
+            o, lse, constants = _indices(attn.spec.outputs)
+            saved = q, k, v, results[o], None if lse is None else results[lse]
             if names:
                 ctx.call = attn, names, [None if torch.is_tensor(x) else x for x in values]
                 ctx.save_for_backward(*saved, *[x for x in values if torch.is_tensor(x)])

@@ -29,7 +29,7 @@ class Axes:
             if row.axes is not None
         }
         for name in ROLES:
-            length = "q_len" if name in ("q", "o") else "page" if spec.page else "kv_len"
+            length = "q_len" if name in ("q", "o", "o_raw") else "page" if spec.page else "kv_len"
             words[name] = spec.order_of(name).arranged(b=("b",), s=(length,), h=("h",), d=("d",))
         for tensor in spec.tensors:  # an axis may be declared as a number and yet has to be as long as what runs over it
             read = list(indices(spec)[tensor.name])

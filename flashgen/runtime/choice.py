@@ -52,7 +52,7 @@ class Choice:
         sizes = self.sizes(layouts)
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
-        by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in ("q", "k", "v", "o") if name in layouts}
+        by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in ("q", "k", "v", "o", "o_raw") if name in layouts}
         length, asked_for = self.kind(arch, sizes)
         preferred = self.plan(arch, 0, length, card, asked_for)
         if not (found := faults(preferred, by_rows)):

@@ -21,7 +21,7 @@ from flashgen.runtime.arrays import Layout
 from flashgen.runtime.device import Device, captured, check, device
 from flashgen.runtime.nvrtc import Binary
 
-ROLES = ("q", "k", "v", "o")  # arrays [B, S, H, D]
+ROLES = ("q", "k", "v", "o", "o_raw")  # arrays [B, S, H, D]
 OF_ROLES = ("do", "dq", "dk", "dv")  # and their gradients
 _POINTER, _INT = struct.Struct("<Q"), struct.Struct("<i")
 BROUGHT = ("counter", "halves")  # by a launch itself, after the arrays

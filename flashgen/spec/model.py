@@ -94,6 +94,11 @@ class Spec:
         return by_name(dtype) if dtype else self.out_element
 
     @property
+    def kept(self) -> str:
+        """The output that a backward takes as o: what the attention itself gave."""
+        return "o_raw" if "o_raw" in self.outputs else "o"
+
+    @property
     def exact(self) -> bool:
         """True if functions of the score are CUDA's, right to float32, and not the special function unit's."""
         return self.dtype == "float32" and self.precision == "ieee"

@@ -60,6 +60,11 @@ class Output:
             raise ValueError(f"the output {self.name!r} has a statistic and no finish, or the other way round")
 
     @property
+    def like_o(self) -> bool:
+        """True if it has the axes and the dtype of o."""
+        return self.axes is None
+
+    @property
     def by_row(self) -> bool:
         """True if it is one number a query row, which the attention writes."""
         return self.axes == ROW
@@ -170,6 +175,15 @@ _ROWS = (
         logarithmic=True,
         between=_entropies_between,
         tolerance=1e-3,
+    ),
+    Output(
+        name="o_raw",
+        axes=None,
+        dtype=None,
+        text="of out_dtype, what o was before `output`",
+        comment="",
+        empty=0.0,
+        reference=lambda exact: exact.o,
     ),
 )
 OUTPUTS: dict[str, Output] = {each.name: each for each in _ROWS}  # in the order of a call's results

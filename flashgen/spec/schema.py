@@ -49,11 +49,6 @@ from flashgen.spec.parts import Let, Param
 from flashgen.spec.softmax import SCHEDULES, SOFTMAXES
 from flashgen.spec.tensors import Blocks, Tensor
 
-NO_GRADIENTS = {  # keys that the backward does not know, why, and what to do instead
-    "weight": ("a weight of keys has no gradients", "multiply v by what varies with the key alone"),
-    "output": ("output has no gradients", "apply it to o of a call that has gradients"),
-}
-
 
 class SpecKeys(Closed):
     """An attention variant. Only dtype and head_dim are required."""
@@ -146,9 +141,6 @@ class SpecKeys(Closed):
     @field_validator("backward")
     @classmethod
     def _whole(cls, backward: bool, info: ValidationInfo) -> bool:
-        for key, (why, instead) in NO_GRADIENTS.items():
-            if backward and info.data.get(key):
-                raise refusal(f"{why} yet", f"leave backward out, or {instead}")
         if backward and (cache := info.data.get("cache")):
             what = "keys in pages have no gradients: sequences may share a page, and their gradients would meet in it"
             what = what if isinstance(cache, Pages) else "a cache has no gradients: of its keys only some are of the call"
@@ -179,12 +171,16 @@ class SpecKeys(Closed):
     @field_validator("outputs")
     @classmethod
     def _defined(cls, outputs: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        softmax = info.data.get("softmax")
-        if len(outputs) > 1 and softmax is not None and not softmax.normalized:
-            raise refusal(f"{outputs[1]} is of a row's maximum and sum, and softmax: none has neither", "outputs: [o]")
-        if info.data.get("backward") and softmax is not None and softmax.normalized:
-            return tuple(word for word in OUTPUTS if word in (*outputs, "lse"))
-        return outputs
+        softmax, output = info.data.get("softmax"), info.data.get("output")
+        of_rows = [word for word in outputs if not OUTPUTS[word].like_o]
+        if of_rows and softmax is not None and not softmax.normalized:
+            raise refusal(f"{of_rows[0]} is of a row's maximum and sum, and softmax: none has neither", "outputs: [o]")
+        if "o_raw" in outputs and not output:
+            raise refusal("o_raw is what o was before `output`, and there is none", "o itself, or output: an expression of o")
+        if not info.data.get("backward"):
+            return outputs
+        needed = {"lse": softmax is not None and softmax.normalized, "o_raw": output}
+        return tuple(word for word in OUTPUTS if word in outputs or needed.get(word))
 
     @field_validator("deterministic")
     @classmethod

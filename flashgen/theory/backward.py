@@ -6,6 +6,9 @@ With weights p = 2^(s - lse), lse = log2 sum_j 2^(s_j), and a loss of which o ha
     dscore   = p * (dp - delta)           dsink_i = -2^(sink - lse_i) * delta_i
     dv = p^T do    ds = dscore * (d score / d s)    dq = scale * ds k    dk = scale * ds^T q
 
+Where keys count for more or less after the softmax, by a factor w (`weight`): dp_ij = w_ij (do_i . v_j), dv = (w * p)^T do, and
+dw_ij = p_ij (do_i . v_j); o, and so delta, have them already.
+
 Nothing of a row besides lse and delta is needed, so key tiles may come in any order, and gradients of keys sum over query tiles. Where the
 scores are the weights (`softmax: none`), p is the score, and dscore is dp. Scores, sinks and lse are in log2 units here; dscore and dsink
 are of scores in natural units. A tensor or a param has the sum of dscore * (d score / d it), and of dsink * (d sink / d it).

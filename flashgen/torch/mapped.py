@@ -42,5 +42,5 @@ def _first(x: torch.Tensor, at: int | None, n: int) -> torch.Tensor:
 
 def _foldable(spec: Spec) -> bool:
     """True if sequences of several calls may be those of one: nothing tells one sequence from another."""
-    rows = all(name == "o" or OUTPUTS[name].by_row for name in spec.outputs)
+    rows = all(OUTPUTS[name].like_o or OUTPUTS[name].by_row for name in spec.outputs)
     return spec.geometry is DENSE and spec.order.axis("b") == 0 and rows and not names_index(spec, "b")

@@ -69,7 +69,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> N
     if ctx.spec.backward and q.is_cuda and not device.missing():  # tensors without memory may claim a GPU that is not there
         check(ctx.spec, device.device(q.get_device()).arch)
     found = dict(zip(ctx.spec.outputs, output, strict=True))
-    ctx.save_for_backward(q, k, v, found["o"], found.get("lse"), *arrays)
+    ctx.save_for_backward(q, k, v, found[ctx.spec.kept], found.get("lse"), *arrays)
     ctx.set_materialize_grads(False)
 
 

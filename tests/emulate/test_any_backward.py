@@ -20,15 +20,19 @@ from tests.plan.any_spec import embeddings, read
 from tests.plan.gradients import completed, judge
 
 ASKED = {"cap": {"default": 15.0, "grad": True}}
+GATES = {"gate": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"}, "gates": {"shape": ["b", "q_len", "hq"], "dtype": "float32"}}
+WEIGHTS = ["gate[b, hk, kv_idx]", "1 + 0.1 * slopes[h] * (kv_idx - q_idx)", "where(kv_idx < q_idx, bias[h, q_idx, kv_idx], cap / 20)"]
+
+OUTPUTS = ["o * slopes[h]", "cap * tanh(o / cap)", "o * gates[b, q_idx, h] + 0.1 * v_idx", "where(q_idx % 2 == 0, o * abs(o), o)"]
 
 
 @st.composite
 def backwards(draw):
     """A spec, and what is planned for: an architecture and the alignment of rows."""
     columns = st.integers(1, 12).map(lambda n: 8 * n) | st.sampled_from([128, 136, 256])
-    score, mask, softmax = draw(SCORES), draw(MASKS), draw(SOFTMAXES)
-    fixed = draw(st.booleans())
-    tensors = read(TENSORS, score, mask, softmax)
+    score, mask, softmax, weight = draw(SCORES), draw(MASKS), draw(SOFTMAXES), draw(st.none() | st.sampled_from(WEIGHTS))
+    fixed, output = draw(st.booleans()), draw(st.none() | st.sampled_from(OUTPUTS))
+    tensors = read(TENSORS | GATES, score, mask, softmax, weight, output)
     asked = {name: how | {"grad": how["dtype"] == "float32" and not fixed} for name, how in tensors.items()}
     dims = {"qk": draw(columns), "v": draw(columns)}
     embedding, more = draw(st.just(({}, {})) | embeddings(dims["qk"], draw(st.sampled_from([["q"], ["k"], ["q", "k"]]))))
@@ -40,7 +44,9 @@ def backwards(draw):
         "score": score,
         "mask": mask,
         "softmax": softmax,
-        "params": read(PARAMS if fixed else PARAMS | ASKED, score, mask, softmax),
+        "weight": weight,
+        "output": output,
+        "params": read(PARAMS if fixed else PARAMS | ASKED, score, mask, softmax, weight, output),
         "tensors": asked,
         "backward": True,
         "deterministic": fixed,

@@ -97,7 +97,7 @@ def test_rows_without_keys_go_through_it_and_lse_does_not():
         ("output: o * kv_idx", r"<spec>:3:13: unknown name 'kv_idx'(.|\n)*keys are all taken in"),
         ("score: s * o", r"<spec>:3:12: unknown name 'o'(.|\n)*output reads it"),
         ("output: o > 2", r"<spec>:3:9: expected a number, this is a condition"),
-        ("output: o\nbackward: true", r"<spec>:4:11: backward: output has no gradients(.|\n)*o of a call that has"),
+        ("outputs: [o, o_raw]", r"<spec>:3:10: outputs: o_raw is what o was before `output`, and there is none"),
         ("output: g[v_idx] * o\ntensors: {g: {shape: [63], dtype: float32}}", r"<spec>:4:23: v_idx runs over the 64 columns of o.*63"),
         ("output: o\nparams: {v_idx: 2}", r"<spec>:4:10: params.v_idx: 'v_idx' is a word of the expression language"),
     ],

@@ -11,6 +11,7 @@ from flashgen.runtime import arrays as runtime_arrays
 from flashgen.spec import Spec
 from tests.gpu.judge import cupy, down, replayed, up
 from tests.plan import gradients
+from tests.plan.agreement import judge_of
 
 CAUSAL = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
 C = {"c": {"default": 5.0, "grad": True}}
@@ -44,6 +45,32 @@ SPECS: dict[str, dict[str, Any]] = {
     "sink": {"head_dim": 64, "mask": "causal", "softmax": {"sink": "x[h]"}, "tensors": {"x": tensor("hq")}},
     "sigmoid": {"head_dim": 64, "score": "sigmoid(s)", "softmax": "none"},
     "scale": {"head_dim": 72, "dtype": "float16", "scale": "c / sqrt(d)", "params": C},
+    "weight": {"head_dim": 64, "mask": "causal", "weight": "x[b, h, kv_idx]", "tensors": {"x": tensor("b", "hq", "kv_len")}},
+    "weight alone": {"head_dim": 128, "weight": "exp(-0.01 * abs(q_idx - kv_idx))", "score": "c * tanh(s / c)", "params": {"c": 5.0}},
+    "weight of 256": {"head_dim": 256, "mask": "causal", "weight": "x[h, kv_idx]", "tensors": {"x": tensor("hq", "kv_len")}},
+    "weighed scores": {
+        "head_dim": 128,
+        "score": "sigmoid(s)",
+        "softmax": "none",
+        "weight": "x[h, kv_idx]",
+        "tensors": {"x": tensor("hq", "kv_len")},
+    },
+    "gate": {
+        "head_dim": 64,
+        "mask": "causal",
+        "output": "o * sigmoid(x[b, q_idx, h, v_idx])",
+        "tensors": {"x": tensor("b", "q_len", "hq", 64)},
+    },
+    "output": {"head_dim": 128, "output": "c * tanh(o / c) + x[h, v_idx]", "tensors": {"x": tensor("hq", 128)}, "params": C},
+    "output of 256": {"head_dim": 256, "output": "o * x[h, q_idx]", "tensors": {"x": tensor("hq", "q_len")}},
+    "output and weight": {
+        "head_dim": 72,
+        "dtype": "float16",
+        "softmax": {"sink": "x[h]"},
+        "weight": "1.0 + x[h] * x[h]",
+        "output": "o * silu(x[h])",
+        "tensors": {"x": tensor("hq")},
+    },
     "deterministic": {"head_dim": 64, "mask": "causal", "deterministic": True},
     "norm and rotary": {
         "head_dim": 128,
@@ -85,6 +112,19 @@ def test_gradients(name: str) -> None:
         values = values_of(spec, {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len})
         given = gradients.given(spec, batch, heads, kv_heads, q_len, kv_len, dlse=True, **values)
         gradients.judge(spec, named(spec, called(attention, given, values)), given, **values)
+
+
+@pytest.mark.parametrize("name", ["gate", "output", "output of 256", "output and weight"])
+def test_the_forward_gives_o_raw(name: str) -> None:
+    """Beside o, which a kernel of its own makes of it; some queries, and few."""
+    spec = Spec(**{"dtype": "bfloat16", "backward": True, **SPECS[name]})
+    attention = flashgen.compile(spec)
+    for batch, heads, kv_heads, q_len, kv_len in ((2, 4, 2, 300, 333), (1, 8, 2, 1, 700)):
+        values = values_of(spec, {"b": batch, "hq": heads, "hk": kv_heads, "q_len": q_len, "kv_len": kv_len})
+        given = gradients.given(spec, batch, heads, kv_heads, q_len, kv_len, **values)
+        sent = {name: up(x)[0] for name, x in values.items()}
+        found = down(attention(*(up(x)[0] for x in (given.q, given.k, given.v)), **sent))
+        judge_of(spec, given.q, given.k, given.v, **values)(dict(zip(spec.outputs, found, strict=True)))
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 1, 0, 20), (1, 2, 1, 20, 0), (1, 2, 1, 200, 100)])

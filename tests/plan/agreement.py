@@ -47,18 +47,18 @@ def run(spec, q, k, v, **values):
     return found["o"], found["lse"]
 
 
-def plain(spec, q, k, v, **values):
-    """Attention at once, in the dtype of the spec with float32 sums."""
+def plain(spec, q, k, v, raw=False, **values):
+    """Attention at once, in the dtype of the spec with float32 sums. `raw`: before `output`."""
     q, k, v = heads_first(spec, q, k, v, values)
     o = np.zeros((*q.shape[:-1], v.shape[-1]))
     for each in sequences(spec, (len(q), q.shape[2], k.shape[2]), values):
         if each.q_len and each.kv_len:
             parts = q[[each.at], :, each.rows], k[[each.keys_at], :, each.keys], v[[each.keys_at], :, each.keys]
-            o[[each.at], :, each.rows] = of_sequence(spec, each.b, *parts, values | each.read(spec, values))
+            o[[each.at], :, each.rows] = of_sequence(spec, each.b, *parts, values | each.read(spec, values), raw)
     return spec.order.given(o.transpose(spec.order.from_heads_first))
 
 
-def of_sequence(spec, b, q, k, v, values):
+def of_sequence(spec, b, q, k, v, values, raw=False):
     """A sequence of arrays [1, H, S, D] that hold one."""
     expressions = lower(spec)
     of_rows = {**values, "b": b, "q_len": q.shape[2], "kv_len": k.shape[2]}
@@ -84,7 +84,7 @@ def of_sequence(spec, b, q, k, v, values):
             p = np.where(seen, p * evaluate(expressions.weight, known), 0)
     v = np.where(seen.any(2)[..., None], v, 0)  # what no row sees may be anything
     o = p.astype(spec.element.numpy).astype(np.float32) @ v
-    if expressions.output is not None:
+    if expressions.output is not None and not raw:
         o = np.broadcast_to(evaluate(expressions.output, known | {"o": o, "v_idx": np.arange(o.shape[-1])}), o.shape)
     return o.astype(dtype)
 
@@ -111,7 +111,11 @@ def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
     def judged(found):
         o, *between = (output_heads_first(x, spec) for x in (found["o"], *known["o"]))
         assert distance(found["o"], known["o"]) <= most, differences("o", o, tuple(between), most)
-        for name in found.keys() - {"o"} if spec.softmax.normalized else ():
+        if "o_raw" in spec.outputs:
+            raw, top = plain(spec, q, k, v, raw=True, **values), largest(known["o_raw"])
+            off = 2 * distance(raw, known["o_raw"]) if spec.softmax.normalized else 4 * spec.element.rounding * (sums + top)
+            assert distance(found["o_raw"], known["o_raw"]) <= off + SLACK[spec.dtype] * max(1, top)
+        for name in found.keys() - {"o", "o_raw"} if spec.softmax.normalized else ():
             assert distance(found[name], known[name]) <= lse_tolerance, name
 
     return judged

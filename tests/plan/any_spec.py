@@ -163,6 +163,7 @@ def specs(draw, dtypes=("float32", "float16", "bfloat16"), step=1, deciding=True
         said |= embedding | draw(st.sampled_from([{}, {}, {"let": {"seen": mask}, "mask": "seen"}]))
         said |= draw(st.sampled_from([{}, {}, *({"weight": weight} for weight in WEIGHTS)]))
         said |= draw(st.sampled_from([{}, {}, *({"output": output} for output in OUTPUTS)]))
+        said |= draw(st.sampled_from([{}, {"outputs": [*said["outputs"], "o_raw"]}])) if "output" in said else {}
         said |= draw(st.sampled_from([{}, {}, {"out_dtype": "float32"}]))
     texts = score, mask, softmax, said.get("weight", ""), said.get("output", "")
     said |= {"params": read(PARAMS | draw(st.sampled_from([{}, BOUNDED])), *texts), "tensors": read(TENSORS, *texts) | more}

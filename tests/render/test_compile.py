@@ -86,6 +86,9 @@ def test_masks_of_keys_alone_compile(mask, softmax):
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
+WEIGHED = {"dtype": "bfloat16", "mask": "causal", "weight": "g[b, hk, kv_idx]", "backward": True}
+
+
 @pytest.mark.parametrize("head_shares", [1, 2])
 @pytest.mark.parametrize(
     "spec",
@@ -93,8 +96,10 @@ def test_masks_of_keys_alone_compile(mask, softmax):
         Spec(head_dim=128, dtype="bfloat16", mask="causal", backward=True),
         Spec(head_dim=128, dtype="float16", mask="causal", score="cap * tanh(s / cap)", params={"cap": 20.0}, backward=True),
         Spec(head_dim=64, dtype="float16", mask="kv_idx == 4", softmax="off_by_one", backward=True),
+        Spec(**WEIGHED, head_dim=64, score="30.0 * tanh(s / 30.0)", tensors={"g": {"shape": ["b", "hk", "kv_len"], "dtype": "float32"}}),
+        Spec(**WEIGHED, head_dim=128, tensors={"g": {"shape": ["b", "hk", "kv_len"], "dtype": "float32", "grad": True}}),
     ],
-    ids=["causal", "softcap", "one key"],
+    ids=["causal", "softcap", "one key", "weight", "gradients of a weight"],
 )
 def test_the_backward_of_hopper_keeps_everything_in_registers(spec, head_shares):
     """One of its small kernels may spill a word."""

@@ -27,6 +27,7 @@ from flashgen.spec import Spec, load
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ship"
 COUNTER, HALVES, SCRATCH, STREAM, MULTIPROCESSORS = 0x7000, 0x8000, 0x9000, 5, 132
 BIAS: dict[str, Any] = {"score": "s + slopes[h] * reach", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+SCALED: dict[str, Any] = {"output": "o * slopes[h]", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
 BLOCKS = {"m": 128, "n": 64, "lists": "lists"}
 ROTARY = {"kind": "halves", "base": 10000.0}
 PROGRAMS = {
@@ -46,6 +47,8 @@ PROGRAMS = {
     "clusters": (Spec(head_dim=256, dtype="bfloat16", backward=True), "sm_90a"),
     "backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True), "sm_90a"),
     "embedded backward": (Spec(head_dim=64, dtype="bfloat16", norm={}, rotary={"kind": "halves", "base": 10.0}, backward=True), "sm_90a"),
+    "output": (Spec(head_dim=64, dtype="bfloat16", layout="bhsd", out_dtype="float32", outputs=["o", "o_raw"], **SCALED), "sm_90a"),
+    "backward of output": (Spec(head_dim=64, dtype="bfloat16", layout="bhsd", backward=True, **SCALED), "sm_90a"),
     "packed backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", backward=True), "sm_90a"),
 }
 SIZES = [Sizes(2, 1000, 1500, 8, 2), Sizes(1, 1, 30000, 16, 2), Sizes(3, 40, 0, 4, 4), Sizes(5, 7000, 7000, 32, 32), Sizes(2, 0, 9, 4, 4)]
@@ -97,7 +100,9 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
             outer, rows = (sizes.pages, sizes.page) if of_keys and spec.page else (sizes.batch, rows)
             by_name = {"b": outer, "s": rows, "h": heads, "d": spec.head_dim.qk if wide else spec.head_dim.v}
             shape = spec.order_of(role).arranged(**by_name)
-            found[role] = Layout(shape, contiguous_strides(shape), (spec.out_element if role == "o" else spec.element).name, 0, 0)
+            found[role] = Layout(
+                shape, contiguous_strides(shape), (spec.out_element if role in ("o", "o_raw") else spec.element).name, 0, 0
+            )
         elif argument.kind in ("pointer", "array") and role not in ("counter", "halves"):
             shape = (2, 3, 5, 7)[-argument.rank or -1 :]
             found[role] = Layout(shape, contiguous_strides(shape), "float32", 0, 0)

@@ -50,6 +50,21 @@ def test_gradients_of_a_graph(of_lse):
         close(leaves[name].grad, x)
 
 
+def test_gradients_through_weight_and_output():
+    """The graph keeps o_raw, which is a constant to it."""
+    words = {"weight": "sigmoid(bias[h, kv_idx])", "output": "c * tanh(o / c)", "score": "s"}
+    attn, given = flashgen.compile(CAPPED | words), tensors()
+    do = given.pop("do")
+    leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+    o, lse, o_raw = attn(leaves["q"], leaves["k"], leaves["v"], bias=leaves["bias"], c=leaves["c"])
+    assert (lse.requires_grad, o_raw.requires_grad) == (True, False)
+    (o * do).float().sum().backward()
+    q, k, v, bias = (given[name].float().cpu().numpy().astype(np.float64) for name in ("q", "k", "v", "bias"))
+    want = backward(attn.spec, q, k, v, do.float().cpu().numpy(), bias=bias, c=5.0)
+    for name, x in {"q": want.q, "k": want.k, "v": want.v, **want.values}.items():
+        close(leaves[name].grad, x)
+
+
 def test_what_has_no_gradient_is_refused():
     attn, given = flashgen.compile(CAPPED | {"tensors": {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32"}}}), tensors()
     with pytest.raises(CallError, match="bias requires a gradient, and the spec gives none"):

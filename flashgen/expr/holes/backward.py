@@ -11,7 +11,7 @@ from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
 from flashgen.expr.prove.linear import assemble, collect
@@ -35,11 +35,12 @@ class SlopeHole:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradient:
-    """The text of what a tensor's element, or a param, gets for each score that depends on it: d score times its slope."""
+    """The text of what a tensor's element, or a param, gets for each score, sink or weight that reads it: d of that times its slope."""
 
     name: str  # unlike those of other gradients
+    of: str  # in emitted text: d, the gradient of a score; d_weight, that of what its key's value counts for
     text: str  # as in the language: slopes[h]: kv_idx - q_idx
-    value: Body  # of an element: d score / d what is read; of a sink: d sink / d it
+    value: Body  # of an element: d score / d what is read, or d weight / d it; of a sink: d sink / d it
     address: Body  # where it is added: float*
     along: Along  # what the address differs along in a tile
 
@@ -50,15 +51,38 @@ class Gradient:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputSlope:
+    """The text of d output / d o, and of what tensors and params get by the output. In scope as of a LeavingHole; a tile has rows of o."""
+
+    text: str  # as in the language
+    body: Body
+    gradients: tuple[Gradient, ...]  # of d, the gradient of what is written
+
+    def along(self, place: Along) -> tuple[Gradient, ...]:
+        """The gradients whose address differs along this."""
+        return tuple(gradient for gradient in self.gradients if gradient.along == place)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackwardHoles:
     """The holes that a backward kernel has besides. In scope as of the score, but for the gradients by a sink: as of `uniform`."""
 
     slope: SlopeHole
-    gradients: tuple[Gradient, ...]
+    gradients: tuple[Gradient, ...]  # by the score, then by the weight
+    output: tuple[Gradient, ...]  # by the output
     sinks: tuple[Gradient, ...]  # by the sink of a row: what each gets is -exp(sink - lse) * delta times its value, in all rows
 
+    @property
+    def sums(self) -> bool:
+        """True if lanes sum up anything that tensors or params get."""
+        return bool(self.gradients or self.sinks or self.output)
+
+    def by(self, of: str) -> tuple[Gradient, ...]:
+        """The gradients by the score, whose `of` is d, or by the weight, d_weight."""
+        return tuple(gradient for gradient in self.gradients if gradient.of == of)
+
     def along(self, place: Along) -> tuple[Gradient, ...]:
-        """The gradients by the score whose address differs along this in a tile."""
+        """The gradients by score or weight whose address differs along this in a tile."""
         return tuple(gradient for gradient in self.gradients if gradient.along == place)
 
     @property
@@ -67,17 +91,31 @@ class BackwardHoles:
         return any(gradient.reads_s for gradient in self.gradients)
 
 
-def backward_holes(spec: "Spec", rest: Node, kernel: Kernel) -> BackwardHoles:
-    """The holes of a spec's backward; `rest`: the score as an element computes it. Members that they need are added to the kernel."""
+def backward_holes(spec: "Spec", rest: Node, kernel: Kernel, output: tuple[Gradient, ...]) -> BackwardHoles:
+    """The holes of a spec's backward; `rest`: the score as an element computes it; `output`: the gradients by the output. Members that they
+    need are added to the kernel."""
     found = derivatives(spec)
     slope = _tidy(passed(found.s, "score", kernel))
     of_score = {**dict.fromkeys(found.score, ZERO), **dict.fromkeys(found.scale, ZERO)}
     values = {by: _tidy(_value(by, found, slope, kernel)) for by in of_score}
+    of_weight = {by: _tidy(passed(node, "weight", kernel)) for by, node in found.weight.items()}
     gradients = _Gradients(spec, kernel)
     return BackwardHoles(
         slope=_slope(found.s, slope, rest, kernel),
-        gradients=tuple(gradients.made(values, found.score)),
+        gradients=(*gradients.made(values, found.score), *gradients.made(of_weight, found.weight, "d_weight")),
+        output=output,
         sinks=tuple(gradients.made({by: _tidy(passed(node, "sink", kernel)) for by, node in found.sink.items()}, found.sink)),
+    )
+
+
+def output_slope(spec: "Spec", kernel: Kernel) -> OutputSlope:
+    """The slope of a spec's output; members that it needs of a row that leaves are added to the kernel."""
+    found = derivatives(spec)
+    values = {by: _tidy(passed(node, "output", kernel)) for by, node in found.output.items()}
+    return OutputSlope(
+        text=show(found.o),
+        body=kernel.hoist.body(_tidy(passed(found.o, "output", kernel))),
+        gradients=tuple(_Gradients(spec, kernel).made(values, found.output)),
     )
 
 
@@ -119,14 +157,16 @@ class _Gradients:
         self.asked = {one.name: one.argument for one in spec.with_grad}
         self.kernel, self.names = kernel, Names()
 
-    def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node]) -> Iterator[Gradient]:
-        """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are."""
+    def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
+        """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are;
+        `of`: what they are factors of."""
         hoist = self.kernel.hoist
         for by, value in values.items():
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.asked:
                 yield Gradient(
                     name=self.names.fresh(name),
+                    of=of,
                     text=f"{show(by)}: {show(shown[by])}" if by in shown else f"{show(by)}, of the scale",
                     value=hoist.body(value),
                     address=self.address(by),
@@ -145,7 +185,7 @@ class _Gradients:
 
 def _along(by: Variable) -> Along:
     read = names(by) if isinstance(by, Load) else frozenset[str]()
-    rows, keys = "q_idx" in read, "kv_idx" in read
-    if S.name in read or (rows and keys):
+    rows, keys = "q_idx" in read, bool({"kv_idx", V_IDX} & read)
+    if {S.name, "o"} & read or (rows and keys):
         return "both"
     return "rows" if rows else "keys" if keys else ""

@@ -9,12 +9,13 @@ from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
 from flashgen.expr.holes.bind import SCALE, Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
+from flashgen.expr.holes.leaving import LeavingHole, leaving
 from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
 from flashgen.expr.holes.score import ONE, Score, positive_scale, separated
-from flashgen.expr.holes.statistics import LeavingHole, OutputHoles, output_holes
+from flashgen.expr.holes.statistics import OutputHoles, output_holes
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import LOG2_E
@@ -124,6 +125,11 @@ class Holes:
         return self.outputs.leaving
 
     @property
+    def finishing(self) -> bool:
+        """True if the attention itself applies that, where a row is finished."""
+        return self.output is not None and not self.output.apart
+
+    @property
     def sink(self) -> str | None:
         """A logit, one more term in the sum of a row."""
         return self.outputs.sink
@@ -183,7 +189,7 @@ def holes(
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
     score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, beside(way=binder.way), hoist))
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
-    outputs = _outputs(expressions, spec, parts, kernel, Kernel(beside(way="fast"), hoist))
+    outputs = _outputs(expressions, spec, parts, kernel, leaving(expressions, spec, Kernel(beside(way="fast"), hoist), backward))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers, shares_tiles and not start)
     return Holes(
@@ -195,7 +201,7 @@ def holes(
         outputs=outputs,
         rows=rows,
         bounded=parts.bounded and not score.biased,
-        backward=_backward(spec, parts.rest, kernel) if backward else None,
+        backward=_backward(spec, parts.rest, kernel, outputs.leaving) if backward else None,
         members=_members(hoist, along, spec),  # which all others have asked for by now
     )
 
@@ -215,24 +221,16 @@ def _sink(expressions: Expressions, kernel: Kernel) -> str | None:
     return kernel.hoist.text(passed(expressions.sink, "sink", kernel), "sink", "one more term in the sum of a row")
 
 
-def _backward(spec: "Spec", rest: Node, kernel: Kernel) -> "BackwardHoles":
+def _backward(spec: "Spec", rest: Node, kernel: Kernel, leaving: LeavingHole | None) -> "BackwardHoles":
     from flashgen.expr.holes.backward import backward_holes  # which no forward needs
 
-    return backward_holes(spec, rest, kernel)
+    return backward_holes(spec, rest, kernel, leaving.back.gradients if leaving and leaving.back else ())
 
 
 def _weight(expressions: Expressions, binder: Binder, hoist: Hoist) -> WeightHole | None:
     if expressions.weight is None:
         return None
     return WeightHole(show(expressions.weight), hoist.body(passed(expressions.weight, "weight", Kernel(binder, hoist))))
-
-
-def _leaving(expressions: Expressions, kernel: Kernel) -> LeavingHole | None:
-    if expressions.output is None:
-        return None
-    own = replace(kernel, hoist=kernel.hoist.leaving())
-    body = own.hoist.body(passed(expressions.output, "output", own))
-    return LeavingHole(text=show(expressions.output), row=own.hoist.row_members(), body=body)
 
 
 def _told(score: Node, spec: "Spec") -> str:
@@ -274,14 +272,14 @@ def _bias(hoist: Hoist, node: Node | None) -> str | None:
     return None if node is None else hoist.text(node, "bias", "what all its scores have besides")
 
 
-def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kernel, leaving: Kernel) -> OutputHoles:
+def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kernel, leaving: LeavingHole | None) -> OutputHoles:
     hoist, unit = kernel.hoist, parts.of_slopes
     return output_holes(
         spec,
         sink=_sink(expressions, kernel),
         settled=_bias(hoist, parts.settled),
         of_slopes=None if unit is None else hoist.text(unit, "unit", "of the score, which slopes are divided by"),
-        leaving=_leaving(expressions, leaving),
+        leaving=leaving,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flashgen.expr.holes.cuda import cuda, literal
-from flashgen.expr.holes.hoist import Body, Member
+from flashgen.expr.holes.leaving import LeavingHole
 from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.nodes import Name
 from flashgen.spec.outputs import Output, Statistic, finished, statistics
@@ -38,18 +38,6 @@ class EndHole:
     statistic: str
     value: str
     empty: str  # without keys
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeavingHole:
-    """The expression that o becomes before it is written.
-
-    In scope of `body`: o, v_idx, members of Variant, and row, of which are members of OutputRow.
-    """
-
-    text: str  # as in the language
-    row: tuple[Member, ...]  # what it needs of a query row
-    body: Body
 
 
 @dataclass(frozen=True)

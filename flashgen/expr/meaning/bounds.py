@@ -43,11 +43,11 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     [[999999525.1628408, 999999527.1628399], [1000000478.8371592, 1000000480.8371601]]
     """
     q, k, v = heads_first(spec, q, k, v, values)
-    found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if name == "o" else (2, *q.shape[:-1])) for name in OUTPUTS}
+    found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if row.like_o else (2, *q.shape[:-1])) for name, row in OUTPUTS.items()}
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows, *_doubts(spec, rows, q, k))
         of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)
-        of_rows["o"] = _leaving(spec, rows, of_rows["o"])
+        of_rows |= {"o": _leaving(spec, rows, of_rows["o"]), "o_raw": of_rows["o"]}
         for name, between in of_rows.items():
             found[name][slice(None), *rows.at] = between
     return {name: (whole(name, low, spec), whole(name, high, spec)) for name, (low, high) in found.items()}

@@ -28,24 +28,28 @@ if TYPE_CHECKING:
 
 Variable = Name | Load  # a float
 ZERO, ONE = Const(0.0, "float"), Const(1.0, "float")
-S = Name("s", "float")
+S, O = Name("s", "float"), Name("o", "float")  # noqa: E741
 
 
 @dataclass(frozen=True)
 class Derivatives:
     """The derivatives of a spec's expressions by what they read; what one does not depend on is left out.
 
-    `s`: d score / d s. `score`, `sink` and `scale`: by float params, and by float tensors at the indices where they are read.
+    `s`: d score / d s. `score`, `sink`, `scale` and `weight`: by float params, and by float tensors at the indices where they are read.
+    `o`, `output`: the same of `output`, by o and by what else it reads; without one 1 and nothing.
     """
 
     s: Node
     score: Mapping[Variable, Node]
     sink: Mapping[Variable, Node]
     scale: Mapping[Variable, Node]
+    weight: Mapping[Variable, Node]
+    o: Node
+    output: Mapping[Variable, Node]
 
 
 def derivatives(spec: "Spec") -> Derivatives:
-    """The derivatives of the score, the sink and the scale of a spec.
+    """The derivatives of the score, the sink, the scale, the weight and the output of a spec.
 
     >>> from flashgen.expr.language.text import show
     >>> from flashgen.spec import Spec
@@ -59,14 +63,30 @@ def derivatives(spec: "Spec") -> Derivatives:
     derivative is by.
     """
     parsed = read(spec)
-    sink = ZERO if parsed.sink is None else parsed.sink
-    parts = (("score", spec.score, parsed.score), ("softmax.sink", spec.softmax.sink, sink), ("scale", spec.scale, parsed.scale))
+    sink, weight = (ZERO if node is None else node for node in (parsed.sink, parsed.weight))
+    output = O if parsed.output is None else parsed.output
+    parts = (
+        ("score", spec.score, parsed.score),
+        ("softmax.sink", spec.softmax.sink, sink),
+        ("scale", spec.scale, parsed.scale),
+        ("weight", spec.weight, weight),
+        ("output", spec.output, output),
+    )
     for key, text, node in parts:
         _check(node, Located(text or "", spec.position(key)))
-    score, of_sink, of_scale = (_by_each(node) for _, _, node in parts)
+    score, of_sink, of_scale, of_weight, of_output = (_by_each(node) for _, _, node in parts)
     learned = {name for role in spec.norm.of if (name := spec.norm.columns(role))} if spec.norm else set[str]()
-    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in (*score, *of_sink, *of_scale)} | learned)
-    return Derivatives(s=derivative(parsed.score, S), score=score, sink=of_sink, scale=of_scale)
+    smooth = (*score, *of_sink, *of_scale, *of_weight, *of_output)
+    _check_asked(spec, {by.name if isinstance(by, Name) else by.tensor for by in smooth} | learned)
+    return Derivatives(
+        s=derivative(parsed.score, S),
+        score=score,
+        sink=of_sink,
+        scale=of_scale,
+        weight=of_weight,
+        o=derivative(output, O),
+        output=of_output,
+    )
 
 
 def derivative(node: Node, by: Variable) -> Node:
@@ -81,8 +101,8 @@ def derivative(node: Node, by: Variable) -> Node:
 
 
 def variables(node: Node) -> tuple[Variable, ...]:
-    """The float names and reads of an expression, s apart, in the order in which it has them."""
-    return tuple(dict.fromkeys(n for n in walk(fold(node)) if isinstance(n, Name | Load) and n.type == "float" and n != S))
+    """The float names and reads of an expression, s and o apart, in the order in which it has them."""
+    return tuple(dict.fromkeys(n for n in walk(fold(node)) if isinstance(n, Name | Load) and n.type == "float" and n not in (S, O)))
 
 
 def _by_each(node: Node) -> Mapping[Variable, Node]:
@@ -93,7 +113,7 @@ def _by_each(node: Node) -> Mapping[Variable, Node]:
 def _check(node: Node, text: Located) -> None:
     """Raises SpecError for a function without a derivative of which one is asked for, at its position in the text."""
     for n in walk(node):
-        if isinstance(n, Call) and any(variables(x) or S in walk(x) for x in _floats(n)) and _lacks_a_slope(n):
+        if isinstance(n, Call) and any(variables(x) or {S, O} & {*walk(x)} for x in _floats(n)) and _lacks_a_slope(n):
             hint = f"write it without {n.op}, or fill the cell `derivative` of its row"
             raise text.error_of(n.op, f"the function {n.op} has no derivative", hint)
 
@@ -105,7 +125,7 @@ def _check_asked(spec: "Spec", smooth: set[str]) -> None:
             if one.grad and one.name not in smooth:
                 path = f"{kind}.{one.name}.grad"
                 message = f"{path}: the gradient is 0 whatever {one.name} holds: it is read by the mask or by decisions alone"
-                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale, sink or norm")
+                raise SpecError(message, spec.position(path), "leave grad out, or read it in score, scale, sink, weight, output or norm")
 
 
 def _lacks_a_slope(node: Call) -> bool:

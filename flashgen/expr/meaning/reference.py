@@ -40,10 +40,30 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     q, k, v = heads_first(spec, q, k, v, values)
     o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
     for rows in rows_of(spec, q, k, v, values):
-        seen = rows.score, rows.seen, rows.v
-        found, lse[rows.at] = attend(*seen, rows.sink, rows.weight) if spec.softmax.normalized else weigh(*seen, rows.weight)
+        found, lse[rows.at] = attended(spec, rows)
         o[rows.at] = leaving(spec, rows, found)
     return spec.order.given(o.transpose(spec.order.from_heads_first)), spec.order.given(lse)
+
+
+def before_output(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> Array:
+    """The o before `output`, float64, of the layout of q, which a backward takes. Arguments as of `reference`.
+
+    >>> from flashgen.spec import Spec
+    >>> x = np.ones((1, 1, 1, 2), np.float32)
+    >>> before_output(Spec(head_dim=2, dtype="float32", output="3.0 * o"), x, x, x)[0, 0, 0].tolist()
+    [1.0, 1.0]
+    """
+    q, k, v = heads_first(spec, q, k, v, values)
+    o = np.zeros((*q.shape[:-1], v.shape[-1]))
+    for rows in rows_of(spec, q, k, v, values):
+        o[rows.at] = attended(spec, rows)[0]
+    return spec.order.given(o.transpose(spec.order.from_heads_first))
+
+
+def attended(spec: "Spec", rows: "Rows") -> tuple[Array, Array]:
+    """The o of some rows before `output`, [rows, Dv], and their lse [rows], 0 where the scores are the weights."""
+    seen = rows.score, rows.seen, rows.v
+    return attend(*seen, rows.sink, rows.weight) if spec.softmax.normalized else weigh(*seen, rows.weight)
 
 
 def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[str, Array]:
@@ -55,20 +75,19 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
     array([8.])
     """
     q, k, v = heads_first(spec, q, k, v, values)
-    found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if name == "o" else q.shape[:-1]) for name in spec.outputs}
+    found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if OUTPUTS[name].like_o else q.shape[:-1]) for name in spec.outputs}
     for rows in rows_of(spec, q, k, v, values):
         exact = exactly(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
-        exact = exact._replace(o=leaving(spec, rows, exact.o))
         for name, x in found.items():
-            x[rows.at] = OUTPUTS[name].reference(exact)
+            x[rows.at] = leaving(spec, rows, exact.o) if name == "o" else OUTPUTS[name].reference(exact)
     return {name: whole(name, x, spec) for name, x in found.items()}
 
 
 def whole(name: str, x: Array, spec: "Spec") -> Array:
     """An output of all rows as a call has it: o [B, Hq, Sq, Dv] in the layout of the spec, the greatest of the rows of a head."""
-    if name == "o":
-        return spec.order.given(x.transpose(spec.order.from_heads_first))
     output = OUTPUTS[name]
+    if output.like_o:
+        return spec.order.given(x.transpose(spec.order.from_heads_first))
     return np.fmax.reduce(x, axis=(0, 2), initial=output.empty) if output.greatest_of else spec.order.given(x)
 
 

@@ -1,17 +1,17 @@
 """The gradients of attention as its definition says, in float64, by the chain rule along the steps of flashgen.expr.meaning.reference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flashgen.dtypes import ATTENTION_DTYPES
-from flashgen.expr.language.nodes import Name, Node
+from flashgen.expr.language.nodes import V_IDX, Name, Node
 from flashgen.expr.meaning.definition import clamped, meaning
 from flashgen.expr.meaning.embedding_backward import before_embedding
-from flashgen.expr.meaning.gradient import Derivatives, Variable, derivatives
-from flashgen.expr.meaning.reference import Array, Rows, attend, output_heads_first, rows_of, weighted
+from flashgen.expr.meaning.gradient import ONE, Derivatives, Variable, derivatives
+from flashgen.expr.meaning.reference import Array, Rows, attended, output_heads_first, rows_of, weighted
 from flashgen.expr.meaning.sequences import heads_first
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
     sums = Sums(spec, values)
     dq, dk, dv = (np.zeros(x.shape) for x in (q, k, v))
     for rows in rows_of(spec, q, k, v, values):
-        flow = _flow(spec, rows, do[rows.at].astype(np.float64), dlse[rows.at])
+        o, lse = attended(spec, rows)
+        of_o = through_output(slopes, rows, (do[rows.at].astype(np.float64), o), sums)
+        flow = _flow(spec, rows, (of_o, o), lse, dlse[rows.at])
         sums.add_sink(slopes, rows, flow)
         if rows.k.size:
             ds = _times(flow.score, meaning(slopes.s, rows.known))
@@ -65,24 +67,37 @@ def backward(spec: "Spec", q: Array, k: Array, v: Array, do: Array, dlse: Array 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """The gradients of some rows: of o, of their scores [rows, keys] and of the sink [rows]; p: their weights."""
+    """The gradients of some rows: of o, of their scores and of `weight` [rows, keys], and of the sink [rows]; p: what keys count for."""
 
     do: Array
     p: Array
     score: Array
+    weight: Array
     sink: Array
 
 
-def _flow(spec: "Spec", rows: Rows, do: Array, dlse: Array) -> Flow:
-    dp = do @ rows.v.T
+def through_output(slopes: Derivatives, rows: Rows, of_rows: tuple[Array, Array], sums: "Sums") -> Array:
+    """The gradient of what o was before `output`, of some rows; of what it reads the sums are added to. `of_rows`: do and that o."""
+    do, o = of_rows
+    known = {**rows.known, "o": o, V_IDX: np.arange(o.shape[1])[None, :]}
+    sums.add_output(slopes, replace(rows, known=known), do)
+    return do if slopes.o == ONE else _times(do, meaning(slopes.o, known))
+
+
+def _flow(spec: "Spec", rows: Rows, of_rows: tuple[Array, Array], lse: Array, dlse: Array) -> Flow:
+    do, o = of_rows
+    of_values = do @ rows.v.T
+    weight = np.ones(rows.score.shape) if rows.weight is None else rows.weight
+    dp = weight * of_values
     if not spec.softmax.normalized:
-        return Flow(do=do, p=np.where(rows.seen, rows.score, 0.0), score=np.where(rows.seen, dp, 0.0), sink=np.zeros(len(do)))
-    o, lse = attend(rows.score, rows.seen, rows.v, rows.sink)
+        p = np.where(rows.seen, rows.score, 0.0)
+        score, none = np.where(rows.seen, dp, 0.0), np.zeros(len(do))
+        return Flow(do=do, p=_times(p, weight), score=score, weight=_times(p, of_values), sink=none)
     known = ~(np.abs(lse) >= UNKNOWN)
     p = np.where(rows.seen & (rows.score != -np.inf) & known[:, None], np.exp(rows.score - lse[:, None]), 0.0)
     delta = (do * o).sum(-1) - dlse
     sink = np.where(known & (rows.sink != -np.inf), -np.exp(rows.sink - lse) * delta, 0.0)
-    return Flow(do=do, p=p, score=_times(p, dp - delta[:, None]), sink=sink)
+    return Flow(do=do, p=_times(p, weight), score=_times(p, dp - delta[:, None]), weight=_times(p, of_values), sink=sink)
 
 
 def _times(gradient: Array, slope: Array) -> Array:
@@ -100,13 +115,18 @@ class Sums:
         self.sizes = {name: np.zeros(x.shape) for name, x in self.found.items()}
 
     def add_score(self, slopes: Derivatives, rows: Rows, flow: Flow, ds: Array) -> None:
-        """Adds the gradients that come through the scores and the scale of these rows."""
+        """Adds the gradients that come through the scores, the scale and the weights of keys of these rows."""
         self._add(slopes.score, flow.score, rows)
+        self._add(slopes.weight, flow.weight, rows)
         self._add(slopes.scale, _times(ds, rows.q @ rows.k.T), rows)
 
     def add_sink(self, slopes: Derivatives, rows: Rows, flow: Flow) -> None:
         """Adds the gradients that come through the sink of these rows."""
         self._add(slopes.sink, flow.sink, rows)
+
+    def add_output(self, slopes: Derivatives, rows: Rows, gradient: Array) -> None:
+        """Adds the gradients that come through the output of these rows, whose o and v_idx are known."""
+        self._add(slopes.output, gradient, rows)
 
     def add_learned(self, name: str, terms: Array) -> None:
         """Adds what each row makes of the gradient of a norm's learned columns, [..., D]."""

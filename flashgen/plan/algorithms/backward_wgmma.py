@@ -31,6 +31,8 @@ MOST_QUERIES = {
     "weights": (128, 112),
     "slopes": (96, 64),
     "gradients": (80, 48),
+    "weighed": (80, 48),
+    "weighed_gradients": (80, 48),
 }  # by what is kept of an element, of NARROW columns and of more
 QUERIES_AHEAD = 64  # of a tile whose lse and delta leave registers for those of the next one, if no tensor wants some
 REGISTERS, ROUNDING_REGISTERS = (240, 24), (232, 40)  # of who multiplies and who loads; the same where warps beside round dq
@@ -67,7 +69,7 @@ class BackwardWgmma(BackwardStrategy):
     def objection(self, problem: Problem, draft: Draft) -> str | None:
         """Registers."""
         tile, kept = draft.tile, elements(problem)
-        most = MOST_QUERIES[kept][max(tile.qk_columns, tile.v_columns) > NARROW]
+        most = MOST_QUERIES[kept][_wide(tile)]
         if tile.block_m > most:
             return f"with {kept} kept of each element, {most} queries are what registers hold"
         needed = (tile.qk_columns + tile.v_columns) // 2 + tile.block_m + tile.block_m // 16
@@ -128,7 +130,9 @@ def elements(problem: Problem) -> Elements:
     backward = problem.holes.backward
     assert backward is not None
     if backward.gradients:
-        return "gradients"
+        return "weighed_gradients" if problem.spec.weight else "gradients"
+    if problem.spec.weight:
+        return "weighed"
     return "slopes" if backward.slope.body or not problem.softmax.normalized else "weights"
 
 

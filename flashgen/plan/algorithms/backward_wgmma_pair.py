@@ -107,12 +107,13 @@ def _dq_columns(tile: TilePlan) -> int:
 
 
 def _of_scores(spec: Spec) -> list[str]:
-    """The tensors and params whose gradients by the score need q k^T, or weights that are none of a softmax: where the scale or a slope has
-    it, or the score is no sum with it."""
+    """The tensors and params whose gradients by score or weight need q k^T, or weights that are none of a softmax: where the scale or a
+    slope has it, or the score is no sum with it."""
     if not spec.with_grad:
         return []
     found = derivatives(spec)
-    needing = [by for by, slope in found.score.items() if found.s != ONE or S in walk(slope) or not spec.softmax.normalized]
+    slopes = (*found.score.items(), *found.weight.items())
+    needing = [by for by, slope in slopes if found.s != ONE or S in walk(slope) or not spec.softmax.normalized]
     read = {by.name if isinstance(by, Name) else by.tensor for by in (*needing, *found.scale)}
     return [one.name for one in spec.with_grad if one.name in read]
 

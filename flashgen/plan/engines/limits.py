@@ -46,7 +46,7 @@ def unserved(request: "Request", *, engine: str, operand: str, algorithm: str = 
         return f"its tiles have multiples of 16 queries, and blocks of lists {blocks.m}"
     if blocks and blocks.by_key and (request.backward or request.spec.geometry.packed):
         return f"blocks of lists have {blocks.n} keys: in a backward, and in packed sequences, multiples of {PRODUCT_KEYS}"
-    if request.spec.weight and request.algorithm != "online":
+    if request.spec.weight and request.algorithm not in ("online", "backward"):
         return "weight is a factor of keys in kernels of one pass: else multiply v by what varies with the key alone"
     return None if algorithm in ("", request.algorithm) else f"its algorithm is {algorithm}, not {request.algorithm}"
 

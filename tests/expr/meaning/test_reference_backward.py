@@ -32,7 +32,7 @@ SCORES = [
 
 def spec_of(score="s", mask="full", softmax="softmax", **given):
     sink = softmax["sink"] if isinstance(softmax, dict) else ""
-    known = declared(score, mask, sink, given.get("scale", ""))
+    known = declared(score, mask, sink, given.get("scale", ""), given.get("weight", ""), given.get("output", ""))
     return Spec(**{"head_dim": {"qk": 4, "v": 3}, "dtype": "float32", "score": score, "mask": mask, "softmax": softmax, **known, **given})
 
 
@@ -114,6 +114,35 @@ def test_groups_sum_over_their_heads(hq, hk, monkeypatch):
 
 def test_params_of_the_scale():
     assert judge(spec_of("c * tanh(s)", scale="c * e / d"), 4) == 5
+
+
+WEIGHTS = [
+    "slopes[h]",
+    "e * bias[hk, q_idx, kv_idx] + c",
+    "where(flags[h, kv_idx], sigmoid(table[kv_idx - q_idx, h]), 0)",
+    "0.5 * (kv_idx - q_idx)",
+]
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES, ids=str)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_weights_of_keys(weight, softmax):
+    assert judge(spec_of("c * tanh(s / c) + slopes[h]", "causal", softmax, weight=weight), 2) >= 3
+
+
+OUTPUTS = [
+    "o * sigmoid(table[v_idx, h])",
+    "o * slopes[h] + e",
+    "tanh(c * o) * bias[hk, q_idx, v_idx]",
+    "where(q_idx < 2, o * o, silu(o) + slopes[hk])",
+]
+
+
+@pytest.mark.parametrize("softmax", SOFTMAXES, ids=str)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_outputs(output, softmax):
+    """Rows without keys have an o of 0 before it, and give what it reads its gradients."""
+    assert judge(spec_of("c * tanh(s / c) + slopes[h]", "kv_idx < q_idx", softmax, output=output, weight="table[0, h]"), 2) >= 3
 
 
 def test_of_a_layout():
