@@ -13,6 +13,7 @@ from flashgen.expr import Expressions, Holes
 from flashgen.plan.embed import ByToken, Embed, Unembed
 from flashgen.plan.kernel import Attention, Combine, DealingPlan, Extent, Kernel, Region, Tiled
 from flashgen.plan.operands.planes import PlanesPlan, planes
+from flashgen.plan.plain import of_argument, of_kernel
 from flashgen.spec import Spec
 from flashgen.spec.embedding import NO_ROTARY, Rotary
 from flashgen.spec.outputs import of_rows
@@ -274,8 +275,8 @@ class Program:
             "arch": self.arch.name,
             "skeleton": self.skeleton,
             "softmax": dataclasses.asdict(self.softmax),
-            "kernels": [_kernel(kernel) for kernel in self.kernels],
-            "arguments": [_argument(argument) for argument in self.arguments],
+            "kernels": [of_kernel(kernel) for kernel in self.kernels],
+            "arguments": [of_argument(argument) for argument in self.arguments],
             "scratch": [dataclasses.asdict(scratch) for scratch in self.scratch],
             "ranges": self.main.ranges.to_json(),
             "cost": dict(self.decision.cost),
@@ -288,23 +289,3 @@ class Program:
         """Eight hex digits that name this program."""
         chosen = {k: v for k, v in self.to_json().items() if k not in ("rejected", "cost", "reasons")}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _argument(argument: Argument) -> dict[str, Any]:
-    found = dataclasses.asdict(argument)
-    return found if argument.grouped else {name: value for name, value in found.items() if name != "grouped"}  # which few have
-
-
-_USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
-    "dealing": {"shares": None, "grouped": False, "listed": ""},
-    "workers": {"strands": 1, "in_turn": False, "in_cluster": False},
-    "grid": {"cluster": 1},
-}
-
-
-def _kernel(kernel: Kernel) -> dict[str, Any]:
-    parts = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if f.name not in ("ranges", "mask")}
-    plain: dict[str, Any] = {name: part if isinstance(part, str | int | None) else dataclasses.asdict(part) for name, part in parts.items()}
-    for part in _USUAL.keys() & plain.keys():
-        plain[part] = {name: x for name, x in plain[part].items() if name not in _USUAL[part] or x != _USUAL[part][name]}
-    return plain

@@ -72,8 +72,7 @@ def plan(
     around = (*_range_reasons(ranges), *embed.reasons(spec), *finish_output.reasons(spec))
     of_tiles = (*lists_reasons(spec, best.dealing.listed, length), *around)
     reasons = (*_reasons(problem, strategy, cost, why), *strategy.reasons(problem, best, outcome), *of_tiles)
-    decision = Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected)
-    return _program(problem, strategy, best, ranges, decision)
+    return _program(problem, strategy, best, ranges, Decision(cost=tuple(cost.items()), reasons=reasons, rejected=rejected))
 
 
 @lru_cache(256)
