@@ -6,6 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from flashgen.expr import analyse, lower
+from flashgen.expr.holes.parts import MaskHole
+from flashgen.expr.holes.runs import RUN_KEYS
 from flashgen.expr.language.nodes import Call, Load, Node, names, walk
 from flashgen.expr.tiles.lists import looked_at
 from flashgen.expr.tiles.ranges import EMPTY, TileRanges
@@ -30,6 +32,13 @@ def listed(request: Request, strategy: Drafting, ranges: TileRanges, length: int
     if not strategy.walks_lists or spec.geometry.own or request.demand.rows or length < known["length"] or not loses(mask, ranges):
         return ""
     return "mask" if left_out(spec, length) >= known["gain_of_heads" if names(mask) & HEADS else "gain"] else ""
+
+
+def bits_together(mask: MaskHole) -> tuple[int, ...]:
+    """The key tiles of a mask of which a thread has bits; none: of any number of keys."""
+    if mask.runs:
+        return RUN_KEYS
+    return BIT_KEYS[1:] if mask.bits else BIT_KEYS if mask.listed else ()
 
 
 def by_bits(spec: Spec, mask: Node) -> bool:

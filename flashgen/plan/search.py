@@ -11,6 +11,7 @@ from flashgen.arch import Arch, by_name
 from flashgen.errors import PlanError
 from flashgen.expr import Expressions, Holes, KeyRanges, analyse, holes, lower
 from flashgen.expr.holes.bits import with_bits, with_listed
+from flashgen.expr.holes.runs import with_runs
 from flashgen.expr.language.fold import TRUE
 from flashgen.expr.language.nodes import Load, Name, names, walk
 from flashgen.plan.costs import model as costs
@@ -19,7 +20,7 @@ from flashgen.plan.kernels import embed, finish_output
 from flashgen.plan.kernels.head_maximum import head_maximum
 from flashgen.plan.kernels.key_lists import key_lists, list_bits, seen_tiles
 from flashgen.plan.kernels.key_ranges import key_ranges
-from flashgen.plan.lists import BIT_KEYS, by_bits, listed
+from flashgen.plan.lists import bits_together, by_bits, listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.shares import Demand, pinned
@@ -111,9 +112,8 @@ def _objection(problem: Problem, strategy: Drafting, draft: Draft) -> str | None
             free = problem.grouped if name == "m" else blocks.by_key  # the rows of a group are all of one list
             if of % size and not free:
                 return f"block {name} is {size}: it divides that of lists, {of}"
-    together = BIT_KEYS[1:] if problem.holes.mask.bits else BIT_KEYS if problem.holes.mask.listed else ()
-    if together and draft.tile.block_n not in together:
-        return f"block n is {draft.tile.block_n}: bits are read for {', '.join(map(str, together))} keys at once"
+    if (together := bits_together(problem.holes.mask)) and draft.tile.block_n not in together:
+        return f"block n is {draft.tile.block_n}: bits are of {', '.join(map(str, together))} keys at once"
     if problem.seen.listed == "mask":
         for name, size, given in (("m", draft.tile.block_m, problem.spec.block.m), ("n", draft.tile.block_n, problem.spec.block.n)):
             if given is None and size > LISTED:
@@ -136,7 +136,7 @@ def _program(problem: Problem, strategy: Strategy, best: Draft, ranges: KeyRange
             looking = _holes(problem.request, strategy, replace(problem.expressions, score=S)) if bits else problem.holes
             parts = parts.preceded(seen_tiles(best.tile, mask, looking, bits=bits, early=early))
         if not problem.softmax.materialize:
-            parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces))
+            parts = parts.preceded(key_ranges(ranges, early=early, pieces=best.pieces, runs=bool(problem.holes.mask.runs)))
         parts = embed.embedding(problem.spec, parts)
     return Program(
         spec=problem.spec,
@@ -178,8 +178,8 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
     without_gaps = ranges.contiguous and not chosen and rows == "rows_of_head" and "kv_len" not in spec.geometry.behind
     found = _holes(request, strategy, expressions, rows, without_gaps)
     if chosen == "mask" and by_bits(spec, expressions.mask):
-        plain = _holes(request, strategy, replace(expressions, mask=TRUE), rows)
-        found = with_bits(plain, found, by_sequence="b" in names(expressions.mask))
+        found = with_bits(_holes(request, strategy, replace(expressions, mask=TRUE), rows), found, "b" in names(expressions.mask))
+    found = with_runs(found, ranges.pairings if strategy.shares_numbers and not chosen else (), spec.block.n)
     if spec.blocks and spec.blocks.by_key:
         found = with_listed(found, spec.blocks)
     problem = Problem(

@@ -17,6 +17,9 @@ __device__ __forceinline__ float minimum(float x, float y) { float z; asm("min.N
 
 __device__ __forceinline__ float maximum(float x, float y) { float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }
 
+// So many bits from one on, none beyond the last (9.7.1.23, bmsk).
+__device__ __forceinline__ u32 ones(u32 from, u32 count) { u32 x; asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(x) : "r"(from), "r"(count)); return x; }
+
 __device__ __forceinline__ u32 bf16x2(float low, float high) { u32 x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
 
 __device__ __forceinline__ u32 f16x2(float low, float high) { u32 x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }

@@ -1,4 +1,4 @@
-// flashgen 0.1.0 | spec document | arch sm_90a | plan ccb7f8ba | generated, do not edit
+// flashgen 0.1.0 | spec document | arch sm_90a | plan 2d3809a7 | generated, do not edit
 //
 //   o = softmax(score(softmax_scale * q k^T) where mask) v
 //
@@ -61,6 +61,8 @@ struct Params {
   int section;                           // heads whose keys and values stay in the L2 together
   longlong2* extents_seen_0;             // the least and the greatest over each key tile
   int4* seen_0;                          // keys that each query tile, and then each of its warpgroups, may see, and must see
+  int4* runs_seen_0;                     // of each key tile: its first and last number, the key where the last begins, 1 if there is no other
+  int2* rows_seen_0;                     // of each row: begin and end of the keys that hold its number
 };
 
 // ----------------------------------------------------------------------------------------------------------------- plan
@@ -116,7 +118,7 @@ namespace ptx {                          // one instruction a function
 
 // barrier.cuh: mbarrier_init, mbarrier_init_fence, mbarrier_expect, mbarrier_arrive, mbarrier_wait, bar_sync, bar_arrive
 // grid.cuh: previous_kernel_wait, next_kernel_start, multiprocessor
-// math.cuh: exp2, log2, reciprocal, bf16x2
+// math.cuh: exp2, log2, reciprocal, ones, bf16x2
 // shared.cuh: load_shared, store_shared, stmatrix_x4
 // tma.cuh: tma_load, passing, tma_load_as, tma_store_as, tma_store_commit, tma_store_wait_read, tma_store_wait, async_proxy_fence
 // wgmma.cuh: wgmma_fence, wgmma_commit, wgmma_wait, fewer_registers, more_registers
@@ -171,6 +173,16 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
+// How many of a thread's columns, two of each eight, are below one; and those of them between two, a bit each.
+__device__ __forceinline__ u32 columns_below(int end) {
+  const u32 inside = max(end, 0);
+  return inside / 8 * 2 + min(inside % 8, 2);
+}
+__device__ __forceinline__ u32 columns_between(int begin, int end) {
+  const u32 from = columns_below(begin);
+  return ptx::ones(from, max(columns_below(end), from) - from);
+}
+
 struct Variant {                         // what score and mask need, folded once a query tile
   const Params& p;
   float factor;                          // log2 units of one unit of the score
@@ -179,6 +191,7 @@ struct Variant {                         // what score and mask need, folded onc
   int b;
   int last_key;
   bool paired;                           // tensors can be read two elements at a time
+  const int2* held_by_rows;              // begin and end of the keys that hold a row's number
   __device__ __forceinline__ Variant(const Params& p, int batch, int head, int kv_head)
     : p(p) {
     factor = p.softmax_scale * 1.442695f;
@@ -187,6 +200,7 @@ struct Variant {                         // what score and mask need, folded onc
     b = batch;
     last_key = p.kv_len - 1;
     paired = p.arg_ids.paired(p.kv_len);
+    held_by_rows = p.rows_seen_0 + (long long)batch * p.q_len;
   }
   __device__ __forceinline__ float to_log2() const { return factor; }   // log2 units of one unit of the score below
 
@@ -195,6 +209,7 @@ struct Variant {                         // what score and mask need, folded onc
     int ids_value;
     const int* ids_row;
     int keys;                            // from kv_begin to kv_len
+    u32 seen;                            // a bit for each of a thread's keys, which `see` finds
   };
   __device__ __forceinline__ Row row(int q_idx, int kv_begin) const {
     Row row;
@@ -202,22 +217,51 @@ struct Variant {                         // what score and mask need, folded onc
     row.ids_value = p.arg_ids(b, max(min(q_idx + offset_2, last_key), 0));
     row.ids_row = p.arg_ids.address(b, kv_begin);
     row.keys = p.kv_len - kv_begin;
+    row.seen = 0;
     return row;
   }
-  struct At {                            // what tensors hold for one element
-    int arg_ids;
-  };
-  // Of two rows the two elements from a column on; nothing from `end` on.
-  template <bool PAIRED> __device__ __forceinline__ void read(const Row (&row)[2], int column, int end, At* at) const {
-    const Two<int> arg_ids = p.arg_ids.template two<PAIRED>(row[0].ids_row, column, end);
-    at[0].arg_ids = arg_ids.left, at[1].arg_ids = arg_ids.right;
-    at[2].arg_ids = arg_ids.left, at[3].arg_ids = arg_ids.right;
+  // Of two rows begin and end of the keys that hold their number; end -1: others are in between.
+  int2 held[2];
+  __device__ __forceinline__ void hold(int q_idx) {
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) held[r] = held_by_rows[min(q_idx + 8 * r, p.q_len - 1)];
   }
-  __device__ __forceinline__ int keys(const Row& row) const { return row.keys; }
+  // Finds which of a thread's keys two rows see.
+  __device__ __forceinline__ void see(Row (&rows)[2], int kv_begin) const {
+    const auto keys = [&](const Row& row) { return row.keys; };
+    if (held[0].y >= 0 && held[1].y >= 0)
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Row& row = rows[r];
+        rows[r].seen = columns_between(max(0, held[r].x - kv_begin), min(row.end, held[r].y - kv_begin));
+      }
+    else if (paired && keys(rows[0]) >= BLOCK_N - 6)   // no column of the thread lies beyond
+      look<true, 16>(rows);
+    else
+      look<false, 2>(rows);
+  }
+  // The same, key by key.
+  template <bool PAIRED, int TOGETHER> __device__ __forceinline__ void look(Row (&rows)[2]) const {
+    const auto number = [&](const Row& row) { return row.ids_value; };
+    const auto keys = [&](const Row& row) { return row.keys; };
+    const auto columns = [&](const Row& row) { return columns_between(0, row.end); };
+    u32 seen[2] = {};
+    #pragma unroll TOGETHER
+    for (int column = 0; column < BLOCK_N; column += 8) {
+      const Two<int> key = p.arg_ids.template two<PAIRED>(rows[0].ids_row, column, keys(rows[0]));
+      #pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (key.left == number(rows[r])) seen[r] |= 1u << column / 4;
+        if (key.right == number(rows[r])) seen[r] |= 2u << column / 4;
+      }
+    }
+    #pragma unroll
+    for (int r = 0; r < 2; ++r) rows[r].seen = seen[r] & columns(rows[r]);
+  }
 
   // (kv_idx <= q_idx + kv_len - q_len) & (ids[b, kv_idx] == ids[b, q_idx + kv_len - q_len])
-  __device__ __forceinline__ bool keep(const Row& row, const At& at, int column) const {
-    return (column < row.end) & (at.arg_ids == row.ids_value);
+  __device__ __forceinline__ bool keep(const Row& row, int column) const {
+    return row.seen >> (column / 4 + column % 2) & 1;
   }
 };
 
@@ -247,18 +291,11 @@ __device__ __forceinline__ constexpr int column(int i) { return i / 4 * 8 + (i &
 __device__ __forceinline__ int first_column() { return (threadIdx.x & 3) * 2; }
 struct Elements {                        // of a key tile: what score and mask need besides the products
   Variant::Row row[2];
-  Variant::At at[BLOCK_N / 2];
 };
 template <bool MASKED> __device__ __forceinline__ void read(Elements& elements, const Variant& variant, int q_idx, int kv_begin) {
   #pragma unroll
   for (int r = 0; r < 2; ++r) elements.row[r] = variant.row(q_idx + 8 * r, kv_begin + first_column());
-  const int end = MASKED ? variant.keys(elements.row[0]) : BLOCK_N;   // a tile without mask lies below kv_len
-  if (variant.paired && (!MASKED || end + first_column() >= BLOCK_N))   // so does all of this one
-    #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 4) variant.read<true>(elements.row, column(i), end, elements.at + i);
-  else
-    #pragma unroll
-    for (int i = 0; i < BLOCK_N / 2; i += 4) variant.read<false>(elements.row, column(i), end, elements.at + i);
+  if (MASKED) variant.see(elements.row, kv_begin + first_column());
 }
 
 __device__ __forceinline__ float row_max(float x) { x = fmaxf(x, __shfl_xor_sync(~0u, x, 1)); return fmaxf(x, __shfl_xor_sync(~0u, x, 2)); }
@@ -316,7 +353,7 @@ __device__ __forceinline__ void softmax(float (&s)[BLOCK_N / 2], Rows& rows, flo
     for (int i = 2 * r; i < BLOCK_N / 2; i += 4) {
       #pragma unroll
       for (int j = i; j < i + 2; ++j) {
-        if (MASKED && !variant.keep(row, elements.at[j], column(j))) s[j] = -INF;
+        if (MASKED && !variant.keep(row, column(j))) s[j] = -INF;
       }
       top[r] = fmaxf(top[r], fmaxf(s[i], s[i + 1]));
     }
@@ -688,8 +725,9 @@ struct Attend {                          // one warpgroup: 64 query rows against
     for (;; ++dealt) {
       const Work work = next_tile(dealt);
       if (work.block < 0) break;
-      const Variant variant(p, work.batch, work.head, work.kv_head);
+      Variant variant(p, work.batch, work.head, work.kv_head);
       const int q_idx = first_row(work);
+      variant.hold(q_idx);
       const int first = work.first(), last = work.last();
       float o[V_COLUMNS / 2] = {}, s[BLOCK_N / 2], rescale[2];
       u32 probabilities[BLOCK_N / 4];
@@ -756,6 +794,17 @@ extern "C" __global__ void __launch_bounds__(32) key_extents_seen_0(const __grid
   }
   extent = over_warp(extent);
   if (lane == 0) p.extents_seen_0[batch * tiles + tile] = extent;
+  const auto number = [&](int kv_idx) { return p.arg_ids(batch, kv_idx); };
+  const int begin = tile * BLOCK_N;
+  int border = begin, borders = 0;
+  #pragma unroll
+  for (int i = 0; i < BLOCK_N; i += 32) {
+    const int kv_idx = min(begin + i + lane, last);
+    const u32 changes = __ballot_sync(~0u, number(kv_idx) != number(max(kv_idx - 1, begin)) && begin + i + lane <= last);
+    if (changes) border = begin + i + __ffs(changes) - 1;
+    borders += __popc(changes);
+  }
+  if (lane == 0) p.runs_seen_0[batch * tiles + tile] = make_int4(number(begin), number(last), border, borders < 2);
 }
 
 // The keys for which that may hold for some row of a query tile, or of a part of one that has ranges of its own: their begin and end; and
@@ -796,6 +845,50 @@ extern "C" __global__ void __launch_bounds__(32 * (1 + WARPGROUPS)) key_ranges_s
   if (full_begin < 0) full_begin = full_end = 0;
   const auto keys = [&](int tile) { return min(tile * BLOCK_N, sequence.kv_len()); };
   if (lane == 0) p.seen_0[(batch * blocks + tile) * (1 + WARPGROUPS) + piece] = make_int4(keys(max(begin, 0)), keys(end), keys(full_begin), keys(full_end));
+  if (!piece) return;
+  constexpr int ROWS = WARPGROUP_ROWS / 32;   // of a lane
+  const auto number_of = [&](int q_idx) { return p.arg_ids(batch, max(0, int(min((long long)p.kv_len + q_idx - p.q_len, (long long)(p.kv_len - 1))))); };
+  decltype(number_of(0)) number[ROWS];
+  bool open[ROWS];                       // whose keys are not known yet
+  #pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    open[i] = end > 0 && q_begin + 32 * i + lane <= last;
+    if (open[i]) number[i] = number_of(q_begin + 32 * i + lane);   // without keys a tensor may be empty
+  }
+  int2* const held = p.rows_seen_0 + (long long)batch * sequence.q_len() + q_begin + lane;
+  if (!end)                              // no row sees a key
+    for (int i = 0; i < ROWS; ++i) if (q_begin + 32 * i + lane <= last) held[32 * i] = {};
+  int looks = 64;                        // at tiles of more than two runs; where these do not suffice, rows look for themselves
+  for (;;) {
+    u32 those = 0;
+    decltype(number_of(0)) next;
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+      if (!those && (those = __ballot_sync(~0u, open[i]))) next = __shfl_sync(~0u, number[i], __ffs(those) - 1);
+    if (!those) break;
+    int from = sequence.kv_len(), to = 0, count = 0;   // of the keys that hold it: the first, behind the last, how many
+    const auto hold = [&](int left, int right) { if (left < right) from = min(from, left), to = max(to, right), count += right - left; };
+    for (int at = max(begin, 0); at < end; at += 32) {
+      const bool exists = at + lane < end;
+      const int4 run = exists ? p.runs_seen_0[batch * tiles + at + lane] : int4();
+      const int first = (at + lane) * BLOCK_N, beyond = min(first + BLOCK_N, sequence.kv_len());
+      if (run.w) hold(next == run.x ? first : run.z, next == run.y ? beyond : run.z);
+      for (u32 others = __ballot_sync(~0u, exists && !run.w); others && looks; others &= others - 1, --looks)
+        #pragma unroll
+        for (int i = 0; i < BLOCK_N; i += 32) {
+          const int key = (at + __ffs(others) - 1) * BLOCK_N + i + lane, kv_idx = min(key, sequence.kv_len() - 1);
+          hold(key, key + (i + lane < BLOCK_N && key == kv_idx && p.arg_ids(batch, kv_idx) == next));
+        }
+    }
+    #pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      from = min(from, __shfl_xor_sync(~0u, from, lanes)), to = max(to, __shfl_xor_sync(~0u, to, lanes));
+      count += __shfl_xor_sync(~0u, count, lanes);
+    }
+    #pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+      if (open[i] && number[i] == next) held[32 * i] = looks && to - from <= count ? make_int2(from, to) : make_int2(0, -1), open[i] = false;
+  }
 }
 
 // --------------------------------------------------------------------------------------------------------------- kernel

@@ -42,8 +42,10 @@ struct SharedArray {};                                 // `extern __shared__`: i
 namespace builtins {
 
 struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
+INLINED int2 make_int2(int x, int y) { return {x, y}; }
 INLINED int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 #define threadIdx (THIS_STACK.index)
 #define blockIdx (*THIS_STACK.block_index)

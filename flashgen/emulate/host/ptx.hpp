@@ -257,6 +257,9 @@ INLINED void red_relaxed_gpu_global_add_v4_f32(float* address, Values<float, 4> 
 // --- numbers
 INLINED std::uint32_t smid() { return blockIdx.x; }   // as if each block had a multiprocessor of its own
 INLINED void mov_u32(std::uint32_t& d, std::uint32_t a) { d = a; }
+INLINED void bmsk_clamp_b32(std::uint32_t& d, std::uint32_t from, std::uint32_t count) {
+  d = from > 31 || !count ? 0 : (count > 31 ? ~0u : (1u << count) - 1) << from;
+}
 INLINED void mul_wide_s32(long long& d, int a, int b) { d = static_cast<long long>(a) * b; }
 INLINED void mul_wide_u32(unsigned long long& d, unsigned a, unsigned b) { d = static_cast<unsigned long long>(a) * b; }
 INLINED void tanh_approx_f32(float& y, float x) { y = __builtin_tanhf(x); }

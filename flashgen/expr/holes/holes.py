@@ -82,7 +82,7 @@ class Holes:
     @property
     def ahead(self) -> bool:
         """True if a thread knows anything ahead of its scores: what tensors hold, or bits of the mask or of lists."""
-        return bool(self.reads or self.mask.columns) or self.only_bits
+        return bool(self.reads or self.mask.columns or self.mask.runs) or self.only_bits
 
     @property
     def only_bits(self) -> bool:

@@ -1,12 +1,15 @@
 """The holes of score, mask and weight, as text."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flashgen.expr.holes.begins import Begin
 from flashgen.expr.holes.hoist import Body
 from flashgen.expr.language.instructions import Instructions
 from flashgen.expr.prove.rounding import Rounding
+
+if TYPE_CHECKING:
+    from flashgen.expr.holes.runs import Runs
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class MaskHole:
     body: Body  # of an element: whether the query attends to the key
     early: tuple[str, ...]  # members of Row in it, besides an end, that all rows share: known long before the products
     bits: bool = False  # a kernel before has evaluated it
+    runs: "Runs | None" = None  # it asks whether keys hold a row's number, of which a kernel before has found runs
     listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
     hides: Literal["scores", "exponents"] = "scores"  # the template of what it hides in key tiles that test it
     columns: str = ""  # the same of all of a thread's columns in a row: a bit each; none where it is asked pair by pair

@@ -261,7 +261,7 @@ def _ahead(holes: Holes, groups: int) -> int:
         return HALF_REGISTERS[groups]
     if holes.reads or holes.along.shared:
         return COLUMN_REGISTERS
-    return SCORE_REGISTERS if _computes(holes) else 0
+    return SCORE_REGISTERS if _computes(holes) or holes.mask.runs else 0
 
 
 def _computes(holes: Holes) -> bool:
