@@ -17,7 +17,7 @@ from flashgen.emulate.asm import Asm, cut, pieces, statements
 
 # Instructions that depend on their operands alone, so that the compiler may move them.
 FREE = re.compile(
-    r"(setp|mov|mul|add|sub|mad|fma|min|max|abs|neg|and|or|xor|not|shl|shr|selp|prmt|cvt|ex2|lg2|tanh|rcp|sqrt|rsqrt|sin|cos)\."
+    r"(setp|mov|mul|add|sub|mad|fma|min|max|abs|neg|and|or|xor|not|shl|shr|selp|prmt|cvt|ex2|lg2|tanh|rcp|sqrt|rsqrt|sin|cos|bmsk)\."
     r"|mma\.sync\.|createpolicy\.|mapa\.|bra$|ld\.global\.nc\."
 )
 # Those that change what no C++ object lies in, between other asm statements: order among these, which volatile gives, is enough.

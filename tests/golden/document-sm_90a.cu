@@ -174,13 +174,13 @@ __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return (desc
 // ------------------------------------------------------------------------------------------------- holes, from the spec
 
 // How many of a thread's columns, two of each eight, are below one; and those of them between two, a bit each.
-__device__ __forceinline__ u32 columns_below(int end) {
+__device__ __forceinline__ u32 columns_before(int end) {
   const u32 inside = max(end, 0);
   return inside / 8 * 2 + min(inside % 8, 2);
 }
 __device__ __forceinline__ u32 columns_between(int begin, int end) {
-  const u32 from = columns_below(begin);
-  return ptx::ones(from, max(columns_below(end), from) - from);
+  const u32 from = columns_before(begin);
+  return ptx::ones(from, max(columns_before(end), from) - from);
 }
 
 struct Variant {                         // what score and mask need, folded once a query tile

@@ -186,7 +186,8 @@ def finish(problem: Problem, tile: TilePlan) -> Finish:
     """Says who rounds the sums of dq: warps beside, where products take so long, and so few registers, that they are done meanwhile."""
     spec = problem.spec
     beside = problem.seen.uniform and not _wide(tile) and elements(problem) == "weights" and not spec.tensors
-    return "beside" if beside and not spec.geometry.packed and not spec.deterministic else "after"
+    alone = problem.request.head_shares == 1  # else addresses of sums of dk and dv take registers too
+    return "beside" if beside and alone and not spec.geometry.packed and not spec.deterministic else "after"
 
 
 def unlisted(spec: Spec) -> str | None:
