@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.emulate import emulate
@@ -65,6 +65,7 @@ def judged(score, kernel, numbers, scale=None, seed=0, change=("", ""), **more):
 
 
 @pytest.mark.parametrize(("name", "kernel"), CASES)
+@settings(max_examples=40)
 @given(numbers=SLOPES, scale=SCALES, seed=st.integers(0, 99))
 def test_any_slope(name, kernel, numbers, scale, seed):
     judged(SCORES[name], kernel, numbers, scale, seed)
