@@ -199,24 +199,25 @@ class Attention:
         return self._gpu.bound(given, provided(self.spec.outputs, out), numbers(self.spec, values))
 
     def backward(
-        self, do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, dlse: Any = None, *, out: Any = None, **values: Any
+        self, do: Any, q: Any, k: Any, v: Any, o: Any = None, lse: Any = None, dlse: Any = None, *, out: Any = None, **values: Any
     ) -> tuple[Any, ...]:
         """The gradients of a loss of which o has the gradient do, and lse dlse: dq, dk, dv; then of tensors and params with grad: true.
 
         >>> o, lse = attn(q, k, v, softcap=30.0)
         >>> dq, dk, dv, dsoftcap = attn.backward(do, q, k, v, o, lse, softcap=30.0)
 
-        q, k, v, o, lse and `values`: of the call that is differentiated; where the spec has `output`, o is what it was before, the call's
-        o_raw. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k and v; the others float32, like the array or number that
-        they are of, tensors first, each in the order of the spec. With `softmax: none` there is no lse: None. A row without keys has no
-        part in any gradient, but in those of what `output` reads. `out`: contiguous arrays, written to and returned. Raises CallError when
-        the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError, BackendError.
+        q, k, v, o, lse and `values`: of the call that is differentiated; where the spec has `output`, `o_raw=` of the call in place of o,
+        which it cannot be told from. do: like o; dlse: like lse, or None. dq, dk and dv are like q, k and v; the others float32, like the
+        array or number that they are of, tensors first, each in the order of the spec. With `softmax: none` there is no lse: None. A row
+        without keys has no part in any gradient, but in those of what `output` reads. `out`: contiguous arrays, written to and returned.
+        Raises CallError when the arguments do not fit, or for a spec without `backward: true`; PlanError, CompileError, BackendError.
         """
         if not self._gpu_backward:
             raise CallError(f"{self.spec.name} has no backward: add the line backward: true to its spec, which adds lse to its outputs")
+        kept = self._kept(o, values)
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
-        named = {"q": q, "k": k, "v": v, "o": o, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
+        named = {"q": q, "k": k, "v": v, "o": kept, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
         given = {name: arrays.adopt(x, name) for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
         params = check_values(self.program, numbers(self.spec, values))
         written = () if out is None else provided(("dq", "dk", "dv", *(gradient(one.name) for one in self.spec.with_grad)), out)
@@ -227,6 +228,17 @@ class Attention:
         else:
             raise BackendError(f"q lies on a GPU: backend {self.backend!r} takes arrays in host memory, as NumPy's")
         return results if given["q"] is q else tuple(arrays.give_back(x, q) for x in results)
+
+    def _kept(self, o: Any, values: dict[str, Any]) -> Any:
+        """What the attention itself gave, by its name, which is taken from `values`. Raises CallError for the other name."""
+        if self.spec.kept == "o":
+            if o is None:
+                raise CallError("o is None: pass the o of the call that is differentiated")
+            return o
+        if o is not None or values.get("o_raw") is None:
+            what = "o is given" if o is not None else "o_raw is missing"
+            raise CallError(f"{what}, and the spec has output: pass o_raw=, which the call returned beside o, and no o")
+        return values.pop("o_raw")
 
     def _check_lengths(self, given: tuple[Any, ...]) -> None:
         spec = self.spec

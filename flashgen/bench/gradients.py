@@ -61,7 +61,8 @@ def of_flashgen(case: Case, tensors: Tensors, arch: str | None = None) -> Prepar
         return named[attn.spec.kept], named.get("lse")
 
     def gradient(kept: Any, q: Any, k: Any, v: Any, do: Any) -> Any:
-        return attn.backward(do, q, k, v, *kept, **tensors)[0]
+        o, lse = kept
+        return attn.backward(do, q, k, v, lse=lse, **{attn.spec.kept: o}, **tensors)[0]
 
     return Prepared(_after(results, gradient))
 

@@ -68,6 +68,7 @@ def _on_gpu(attention: Attention) -> Run:
 
     def run(given: Given, values: Mapping[str, Any], seed: int) -> Mapping[str, Array]:  # noqa: ARG001
         sent = {name: None if x is None else family.from_numpy(x) for name, x in vars(given).items()}
+        sent[spec.kept] = sent.pop("o")
         tensors = {t.name: family.from_numpy(values[t.name]) for t in spec.arrays}
         found = attention.backward(**sent, **{**values, **tensors})
         return dict(zip(names(spec), map(family.to_numpy, found), strict=True))

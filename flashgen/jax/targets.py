@@ -83,7 +83,9 @@ def backward(given: list[Any], made: list[Any], told: str) -> None:
     for named, out in _each(dict(zip(text.arrays, given, strict=True)), made, text.rank, fold=False):
         roles = {name: named.pop(name, None) for name in ("do", "q", "k", "v", "o", "lse", "dlse")}
         values = {**named, **text.numbers}
-        text.attention((roles["q"], roles["k"], roles["v"]), values).backward(**roles, out=tuple(out), **values)
+        attention = text.attention((roles["q"], roles["k"], roles["v"]), values)
+        roles[attention.spec.kept] = roles.pop("o")
+        attention.backward(**roles, out=tuple(out), **values)
 
 
 def _each(named: dict[str, Any], made: list[Any], rank: int, fold: bool) -> Iterator[tuple[dict[str, Any], list[Any]]]:

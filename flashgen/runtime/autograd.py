@@ -94,7 +94,7 @@ def _node() -> Callable[..., Any]:
             values = {name: next(left) if x is None else x for name, x in zip(names, others, strict=True)}
             do = torch.zeros_like(o) if given["o"] is None else given["o"]
             dlse = None if given.get("lse") is None else given["lse"].contiguous()  # of a sum it is one number, expanded
-            dq, dk, dv, *rest = attn.backward(do, q, k, v, o, lse, dlse, **values)
+            dq, dk, dv, *rest = attn.backward(do, q, k, v, lse=lse, dlse=dlse, **{spec.kept: o}, **values)
             of = {one.name: x for one, x in zip(spec.with_grad, rest, strict=True)}
             needed = dict(zip(names, ctx.needs_input_grad[4:], strict=True))
             return (None, dq, dk, dv, *(of[name].to(values[name].dtype) if needed[name] else None for name in names))

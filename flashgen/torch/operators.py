@@ -66,7 +66,8 @@ def _run_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dl
     text = text_of(values[-1])
     named = text.named(*values[:-1])
     with torch.no_grad():
-        return [x.contiguous() for x in text.attention((q, k, v), named).backward(do, q, k, v, o, lse, dlse, **named)]
+        attention = text.attention((q, k, v), named)
+        return [x.contiguous() for x in attention.backward(do, q, k, v, lse=lse, dlse=dlse, **{attention.spec.kept: o}, **named)]
 
 
 def _shapes_backward(do: Any, q: torch.Tensor, k: Any, v: Any, o: Any, lse: Any, dlse: Any, *values: Any) -> Tensors:

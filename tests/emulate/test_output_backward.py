@@ -7,7 +7,7 @@ import pytest
 
 import flashgen
 from flashgen.emulate import emulate, emulate_backward
-from flashgen.errors import SpecError
+from flashgen.errors import CallError, SpecError
 from flashgen.expr.meaning.reference import before_output
 from flashgen.interpret import interpret, interpret_backward
 from flashgen.plan import plan
@@ -146,7 +146,11 @@ def test_a_call_and_its_gradients():
     o, lse, o_raw = attn(q, k, v, g=g)
     np.testing.assert_allclose(o_raw, before_output(attn.spec, q, k, v, g=g), atol=1e-5)
     np.testing.assert_allclose(o, o_raw / (1 + np.exp(-g)), rtol=1e-5)
-    *_, dg = attn.backward(do, q, k, v, o_raw, lse, g=g)
+    *_, dg = attn.backward(do, q, k, v, o_raw=o_raw, lse=lse, g=g)
+    with pytest.raises(CallError, match="o is given, and the spec has output: pass o_raw="):
+        attn.backward(do, q, k, v, o, lse, g=g)
+    with pytest.raises(CallError, match="o_raw is missing, and the spec has output"):
+        attn.backward(do, q, k, v, lse=lse, g=g)
     np.testing.assert_allclose(dg, (do * o_raw).sum((0, 1)) * np.exp(-g) / (1 + np.exp(-g)) ** 2, atol=1e-5)
 
 

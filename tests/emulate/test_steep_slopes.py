@@ -57,7 +57,7 @@ def judged(score, kernel, numbers, scale=None, seed=0, change=("", ""), **more):
     }
     values |= {p.name: numbers[0] if p.name == "c" else 2.0 for p in chosen.spec.params if p.name in "cw"}
     values |= {} if scale is None else {"scale": scale}
-    judge = judge_of(chosen.spec, q, k, v, **values)
+    judge = judge_of(chosen.spec, q, k, v, roundings=2, **values)
     if source is None:
         return judge(interpret(chosen, q, k, v, values))
     assert change[0] in source.text

@@ -101,6 +101,7 @@ def called(attention: Any, given: Given, values: dict[str, Any]) -> Any:
     """The gradients of CuPy's arrays, as NumPy's."""
     sent = {name: up(x)[0] for name, x in vars(given).items() if x is not None}
     lse, dlse = sent.pop("lse", None), sent.pop("dlse", None)
+    sent[attention.spec.kept] = sent.pop("o")
     return down(attention.backward(**sent, lse=lse, dlse=dlse, **{name: up(x)[0] for name, x in values.items()}))
 
 

@@ -98,12 +98,15 @@ def error(a, b):
     return np.abs(a[finite] - b[finite]).max(initial=0)
 
 
-def judge_of(spec, q, k, v, lse_tolerance=1e-3, **values):
-    """The error rule of a call, as a function of its outputs by name: o as far outside its bounds as plain attention twice, and a bit."""
+def judge_of(spec, q, k, v, lse_tolerance=1e-3, roundings=1, **values):
+    """The error rule of a call, as a function of its outputs by name: o as far outside its bounds as plain attention twice, and a bit.
+
+    `roundings`: that bit counts so often; 2 where scores are so large that float32 does not tell whether a weight is 1, which is rounded then.
+    """
     known = bounds(spec, q, k, v, **values)
     keys = values["block_table"].shape[1] * spec.page if spec.page else k.shape[spec.order.axis("s")]
     if spec.softmax.normalized:
-        most = 2 * distance(plain(spec, q, k, v, **values), known["o"]) + SLACK[spec.dtype] * max(1, largest(known["o"]))
+        most = 2 * distance(plain(spec, q, k, v, **values), known["o"]) + roundings * SLACK[spec.dtype] * max(1, largest(known["o"]))
     else:
         sums = (1 + keys) * max(1, largest(known["max"]))
         most = 4 * max(spec.element.rounding, 1e-6) * (sums + largest(known["o"]))  # `output` may take o anywhere
