@@ -230,7 +230,7 @@ class Attention:
         return results if given["q"] is q else tuple(arrays.give_back(x, q) for x in results)
 
     def _kept(self, o: Any, values: dict[str, Any]) -> Any:
-        """What the attention itself gave, by its name, which is taken from `values`. Raises CallError for the other name."""
+        """Takes what the attention itself gave by its name, as o or from `values`. Raises CallError for the other name."""
         if self.spec.kept == "o":
             if o is None:
                 raise CallError("o is None: pass the o of the call that is differentiated")

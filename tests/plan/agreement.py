@@ -101,7 +101,7 @@ def error(a, b):
 def judge_of(spec, q, k, v, lse_tolerance=1e-3, roundings=1, **values):
     """The error rule of a call, as a function of its outputs by name: o as far outside its bounds as plain attention twice, and a bit.
 
-    `roundings`: that bit counts so often; 2 where scores are so large that float32 does not tell whether a weight is 1, which is rounded then.
+    `roundings`: that bit counts so often; 2 where scores are so large that float32 does not tell whether a weight is 1, which is rounded.
     """
     known = bounds(spec, q, k, v, **values)
     keys = values["block_table"].shape[1] * spec.page if spec.page else k.shape[spec.order.axis("s")]
