@@ -50,6 +50,11 @@ VARIANTS = {
         "mask": "causal",
         "tensors": {"rows": ROWS | {"shape": ["b", "q_len"]}},
     },
+    "names that begin alike": {
+        "output": "o * x[h, q_idx] * row_x * block_x + y[h, v_idx] * rows_y",
+        "tensors": {"x": ROWS, "y": BIAS},
+        "params": {name: {"default": 0.5, "grad": True} for name in ("row_x", "block_x", "rows_y")},
+    },
     "in turns": {"output": "o / (1.0 + abs(o))", "mask": "causal", "deterministic": True},
 }
 SHAPES = [(2, 4, 2, 100, 150), (1, 2, 2, 150, 40), (1, 1, 1, 3, 0)]

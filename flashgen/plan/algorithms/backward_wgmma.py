@@ -168,6 +168,7 @@ def _draft(problem: Problem, queries: int, key_stages: int) -> Draft:
     with_sums = lay_out((*pieces, sums), barriers, problem.arch.shared_bytes) if wanted else ""
     copied = not isinstance(with_sums, str)
     beside = finish(problem, tile) == "beside"
+    assert not (copied and beside), "bulk copies are counted when they are asked for, not when they have come"
     if beside:
         barriers.append(("summed", "SUMMED", 2 * key_stages))
     compute, load = ROUNDING_REGISTERS if beside else REGISTERS
