@@ -35,10 +35,10 @@ def test_beside_the_reference(case):
         judge(spec, emulate_backward(program, render(program), arrays, seed=seed), arrays)
 
 
-def test_shares_of_query_heads_are_counted():
+def test_with_shares_of_query_heads_a_kernel_after_rounds():
     spec = Spec(head_dim=64, dtype="bfloat16", backward=True)
     program, arrays = plan_backward(spec, "sm_90a", 0, 512, head_shares=2), given(spec, 1, 4, 1, 140, 260)
-    assert program.main.finish == "beside"
+    assert program.main.finish == "after"
     judge(spec, emulate_backward(program, render(program), arrays), arrays)
 
 
