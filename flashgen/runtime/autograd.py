@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from flashgen.arch import Arch
@@ -27,6 +27,7 @@ def requires(value: Any) -> bool:
     return isinstance(value, sys.modules["torch"].Tensor) and value.requires_grad
 
 
+@lru_cache(256)
 def check(spec: Spec, arch: Arch) -> None:
     """Raises PlanError where no kernel has the gradients of a spec: at the forward, before anything of a model's step is computed."""
     from flashgen.plan.backward import check_differentiable  # which no forward needs
@@ -35,7 +36,7 @@ def check(spec: Spec, arch: Arch) -> None:
         check_differentiable(spec, arch)
     except PlanError as error:
         what = f"PyTorch differentiates the call, and there is no backward for it: {error}"
-        raise PlanError(f"{what}. Cast q, k and v to what has one, or call under torch.no_grad()") from None
+        raise PlanError(f"{what}. Or call under torch.no_grad()") from None
 
 
 def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:
