@@ -100,7 +100,7 @@ def errors(
     q, k, v = qkv
     random = np.random.RandomState(7)
     lse, o = reference(spec, q, k, v, **values)[1], before_output(spec, q, k, v, **values)
-    do = random.standard_normal(o.shape).astype(spec.element.numpy)
+    do = random.standard_normal(o.shape).astype(spec.out_element.numpy)
     given = Given(q=q, k=k, v=v, o=o.astype(spec.out_element.numpy), do=do)
     if spec.softmax.normalized:
         of_lse = random.standard_normal(lse.shape).astype(np.float32)

@@ -12,6 +12,8 @@ from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
+from flashgen.plan.kernels.round_do import reasons as rounding_reasons
+from flashgen.plan.kernels.round_do import rounded_do
 from flashgen.plan.kernels.through_output import reasons as output_reasons
 from flashgen.plan.kernels.through_output import through_output
 from flashgen.plan.kernels.unembed import embedded
@@ -51,7 +53,7 @@ def plan_backward(
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
     parts = through_output(spec, best.tile, _preceded(problem, best, strategy.parts(problem, best)))
-    parts = embedded(spec, parts)
+    parts = embedded(spec, rounded_do(spec, parts))
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -67,7 +69,7 @@ def plan_backward(
             problem,
             found,
             best,
-            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec), *output_reasons(spec)),
+            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *_of_arrays(spec)),
         ),
     )
 
@@ -156,6 +158,13 @@ def _of_tiles(problem: Problem, parts: Parts, length: int) -> Iterator[tuple[str
             yield "heads", f"key tiles are few, so {kernel.head_shares} blocks share the query heads of each; finish_keys sums up dk and dv"
 
 
+def _of_arrays(spec: Spec) -> Iterator[tuple[str, str]]:
+    """What is done to arrays before products, and after."""
+    yield from embedding_reasons(spec)
+    yield from output_reasons(spec)
+    yield from rounding_reasons(spec)
+
+
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:
     """The reasons why no strategy of a faster engine serves a request."""
     for other in BACKWARD_STRATEGIES[: BACKWARD_STRATEGIES.index(strategy)]:
@@ -173,5 +182,3 @@ def _check(spec: Spec) -> None:
     if spec.deterministic and spec.with_grad:
         name = spec.with_grad[0].name
         raise PlanError(f"deterministic: true: the gradient of {name} is summed in any order; leave its grad or deterministic out")
-    if spec.out_dtype not in (None, spec.dtype):
-        raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")

@@ -152,8 +152,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
 def _arrays(spec: Spec) -> Iterator[Argument]:
     """The arrays that are read, then those that are written."""
     element = spec.element.cuda
-    for x in ("q", "k", "v", "o"):
+    for x in ("q", "k", "v"):
         yield Argument(x, f"const {element}*", "pointer", x)
+    yield Argument("o", f"const {spec.out_element.cuda}*", "pointer", "o")
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
     yield from lse_arguments(spec)
     for x in ("dq", "dk", "dv"):
