@@ -1,4 +1,4 @@
-"""What the first kernel of a backward does besides where o has a dtype of its own: the gradient of o becomes an operand of products."""
+"""The rounding of do, where o has a dtype of its own: `delta` does it first, as products multiply numbers of the dtype of q, k and v."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ def rounds_do(spec: Spec) -> bool:
 
 
 def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
-    """What that costs, for people."""
+    """The cost of that, for people."""
     if rounds_do(spec):
         rows = f"q_len * heads * {spec.head_dim.v * spec.element.bytes} bytes a sequence"
         yield "out_dtype", f"o and do are {spec.out_element.name}: delta reads them, and writes do as the {spec.dtype} of products: {rows}"
