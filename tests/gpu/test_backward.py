@@ -71,6 +71,10 @@ SPECS: dict[str, dict[str, Any]] = {
         "output": "o * silu(x[h])",
         "tensors": {"x": tensor("hq")},
     },
+    "o of float32": {"head_dim": 64, "mask": "causal", "out_dtype": "float32"},
+    "o of float32, 256": {"head_dim": 256, "mask": "causal", "out_dtype": "float32", "layout": "bhsd"},
+    "o of 16 other bits": {"head_dim": 128, "dtype": "float16", "out_dtype": "bfloat16"},
+    "gate of float32 o": {"head_dim": 64, "output": "o * x[h, v_idx]", "tensors": {"x": tensor("hq", 64)}, "out_dtype": "float32"},
     "deterministic": {"head_dim": 64, "mask": "causal", "deterministic": True},
     "norm and rotary": {
         "head_dim": 128,
