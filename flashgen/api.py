@@ -11,7 +11,7 @@ from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
 from flashgen.on_host import Backend, OnHost, as_numpy, provided
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, autograd, device
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, numbers
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, given_name, numbers
 from flashgen.runtime.arrays import FAMILIES, liken
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
@@ -214,7 +214,8 @@ class Attention:
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
         named = {"q": q, "k": k, "v": v, "o": kept, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
-        given = {name: arrays.adopt(x, name) for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
+        there = {name: x for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
+        given = {name: arrays.adopt(x, given_name(self.spec, name)) for name, x in there.items()}
         params = check_values(self.program, numbers(self.spec, values))
         written = () if out is None else provided(("dq", "dk", "dv", *(gradient(one.name) for one in self.spec.with_grad)), out)
         if not FAMILIES[type(given["q"])].on_gpu(given["q"]):
