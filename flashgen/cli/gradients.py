@@ -44,7 +44,7 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
     separate, count = program.tiled[1:], [int(np.count_nonzero(found == kind)) for kind in (EMPTY, PARTIAL, FULL)]
     executed = _met(program.main.ranges, count) * ((2 if separate else 3) * program.main.tile.qk_columns + 2 * program.main.tile.v_columns)
     for kernel in separate:
-        counts = count if program.main.dealing.listed else _counts(kernel.ranges, lengths, values)
+        counts = count if program.dealing.listed else _counts(kernel.ranges, lengths, values)
         executed += _met(kernel.ranges, counts) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)
     sizes = Sizes(batch=1, q_len=forward.q_len, kv_len=forward.kv_len, heads=heads, kv_heads=1)
     rows, keys = heads * forward.q_len, forward.kv_len * 2 * (qk + v)
