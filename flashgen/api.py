@@ -11,7 +11,7 @@ from flashgen.errors import BackendError, CallError, SpecError, did_you_mean
 from flashgen.on_host import Backend, OnHost, as_numpy, provided
 from flashgen.render import Source, render
 from flashgen.runtime import arrays, autograd, device
-from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, numbers
+from flashgen.runtime.arguments import check_arrays, check_names, check_values, checked_bounds, given_name, numbers
 from flashgen.runtime.arrays import FAMILIES, liken
 from flashgen.runtime.executable import Executable
 from flashgen.runtime.gpu import Gpu
@@ -80,12 +80,11 @@ class Attention:
         self.spec, self.backend = spec, backend
         self._tensors = tuple(t.name for t in spec.arrays)
         self._needed, self._known = frozenset(self._tensors), frozenset((*self._tensors, *(p.name for p in spec.params)))
-        self.arch = arches.by_name(arch) if arch else _default_arch(backend)
+        self.arch = arches.by_name(arch) if arch else default_arch(backend)
         self._given = spec, arch, backend
         self._gpu = Gpu(spec, self.arch if arch else None)
-        self._gpu_backward = _backward(spec, self.arch if arch else None)
+        self._gpu_backward = _backward(spec, self.arch, pinned=bool(arch))
         self.program = self._gpu.choice.plan(self.arch)
-        self._unchecked = True  # until a call that PyTorch differentiates has found that there are kernels for it
         self._host = OnHost(self.program, self.arch, backend, self._gpu)
         if not self.arch.on_cpu and backend in (None, "gpu"):
             self._gpu.kernel(self.arch)
@@ -136,12 +135,9 @@ class Attention:
         return results[0] if len(results) == 1 else results
 
     def differentiated(self, q: Any, k: Any, v: Any, values: Mapping[str, Any], out: Any = None, check: bool = False) -> Any:
-        """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError; PlanError where no kernel has gradients."""
+        """The results of a call on tensors of PyTorch as a node of its graph. Raises CallError."""
         if out is not None:
             raise CallError("out is given, and PyTorch differentiates the call: leave out out, or call under torch.no_grad()")
-        if self._unchecked:
-            autograd.check(self.spec, self.arch)
-            self._unchecked = False
         return autograd.apply(self, partial(self._outputs, check=True) if check else self._outputs, (q, k, v), values)
 
     def _outputs(self, q: Any, k: Any, v: Any, values: dict[str, Any], out: Any = None, check: bool = False) -> tuple[Any, ...]:
@@ -223,7 +219,8 @@ class Attention:
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
         named = {"q": q, "k": k, "v": v, "o": kept, "do": do, "lse": lse, "dlse": dlse} | {name: values[name] for name in self._tensors}
-        given = {name: arrays.adopt(x, name) for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
+        there = {name: x for name, x in named.items() if x is not None or name not in ("lse", "dlse")}
+        given = {name: arrays.adopt(x, given_name(self.spec, name)) for name, x in there.items()}
         params = check_values(self.program, numbers(self.spec, values))
         written = () if out is None else provided(("dq", "dk", "dv", *(gradient(one.name) for one in self.spec.with_grad)), out)
         if not FAMILIES[type(given["q"])].on_gpu(given["q"]):
@@ -253,16 +250,19 @@ class Attention:
         check_lengths(spec, sizes, lengths)
 
 
-def _backward(spec: Spec, arch: Arch | None) -> "GpuBackward | None":
-    """The backward of a spec that has one."""
+def _backward(spec: Spec, arch: Arch, pinned: bool) -> "GpuBackward | None":
+    """The backward of a spec that has one; `pinned`: for this architecture alone. Raises PlanError where this one has no kernel for it."""
     if not spec.backward:
         return None
-    from flashgen.runtime.backward import GpuBackward  # which no forward needs
+    from flashgen.plan.backward import check_differentiable  # which no forward needs
+    from flashgen.runtime.backward import GpuBackward
 
-    return GpuBackward(spec, arch)
+    check_differentiable(spec, arch)
+    return GpuBackward(spec, arch if pinned else None)
 
 
-def _default_arch(backend: Backend | None) -> Arch:
+def default_arch(backend: Backend | None = None) -> Arch:
+    """The architecture of a spec that is compiled for none: that of the current GPU, or the CPU where there is none."""
     if backend == "emulate":
         return arches.by_name(arches.DEFAULT)
     if backend != "gpu" and (backend == "interpreter" or device.missing()):

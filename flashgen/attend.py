@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flashgen.api import Attention
+from flashgen.api import Attention, default_arch
 from flashgen.dtypes import ATTENTION_DTYPES, TENSOR_DTYPES
 from flashgen.errors import CallError, did_you_mean
 from flashgen.expr.language.functions import SHORTENED
@@ -197,7 +197,7 @@ def _made(sketch: Sketch, qkv: tuple[_Array, ...], kinds: tuple[tuple[str, _Kind
     """The attention for q, k, v and keywords like these, made once. Raises CallError."""
     sketch = sketch if sought is None else sketch._replace(sought=sought)
     declared = {name: _layout(kind) if isinstance(kind[0], tuple) else kind for name, kind in kinds}
-    return compiled(spec_of(sketch, dict(zip("qkv", map(_layout, qkv), strict=True)), declared))
+    return compiled(autograd.differentiable(spec_of(sketch, dict(zip("qkv", map(_layout, qkv), strict=True)), declared), default_arch()))
 
 
 def spec_of(sketch: Sketch, layouts: Mapping[str, Layout], values: Mapping[str, Number | Layout]) -> Spec:

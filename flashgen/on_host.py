@@ -12,7 +12,7 @@ from flashgen.plan.geometry import Sizes
 from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import arrays, device, staging
-from flashgen.runtime.arguments import check_arrays, check_backward, check_requirements, check_values, output_shapes
+from flashgen.runtime.arguments import check_arrays, check_backward, check_requirements, check_values, given_name, output_shapes
 from flashgen.runtime.arrays import FAMILIES, NUMPY, Family, Layout, liken
 from flashgen.runtime.gpu import Gpu
 from flashgen.runtime.lengths import fresh
@@ -85,10 +85,11 @@ class OnHost:
         self, backward: "GpuBackward", given: Mapping[str, Any], out: tuple[Any, ...], params: Mapping[str, int | float]
     ) -> tuple[Any, ...]:
         """The gradients. `backward`: of a GPU; `given`: arrays by name; `out`: the arrays to write to, or none. Raises CallError."""
-        family, layouts = FAMILIES[type(given["q"])], {name: liken(x, name).layout for name, x in given.items()}
+        family, layouts = FAMILIES[type(given["q"])], {name: liken(x, given_name(self.spec, name)).layout for name, x in given.items()}
         sizes = check_backward(self.spec, layouts)
         written = given_results(gradients(self.spec, layouts), out) if out else {}
-        Apart({**layouts, **written}, written).check([FAMILIES[type(x)].locate(x)[0] for x in (*given.values(), *out)])
+        told = {given_name(self.spec, name): layout for name, layout in layouts.items()}
+        Apart({**told, **written}, written).check([FAMILIES[type(x)].locate(x)[0] for x in (*given.values(), *out)])
         found = self._gradients(backward, sizes, layouts, {name: as_numpy(x) for name, x in given.items()}, params)
         for x, gradient in zip(out, found, strict=False):
             as_numpy(x)[...] = gradient

@@ -1,9 +1,14 @@
 """`attn.backward`: gradients in the order that it tells, of any backend and layout; and what it refuses."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import flashgen
+from flashgen.cli.build import build
+from flashgen.cli.check_backward import runner
 from flashgen.errors import CallError, PlanError
 from flashgen.runtime import autograd
 from flashgen.spec import Spec
@@ -123,7 +128,33 @@ def test_lengths_of_a_call_that_pytorch_differentiates_are_looked_at(monkeypatch
         attention(q, q, q, cu_seqlens_q=lengths, cu_seqlens_k=lengths, check=True)
 
 
-def test_float32_has_no_kernel_yet():
-    spec = Spec(head_dim=16, dtype="float32", backward=True)
-    with pytest.raises(PlanError, match="float32"):
-        called(flashgen.compile(spec, "sm_80", "emulate"), arrays(spec))
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"dtype": "float32"}, "dtype is float32: gradients of it have no kernel"),
+        ({"head_dim": 272}, "head_dim qk is 272: a backward on sm_.* takes multiples of 8 from 8 to 256"),
+        ({"blocks": {"m": 16, "n": 8, "lists": "idx"}}, "no kernel serves backward attention .* blocks of lists have 8 keys"),
+    ],
+)
+def test_gradients_that_no_kernel_has_are_refused_where_a_spec_is_compiled(arch, keys, says):
+    spec = Spec(**{"head_dim": 16, "dtype": "float16", "backward": True} | keys)
+    with pytest.raises(PlanError, match=says):
+        flashgen.compile(spec, arch, "emulate")
+    with pytest.raises(PlanError, match=says):
+        build(spec, [arch], Path("nowhere"))
+    with pytest.raises(PlanError, match=says):
+        runner(spec, arch, emulated=True)
+    flashgen.compile(spec, "host")
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("float16", "float32"), ("bfloat16", "float16"), ("float32", "bfloat16")])
+def test_o_of_another_dtype(dtype, out_dtype):
+    spec = Spec(head_dim=16, dtype=dtype, out_dtype=out_dtype, mask="causal", backward=True)
+    attention, given = flashgen.compile(spec, "host"), arrays(spec)
+    dq, dk, dv = called(attention, given)
+    gradients.judge(spec, {"dq": dq, "dk": dk, "dv": dv}, given)
+    with pytest.raises(CallError, match=f"do is {dtype}: expected {out_dtype}. Cast it"):
+        called(attention, replace(given, do=given.do.astype(spec.element.numpy)))
+    with pytest.raises(CallError, match=f"o is {dtype}: expected {out_dtype}. Cast it"):
+        called(attention, replace(given, o=given.o.astype(spec.element.numpy)))

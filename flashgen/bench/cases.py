@@ -198,7 +198,7 @@ def draw(case: Case, xp: Any) -> dict[str, Any]:
     ends["block_table"] = xp.random.permutation(case.sizes.pages).reshape(case.batch, -1).astype("int32")
     arrays |= {name: ends[name] for name, _ in case.spec.geometry.lengths}
     if case.gradients:
-        arrays["do"] = rounded(xp.random.standard_normal((*case.shapes()["q"][:-1], case.spec.head_dim.v)), case.spec.dtype)
+        arrays["do"] = rounded(xp.random.standard_normal((*case.shapes()["q"][:-1], case.spec.head_dim.v)), case.spec.out_element.name)
     if case.spec.blocks:
         arrays[case.spec.blocks.lists] = every_block(case.spec, case.sizes, xp)
     if case.variant == "alibi":

@@ -26,24 +26,24 @@ TIMES = 3  # what plain attention errs
 def sample(case: Case, arrays: Mapping[str, Any]) -> Sample:
     """Rows of dq in float64. `arrays`: q, k, v, do and what the spec reads, by name."""
     rows, heads = rows_of_heads(case)
-    slope, dtype = derivatives(case.spec).s, case.spec.element.numpy
+    slope, dtype, of_o = derivatives(case.spec).s, case.spec.element.numpy, case.spec.out_element.numpy
     exact: list[Array] = []
     plain: list[Array] = []
-    kinds: tuple[tuple[list[Array], Any, Any], ...] = ((exact, np.float64, np.float64), (plain, np.float32, dtype))
+    kinds: tuple[tuple[list[Array], Any, Any, Any], ...] = ((exact, np.float64, np.float64, np.float64), (plain, np.float32, dtype, of_o))
     for b, h in heads:
         hk = h * case.sizes.kv_heads // case.heads
         head, values = {"b": b, "h": h, "hk": hk}, values_of(case, arrays)
         known = {**values, **head, "q_idx": rows[:, None], "kv_idx": np.arange(case.seqlen)[None, :]}
         of = (("q", h, case.q_len), ("k", hk, case.seqlen), ("v", hk, case.seqlen), ("do", h, case.q_len))
         q, k, v, do = (head_of(case, arrays[name], b, i, n) for name, i, n in of)
-        for kept, sums, rounded in kinds:
-            of_rows, keys, of_keys, gradient = (x.astype(sums) for x in (q[rows], k, v, do[rows]))
+        for kept, sums, rounded, rounded_o in kinds:
+            of_rows, keys, of_keys, gradient = (x.astype(rounded).astype(sums) for x in (q[rows], k, v, do[rows]))
             product = of_rows @ keys.T
             p, factor, seen = weights(case, product, head, rows, values)
             scale = float(meaning(read(case.spec).scale, known))
             d = factor * (gradient @ of_keys.T)
             if case.spec.softmax.normalized:
-                o = weigh(p * factor, seen, of_keys)[0].astype(rounded).astype(sums)
+                o = weigh(p * factor, seen, of_keys)[0].astype(rounded_o).astype(sums)
                 d = p * (d - (gradient * o).sum(-1)[:, None])
             ds = np.where(seen & (d != 0), d * meaning(slope, known | {"s": product * scale}), 0)
             kept.append((scale * (ds.astype(rounded).astype(sums) @ keys)).astype(rounded).astype(np.float64))

@@ -19,6 +19,7 @@ from flashgen.expr.language.nodes import INDEX_NAMES, Load, Name, walk
 from flashgen.expr.meaning.reference import before_output, output_heads_first, reference
 from flashgen.expr.meaning.reference_backward import backward
 from flashgen.interpret import Given, interpret_backward
+from flashgen.plan.backward import check_differentiable
 from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import arrays, device
@@ -38,6 +39,7 @@ TIMES = 3  # what standard attention errs
 def runner(spec: Spec, arch: str | None, emulated: bool) -> Run:
     """The runner of a backward: emitted text under the emulator, the kernels of a GPU, or a plan in the interpreter. Raises PlanError."""
     target = by_name(arch or (DEFAULT if emulated else "host"))
+    check_differentiable(spec, target)
     if not emulated and not device.missing() and not (attention := Attention(spec, arch)).arch.on_cpu:
         return _on_gpu(attention)
 
@@ -100,7 +102,7 @@ def errors(
     q, k, v = qkv
     random = np.random.RandomState(7)
     lse, o = reference(spec, q, k, v, **values)[1], before_output(spec, q, k, v, **values)
-    do = random.standard_normal(o.shape).astype(spec.element.numpy)
+    do = random.standard_normal(o.shape).astype(spec.out_element.numpy)
     given = Given(q=q, k=k, v=v, o=o.astype(spec.out_element.numpy), do=do)
     if spec.softmax.normalized:
         of_lse = random.standard_normal(lse.shape).astype(np.float32)

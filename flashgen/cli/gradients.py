@@ -44,14 +44,16 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
     separate, count = program.tiled[1:], [int(np.count_nonzero(found == kind)) for kind in (EMPTY, PARTIAL, FULL)]
     executed = _met(program.main.ranges, count) * ((2 if separate else 3) * program.main.tile.qk_columns + 2 * program.main.tile.v_columns)
     for kernel in separate:
-        executed += _met(kernel.ranges, _counts(kernel.ranges, lengths, values)) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)
+        counts = count if program.dealing.listed else _counts(kernel.ranges, lengths, values)
+        executed += _met(kernel.ranges, counts) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)
     sizes = Sizes(batch=1, q_len=forward.q_len, kv_len=forward.kv_len, heads=heads, kv_heads=1)
-    rows, keys = heads * forward.q_len * (2 * qk + 2 * v), forward.kv_len * 2 * (qk + v)
+    rows, keys = heads * forward.q_len, forward.kv_len * 2 * (qk + v)
+    of_rows = 2 * qk * program.dtype.bytes + 2 * v * program.out_dtype.bytes + (4 if spec.softmax.normalized else 0)
     return BackwardWork(
         tiles={name: count[kind] for name, kind in (("empty", EMPTY), ("partial", PARTIAL), ("full", FULL))},
         flops=2 * heads * round(forward.visible * forward.q_len * forward.kv_len) * (3 * qk + 2 * v),
         executed_flops=2 * heads * executed,
-        bytes=(rows + keys) * program.dtype.bytes + (4 * heads * forward.q_len if spec.softmax.normalized else 0),
+        bytes=rows * of_rows + keys * program.dtype.bytes,
         memory=sum(math.prod(shape(scratch, sizes)) * by_name(scratch.dtype).bytes for scratch in program.scratch),
     )
 

@@ -33,8 +33,8 @@ Array = NDArray[Any]
 class Given:
     """A backward takes these: the arrays of the forward, what it gave, and the gradients of that.
 
-    q, k, v, o, do: of the layout and the dtype of the spec, o as it was before `output`; lse, dlse: [B, Hq, Sq] float32, natural log. lse
-    is None where the softmax has none, dlse where nothing depends on lse.
+    q, k, v, o, do: of the layout of the spec, and of its dtype, o and do of its out_dtype; o as it was before `output`; lse, dlse: [B, Hq,
+    Sq] float32, natural log. lse is None where the softmax has none, dlse where nothing depends on lse.
     """
 
     q: Array
@@ -140,10 +140,14 @@ class _Run:
     def _through_output(self, do: Array, o: Array, known: Mapping[str, Any]) -> Array:
         """do of a head as it is before `output`, rounded; the gradients of what that reads are added."""
         if self.slopes.o == ONE and not self.slopes.output:
-            return do
+            return self._rounded(do)
         known = {**known, "o": o, "q_idx": np.arange(len(o))[:, None], V_IDX: np.arange(o.shape[1])}
         self.sums.add(self.slopes.output, do, known)
-        return _times(do, evaluate(self.slopes.o, known)).astype(self.program.dtype.numpy).astype(np.float32)
+        return self._rounded(_times(do, evaluate(self.slopes.o, known)))
+
+    def _rounded(self, x: Array) -> Array:
+        """Numbers as products take them."""
+        return x.astype(self.program.dtype.numpy).astype(np.float32)
 
     def _reached(self, name: str, known: Mapping[str, Any]) -> Array:
         """Keys or values of a head, float32, with zeros where no query may see them by their position."""

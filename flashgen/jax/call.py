@@ -12,12 +12,14 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 import flashgen
+from flashgen.api import default_arch
 from flashgen.attend import Sketch, check_words
 from flashgen.errors import CallError
 from flashgen.further import further
 from flashgen.jax import targets
 from flashgen.jax.text import Text, foldable, layouts, text_of, told
 from flashgen.runtime.arguments import check_arrays, check_names, output_shapes
+from flashgen.runtime.autograd import differentiable
 from flashgen.spec import Spec
 from flashgen.spec.layout import DEFAULT
 from flashgen.texts import as_texts
@@ -137,7 +139,7 @@ def _keep(told: str, *primals: Any) -> tuple[Given, Any]:
         text = replace(text, what=text.what._replace(sought=tuple(sought)))
     elif not text.what.backward:
         raise CallError(f"{text.what.name} has no backward: add the line backward: true to its spec")
-    spec = text.spec(_named(text, given))
+    spec = differentiable(text.spec(_named(text, given)), default_arch())
     if lacking := sorted(sought.keys() - {one.name for one in spec.with_grad}):
         what = f"{lacking[0]} is differentiated, and the spec gives no gradient"
         raise CallError(f"{what}: declare it with grad: true, or pass jax.lax.stop_gradient({lacking[0]})")

@@ -10,8 +10,11 @@ from flashgen.expr import analyse, holes, lower, row_ranges
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
+from flashgen.plan.engines import limits
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
+from flashgen.plan.kernels.round_do import reasons as rounding_reasons
+from flashgen.plan.kernels.round_do import rounded_do
 from flashgen.plan.kernels.through_output import reasons as output_reasons
 from flashgen.plan.kernels.through_output import through_output
 from flashgen.plan.kernels.unembed import embedded
@@ -51,7 +54,7 @@ def plan_backward(
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
     parts = through_output(spec, best.tile, _preceded(problem, best, strategy.parts(problem, best)))
-    parts = embedded(spec, parts)
+    parts = embedded(spec, rounded_do(spec, parts))
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -67,7 +70,7 @@ def plan_backward(
             problem,
             found,
             best,
-            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec), *output_reasons(spec)),
+            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *_of_arrays(spec)),
         ),
     )
 
@@ -106,22 +109,23 @@ def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = L
     return tried(problem, strategy).names(each_tile)
 
 
+@lru_cache(1024)
 def check_differentiable(spec: Spec, arch: Arch) -> None:
-    """Raises PlanError where no kernel of an architecture has the gradients of a spec. Plans nothing."""
-    strategy, problem = _problem(spec, arch, 0, LENGTHS[-1], 1)
-    strategy.check(problem)
+    """Raises PlanError where no kernel of an architecture has the gradients of a spec. Plans nothing, and looks into no expression: some
+    microseconds, so that `compile` can ask."""
+    request = Request(spec, arch, 0, backward=True)
+    _check(request)
+    if all(strategy.serves(request) for strategy in reversed(BACKWARD_STRATEGIES)):  # that which serves most, and looks least, first
+        serving(BACKWARD_STRATEGIES, request)
+    if not arch.on_cpu:
+        limits.check_head_dims(request)
 
 
 def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, head_shares: int) -> tuple[BackwardStrategy, Problem]:
     """The strategy that serves a spec's backward, and what it plans for."""
-    if not spec.backward:
-        raise PlanError("this spec has no backward: write backward: true")
     request = Request(replaced(spec), by_name(arch) if isinstance(arch, str) else arch, copy_bytes, backward=True, head_shares=head_shares)
-    if spec.dtype == "float32" and not request.arch.on_cpu:
-        what = f"dtype is float32: gradients of it have no kernel on {request.arch.name} yet"
-        raise PlanError(f"{what}; those of float16 and bfloat16 have, and in the interpreter (arch host) all have")
+    _check(request)
     strategy = serving(BACKWARD_STRATEGIES, request)
-    _check(spec)
     expressions = lower(spec)
     ranges = analyse(expressions.mask, STRIPE, GRAIN, geometry=spec.geometry, params=spec.params)
     of_rows = row_ranges(expressions.mask, STRIPE, GRAIN, spec.tensors, spec.geometry, spec.params)
@@ -156,6 +160,13 @@ def _of_tiles(problem: Problem, parts: Parts, length: int) -> Iterator[tuple[str
             yield "heads", f"key tiles are few, so {kernel.head_shares} blocks share the query heads of each; finish_keys sums up dk and dv"
 
 
+def _of_arrays(spec: Spec) -> Iterator[tuple[str, str]]:
+    """The reasons of what is done to arrays before products, and after."""
+    yield from embedding_reasons(spec)
+    yield from output_reasons(spec)
+    yield from rounding_reasons(spec)
+
+
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:
     """The reasons why no strategy of a faster engine serves a request."""
     for other in BACKWARD_STRATEGIES[: BACKWARD_STRATEGIES.index(strategy)]:
@@ -168,10 +179,14 @@ def replaced(spec: Spec) -> Spec:
     return Spec(**{key: value for key, value in spec.to_json().items() if key not in ("block", "stages", "warps", "schedule")})
 
 
-def _check(spec: Spec) -> None:
+def _check(request: Request) -> None:
     """Raises PlanError for what no backward does yet."""
+    spec, arch = request.spec, request.arch
+    if not spec.backward:
+        raise PlanError("this spec has no backward: write backward: true")
+    if spec.dtype == "float32" and not arch.on_cpu:
+        what = f"dtype is float32: gradients of it have no kernel on {arch.name} yet"
+        raise PlanError(f"{what}; those of float16 and bfloat16 have, and in the interpreter (arch host) all have")
     if spec.deterministic and spec.with_grad:
         name = spec.with_grad[0].name
         raise PlanError(f"deterministic: true: the gradient of {name} is summed in any order; leave its grad or deterministic out")
-    if spec.out_dtype not in (None, spec.dtype):
-        raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")

@@ -15,6 +15,7 @@ from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
 
 # Of an array of keys, where there is no key: nothing is read through its map.
+_OF_VALUES = ("v", "o", "o_raw", "do", "raw_do", "rounded_do", "dv")  # arrays with the columns of v
 _STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq", "embedded_k": "q", "embedded_dk": "dq"}
 
 
@@ -116,7 +117,7 @@ def _map(program: Program, argument: Argument) -> Map:
     return Map(
         array=_array(of),
         stand_in=f"call->{ROLES[_STAND_INS[of]]}" if of in _STAND_INS and not paged else "",
-        shape=f"{rows}, {head_dim.qk if of not in ('v', 'o', 'do', 'dv') else head_dim.v}",
+        shape=f"{rows}, {head_dim.v if of in _OF_VALUES else head_dim.qk}",
         element=(program.out_dtype if of in ("o", "o_raw") else program.dtype).name.upper(),
         box=argument.box,
         grouped=argument.grouped,
@@ -141,9 +142,10 @@ def _embedded(program: Program) -> Iterator[tuple[str, str]]:
         d, heads, length = program.spec.head_dim.qk, "n.heads" if kernel.role == "q" else "n.kv_heads", f"n.{kernel.length}"
         name = f"embedded_d{kernel.role}" if isinstance(kernel, Unembed) else f"embedded_{kernel.role}"
         yield name, f"{length} * {heads} * {d}, {d}, {heads} * {d}, 1"
-    if "through_output" in program.by_entry:
-        d = program.spec.head_dim.v
-        yield "raw_do", f"n.q_len * n.heads * {d}, {d}, n.heads * {d}, 1"
+    for scratch in program.scratch:
+        if scratch.name in ("raw_do", "rounded_do"):
+            d = program.spec.head_dim.v
+            yield scratch.name, f"n.q_len * n.heads * {d}, {d}, n.heads * {d}, 1"
 
 
 def _section(program: Program) -> tuple[Sections, str, str, str] | None:

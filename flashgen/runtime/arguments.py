@@ -102,8 +102,14 @@ def _check_roles(spec: Spec, layouts: Mapping[str, Layout], batch: int, sizes: S
             )
 
 
+def given_name(spec: Spec, name: str) -> str:
+    """The name by which a call of the backward gives an array: what stands as o is o_raw where the spec has `output`."""
+    return spec.kept if name == "o" else name
+
+
 def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
-    """The sizes of a call of the backward. `layouts`: besides those of a forward o, do and, where given, lse and dlse.
+    """The sizes of a call of the backward. `layouts`: besides those of a forward o, do and, where given, lse and dlse; o is what the
+    attention itself gave.
 
     Raises CallError as `check_arrays` does, and for an lse that is missing, or that a softmax has none of.
     """
@@ -118,22 +124,21 @@ def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
     shapes = output_shapes(spec, sizes)
     for name, output in zip(further, ("o", "o", "lse", "lse"), strict=True):
         if name in layouts:
-            _check_like(name, layouts, shapes[output], spec.output_element(output).name)
+            _check_like(given_name(spec, name), layouts[name], shapes[output], spec.output_element(output).name, layouts["q"])
             if output == "lse" and not layouts[name].contiguous:
                 raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
     return sizes
 
 
-def _check_like(name: str, layouts: Mapping[str, Layout], shape: tuple[int, ...], dtype: str) -> None:
-    """Checks shape, dtype and device of an array that goes with an output."""
-    layout = layouts[name]
+def _check_like(name: str, layout: Layout, shape: tuple[int, ...], dtype: str, q: Layout) -> None:
+    """Checks shape, dtype and device of an array that goes with an output. `q`: beside which it lies."""
     if layout.shape != shape:
         raise CallError(f"{name} has shape {shape_text(layout.shape)}: expected {shape_text(shape)}, as q, k and v are")
     if layout.dtype != dtype:
         cast = f"{name}.astype('{dtype}') (PyTorch: {name}.to(torch.{dtype}))"
         raise CallError(f"{name} is {layout.dtype}: expected {dtype}. Cast it, {cast}")
-    if layout.device != layouts["q"].device:
-        raise CallError(f"{name} lies on {_place(layout)} and q on {_place(layouts['q'])}: all arrays of a call lie on one device")
+    if layout.device != q.device:
+        raise CallError(f"{name} lies on {_place(layout)} and q on {_place(q)}: all arrays of a call lie on one device")
 
 
 def checked_bounds(spec: Spec, given: Mapping[str, Any]) -> Sizes:

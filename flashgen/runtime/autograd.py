@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from flashgen.arch import Arch
@@ -27,16 +27,19 @@ def requires(value: Any) -> bool:
     return isinstance(value, sys.modules["torch"].Tensor) and value.requires_grad
 
 
-@lru_cache(256)
-def check(spec: Spec, arch: Arch) -> None:
-    """Raises PlanError where no kernel has the gradients of a spec: at the forward, before anything of a model's step is computed."""
+def differentiable(spec: Spec, arch: Arch) -> Spec:
+    """The spec. Raises PlanError where a framework asks for its gradients, and no kernel has them: at the forward, before anything of a
+    model's step is computed."""
+    if not spec.backward:
+        return spec
     from flashgen.plan.backward import check_differentiable  # which no forward needs
 
     try:
         check_differentiable(spec, arch)
     except PlanError as error:
-        what = f"PyTorch differentiates the call, and there is no backward for it: {error}"
-        raise PlanError(f"{what}. Or call under torch.no_grad()") from None
+        what = f"the call is differentiated, and there is no backward for it: {error}"
+        raise PlanError(f"{what}. Or take no gradients: torch.no_grad() in PyTorch, jax.lax.stop_gradient of q, k and v in JAX") from None
+    return spec
 
 
 def apply(attn: Any, run: Callable[..., tuple[Any, ...]], qkv: tuple[Any, Any, Any], values: Mapping[str, Any]) -> Any:

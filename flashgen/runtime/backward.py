@@ -15,7 +15,7 @@ from flashgen.plan.head_shares import head_shares
 from flashgen.plan.program import Program
 from flashgen.render import render
 from flashgen.runtime import cache
-from flashgen.runtime.arguments import check_backward, check_requirements, rows_first
+from flashgen.runtime.arguments import check_backward, check_requirements, given_name, rows_first
 from flashgen.runtime.arrays import FAMILIES, DeviceFamily, Layout, liken
 from flashgen.runtime.choice import faults
 from flashgen.runtime.device import check, device
@@ -100,7 +100,7 @@ class GpuBackward:
         likes += [FAMILIES[type(x)].locate(x)[1] for x in out]
         key = (tuple(given), *params.items(), *likes)
         if not (prepared := self._prepared.get(key)):
-            prepared = self._prepare({name: liken(x, name).layout for name, x in given.items()}, params, out)
+            prepared = self._prepare({name: liken(x, given_name(self.spec, name)).layout for name, x in given.items()}, params, out)
             with self._keeping:
                 if len(self._prepared) >= _CALLS_KEPT:
                     del self._prepared[next(iter(self._prepared))]
@@ -131,10 +131,11 @@ class GpuBackward:
         assert ordinal is not None
         for name, layout in layouts.items():
             if layout.offset % by_name(layout.dtype).bytes:
-                raise CallError(f"{name} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
+                said = given_name(spec, name)
+                raise CallError(f"{said} begins between two elements, {layout.offset} bytes off a multiple of 16: pass a copy")
         results = gradients(spec, layouts)
         written = given_results(results, out) if out else fresh(results, ordinal)
-        apart = Apart({**layouts, **written}, results if out else ())
+        apart = Apart({**{given_name(spec, name): layout for name, layout in layouts.items()}, **written}, results if out else ())
         if not sizes.batch * sizes.q_len:
             return Prepared(ordinal=ordinal, names=(), results=results, apart=apart, scratch=NO_SCRATCH, stand_ins={}, launch=None)
         kernel = self._compiled(self._sharing(self._arch or device(ordinal).arch, {**layouts, **written}, sizes, params))

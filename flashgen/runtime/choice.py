@@ -52,7 +52,8 @@ class Choice:
         sizes = self.sizes(layouts)
         if 0 in layouts["k"].shape:  # nothing is read through k and v, and a launch has q in their place
             layouts = {**layouts, "k": layouts["q"], "v": layouts["q"]}
-        by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in ("q", "k", "v", "o", "o_raw") if name in layouts}
+        names = ("q", "k", "v", self.spec.kept)  # if that is o_raw, a kernel of its own writes o element by element, whatever its strides
+        by_rows = {name: rows_first(layouts[name], self.spec.layout_of(name)) for name in names if name in layouts}
         length, asked_for = self.kind(arch, sizes)
         preferred = self.plan(arch, 0, length, card, asked_for)
         if not (found := faults(preferred, by_rows)):
@@ -93,7 +94,7 @@ def faults(preferred: Program, by_rows: Mapping[str, Layout]) -> list[str]:
     mapped = {argument.of for argument in preferred.arguments if argument.kind == "tensor_map"}
     found = []
     for name, layout in by_rows.items():
-        if name == "o" and preferred.combine and not preferred.work_list:  # which writes it element by element
+        if name == preferred.spec.kept and preferred.combine and not preferred.work_list:  # which writes it element by element
             continue
         if name in mapped:
             found += [f"{name}: {fault}"] if (fault := tma.addressable(layout)) else []

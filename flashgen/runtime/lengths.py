@@ -273,4 +273,4 @@ def _contiguous(layout: Layout) -> bool:
     return layout.contiguous
 
 
-_SERVED = {"q": _plain, "k": _plain, "v": _plain, "o": _written}
+_SERVED = {"q": _plain, "k": _plain, "v": _plain, "o": _written, "o_raw": _written}

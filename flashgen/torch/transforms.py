@@ -7,7 +7,7 @@ import torch
 
 from flashgen.errors import CallError
 from flashgen.runtime import device
-from flashgen.runtime.autograd import TWICE, check
+from flashgen.runtime.autograd import TWICE, differentiable
 from flashgen.spec import Spec
 from flashgen.torch.mapped import each, mapped
 from flashgen.torch.text import text_of
@@ -67,7 +67,7 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> N
     q, k, v, arrays, *ctx.others = inputs
     ctx.spec = spec_of(ctx.others, q, k, v, arrays)
     if ctx.spec.backward and q.is_cuda and not device.missing():  # tensors without memory may claim a GPU that is not there
-        check(ctx.spec, device.device(q.get_device()).arch)
+        differentiable(ctx.spec, device.device(q.get_device()).arch)
     found = dict(zip(ctx.spec.outputs, output, strict=True))
     ctx.save_for_backward(q, k, v, found[ctx.spec.kept], found.get("lse"), *arrays)
     ctx.set_materialize_grads(False)

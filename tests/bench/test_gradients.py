@@ -22,7 +22,7 @@ def small(**says):
     return case(Spec(head_dim={"qk": 16, "v": 8}, dtype="float32", **says), 40, batch=2, heads=2).differentiated()
 
 
-@pytest.mark.parametrize("says", [{}, SOFTCAP, {"score": "sigmoid(s)", "softmax": "none", "group": 2}])
+@pytest.mark.parametrize("says", [{}, SOFTCAP, {"out_dtype": "float16"}, {"score": "sigmoid(s)", "softmax": "none", "group": 2}])
 def test_only_what_is_right_is_timed(says):
     def off(case, tensors):
         right = of_flashgen(case, tensors).call

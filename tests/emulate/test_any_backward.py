@@ -50,6 +50,7 @@ def backwards(draw):
         "tensors": asked,
         "backward": True,
         "deterministic": fixed,
+        "out_dtype": draw(st.sampled_from([None, None, "float16", "bfloat16", "float32"])),
     }
     try:
         spec = Spec(**said)

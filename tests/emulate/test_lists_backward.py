@@ -2,6 +2,7 @@
 checker."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from flashgen.bench.lists import some_blocks
-from flashgen.emulate import emulate_backward
+from flashgen.emulate import EmulationFault, emulate_backward
 from flashgen.errors import PlanError
 from flashgen.interpret import interpret_backward
 from flashgen.plan.backward import plan_backward
@@ -27,6 +28,9 @@ CASES = {
     "wgmma": ("sm_90a", {"blocks": INDICES | {"m": 128, "n": 128}, "mask": "causal", "layout": "bhsd"}),
     "in order": ("sm_90a", {"blocks": INDICES | {"n": 128}, "deterministic": True}),
     "pair": ("sm_90a", {"blocks": BITMAP, "head_dim": 136}),
+    "mma_sync in order": ("sm_80", {"blocks": INDICES | {"m": 48, "n": 16, "heads": "hk"}, "deterministic": True, "mask": "causal"}),
+    "wide, in order": ("sm_89", {"blocks": BITMAP, "deterministic": True, "head_dim": {"qk": 136, "v": 24}}),
+    "mask, in order": ("sm_80", {"mask": "kv_idx // 64 % 3 == q_idx // 128 % 3", "deterministic": True}),
     "mask": ("sm_90a", {"mask": "kv_idx // 64 % 3 == q_idx // 128 % 3"}),
     "mask of heads": ("sm_80", {"mask": "(kv_idx // 64 + h) % 9 == q_idx // 128 % 9"}),
 }
@@ -61,6 +65,40 @@ def test_key_tiles_meet_the_query_tiles_of_lists(name, data):
         judge(spec, interpret_backward(planned_for, arrays, values), arrays, **values)
 
 
+@pytest.mark.parametrize("name", ["mma_sync in order", "wide, in order", "mask, in order", "in order"])
+def test_in_order_is_the_same_in_every_run(name):
+    """Blocks may run in any order, which the seed draws; 1: as early as copies can arrive."""
+    program, source = planned(name)
+    assert ("key_lists" in program.by_entry) == (program.skeleton == "backward_sm80")
+    sizes = Sizes(batch=1, q_len=140, kv_len=300, heads=4, kv_heads=2)
+    values = {"idx": some_blocks(program.spec, sizes, np.random.RandomState(3))} if program.spec.blocks else {}
+    arrays = given(program.spec, 1, 4, 2, 140, 300, dlse=True, **values)
+    first, *others = (emulate_backward(program, source, arrays, values, seed=seed) for seed in (0, 1, 5, 6))
+    judge(program.spec, first, arrays, **values)
+    for each in others:
+        assert all((each[name] == x).all() for name, x in first.items())
+
+
+FAULTS = {  # what is written instead of what
+    "the bits of another query tile": ("listed.x >> block % 32 & 1", "listed.x >> (block + 1) % 32 & 1"),
+    "no mask": ("step<true>(tile);", "step<false>(tile);"),
+    "the list of another head": ("+ head) * Sequence{p, batch}.key_tiles() + tile", ") * Sequence{p, batch}.key_tiles() + tile"),
+    "a key tile too few": ("end = 32 * word + 32 - __clz(some), count += __popc(some);\n  }\n  if (lane == 0) p.key_spans", None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_seen(fault):
+    program, source = planned("mma_sync in order")
+    right, wrong = FAULTS[fault]
+    text = source.text.replace(right, wrong or right.replace("+ 32 -", "+ 31 -"))
+    assert text != source.text
+    idx = some_blocks(program.spec, Sizes(batch=1, q_len=140, kv_len=300, heads=4, kv_heads=2), np.random.RandomState(3))
+    arrays = given(program.spec, 1, 4, 2, 140, 300, idx=idx)
+    with pytest.raises((AssertionError, EmulationFault)):
+        judge(program.spec, emulate_backward(program, replace(source, text=text), arrays, {"idx": idx}), arrays, idx=idx)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_loads_come_while_a_warp_of_their_block_looks_for_its_turn(seed):
     """A block adds to one query tile twice in a row: the second turn comes once what the first adds has been loaded."""
@@ -80,10 +118,13 @@ def test_a_mask_that_the_query_heads_of_a_key_value_head_share(mask, arch):
     judge(spec, emulate_backward(program, render(program), arrays, {}), arrays)
 
 
-@pytest.mark.parametrize(("arch", "blocks"), [("sm_80", INDICES), ("sm_90a", BITMAP | {"m": 64, "heads": "hk"})])
-def test_lists_of_packed_sequences(arch, blocks):
+@pytest.mark.parametrize(
+    ("arch", "blocks", "deterministic"),
+    [("sm_80", INDICES, False), ("sm_80", INDICES, True), ("sm_90a", BITMAP | {"m": 64, "heads": "hk"}, False)],
+)
+def test_lists_of_packed_sequences(arch, blocks, deterministic):
     """The lists of a sequence count from its first query; of some queries there are none."""
-    spec = Spec(head_dim=16, dtype="float16", mask="causal", layout="thd", blocks=blocks, backward=True)
+    spec = Spec(head_dim=16, dtype="float16", mask="causal", layout="thd", blocks=blocks, backward=True, deterministic=deterministic)
     lengths = {"cu_seqlens_q": [70, 0, 130, 5], "cu_seqlens_k": [90, 30, 260, 0]}
     values = {name: np.cumsum([0, *each], dtype=np.int32) for name, each in lengths.items()}
     total_q, total_k = (int(x[-1]) for x in values.values())
@@ -101,7 +142,6 @@ def test_lists_of_packed_sequences(arch, blocks):
 @pytest.mark.parametrize(
     ("said", "what"),
     [
-        ({"blocks": INDICES, "deterministic": True}, "does not walk lists of blocks"),
         ({"blocks": INDICES | {"m": 20}}, "multiples of 16"),
         ({"blocks": INDICES | {"n": 8}}, "in a backward, and in packed sequences, multiples of 16"),
     ],

@@ -156,6 +156,15 @@ def test_a_call_and_its_gradients():
         attn.backward(do, q, k, v, o, lse, g=g)
     with pytest.raises(CallError, match="o_raw is missing, and the spec has output"):
         attn.backward(do, q, k, v, lse=lse, g=g)
+    for wrong, says in (
+        (o_raw[:, 1:], r"o_raw has shape \[1, 4, 2, 8\]: expected \[1, 5, 2, 8\]"),
+        (np.float64(o_raw), "o_raw is float64: expected float32. Cast it, o_raw.astype"),
+        ([1.0], "o_raw is a list"),
+    ):
+        with pytest.raises(CallError, match=says):
+            attn.backward(do, q, k, v, o_raw=wrong, lse=lse, g=g)
+    with pytest.raises(CallError, match="out for dq shares memory with o_raw"):
+        attn.backward(do, q, k, v, o_raw=o_raw, lse=lse, g=g, out=(o_raw, *np.empty((2, *k.shape), np.float32), np.empty_like(g)))
     np.testing.assert_allclose(dg, (do * o_raw).sum((0, 1)) * np.exp(-g) / (1 + np.exp(-g)) ** 2, atol=1e-5)
 
 

@@ -7,11 +7,13 @@ import pytest
 
 import flashgen
 from flashgen.interpret import Given
+from flashgen.plan.geometry import Sizes
 from flashgen.runtime import arrays as runtime_arrays
 from flashgen.spec import Spec
 from tests.gpu.judge import cupy, down, replayed, up
 from tests.plan import gradients
 from tests.plan.agreement import judge_of
+from tests.plan.backward_memory import stated
 
 CAUSAL = Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True)
 C = {"c": {"default": 5.0, "grad": True}}
@@ -71,6 +73,10 @@ SPECS: dict[str, dict[str, Any]] = {
         "output": "o * silu(x[h])",
         "tensors": {"x": tensor("hq")},
     },
+    "o of float32": {"head_dim": 64, "mask": "causal", "out_dtype": "float32"},
+    "o of float32, 256": {"head_dim": 256, "mask": "causal", "out_dtype": "float32", "layout": "bhsd"},
+    "o of 16 other bits": {"head_dim": 128, "dtype": "float16", "out_dtype": "bfloat16"},
+    "gate of float32 o": {"head_dim": 64, "output": "o * x[h, v_idx]", "tensors": {"x": tensor("hq", 64)}, "out_dtype": "float32"},
     "deterministic": {"head_dim": 64, "mask": "causal", "deterministic": True},
     "norm and rotary": {
         "head_dim": 128,
@@ -156,17 +162,38 @@ def test_torch_and_numpy() -> None:
     gradients.judge(CAUSAL, named(CAUSAL, attention.backward(**vars(given))), given)
 
 
-def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
-    """Besides results: row sums, and the gradient of q in float32."""
-    cp, attention, n = cupy(), flashgen.compile(CAUSAL), 8192
-    q, k, v, o, do = (cp.zeros((1, n, 2, 64), np.uint16).view(CAUSAL.element.numpy) for _ in range(5))
-    lse = cp.zeros((1, 2, n), np.float32)
+MEMORY: dict[str, tuple[dict[str, Any], str | None, tuple[int, int, int]]] = {  # the spec, an arch, heads, key/value heads, length
+    "full": ({"mask": "full"}, None, (2, 2, 8192)),
+    "causal": ({}, None, (2, 2, 8192)),
+    "shared query heads": ({"head_dim": 128}, None, (32, 8, 2048)),
+    "one key/value head": ({}, None, (64, 1, 4096)),
+    "deterministic": ({"deterministic": True}, None, (8, 2, 4096)),
+    "deterministic, mma.sync": ({"deterministic": True}, "sm_90", (8, 2, 4096)),
+    "256": ({"head_dim": 256}, None, (16, 4, 2048)),
+    "o of float32": ({"out_dtype": "float32"}, None, (8, 8, 4096)),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_nothing_of_the_size_of_the_scores_is_kept(name: str) -> None:
+    """Besides results: row sums, the gradient of q in float32, and those of k and v where blocks share query heads."""
+    said, arch, (heads, kv_heads, n) = MEMORY[name]
+    spec = Spec(**(CAUSAL.to_json() | said))
+    cp, attention, d = cupy(), flashgen.compile(spec, arch), spec.head_dim.qk
+    q, k, v = (cp.zeros((1, n, h, d), np.uint16).view(spec.element.numpy) for h in (heads, kv_heads, kv_heads))
+    o, do = (cp.zeros((1, n, heads, d * spec.out_element.bytes // 2), np.uint16).view(spec.out_element.numpy) for _ in range(2))
+    lse = cp.zeros((1, heads, n), np.float32)
     attention.backward(do, q, k, v, o, lse)
     pool = cp.get_default_memory_pool()
     pool.free_all_blocks()
     before = pool.total_bytes()
     results = attention.backward(do, q, k, v, o, lse)
-    assert pool.total_bytes() - before < sum(x.nbytes for x in results) + 2 * q.size * 4
+    (kernels,) = attention._gpu_backward.kernels.values()
+    assert (kernels.program.main.head_shares > 1) == (kv_heads < heads and "deterministic, mma" not in name), (
+        kernels.program.main.head_shares
+    )
+    besides = stated(kernels.program, Sizes(batch=1, q_len=n, kv_len=n, heads=heads, kv_heads=kv_heads))
+    assert pool.total_bytes() - before <= sum(x.nbytes for x in results) + besides + 16384  # what arrays are rounded up to
 
 
 @pytest.mark.parametrize("keys", [{}, {"deterministic": True}, {"head_dim": 256}], ids=["plain", "deterministic", "two blocks"])

@@ -7,8 +7,9 @@ jax = pytest.importorskip("jax")
 from jax import export  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
-from flashgen.errors import CallError  # noqa: E402
-from flashgen.jax import Attention, attention  # noqa: E402
+from flashgen import arch  # noqa: E402
+from flashgen.errors import CallError, PlanError  # noqa: E402
+from flashgen.jax import Attention, attention, call  # noqa: E402
 from flashgen.jax.targets import FORWARD  # noqa: E402
 from tests.jax.test_jax import BIAS, DTYPE, arrays, close, plain  # noqa: E402
 
@@ -59,6 +60,19 @@ def test_values_without_gradients_are_refused_and_not_taken_for_zeros():
     stopped = jax.grad(lambda q, bias: attn(q, k, v, bias=jax.lax.stop_gradient(bias))[0].astype(jnp.float32).sum(), (0, 1))(q, BIAS)
     close(stopped[0], jax.grad(lambda q: plain(q, k, v, BIAS).astype(jnp.float32).sum())(q))
     assert not stopped[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_that_no_kernel_has_are_refused_while_jax_traces(monkeypatch, dtype):
+    monkeypatch.setattr(call, "default_arch", lambda: arch.by_name("sm_90a"))
+    q = jnp.ones((1, 4, 2, 264 if dtype == "bfloat16" else 16), dtype)
+
+    def loss(q):
+        return attention(q, q, q).astype(jnp.float32).sum()
+
+    assert jax.eval_shape(loss, q).shape == ()
+    with pytest.raises(PlanError, match=r"the call is differentiated, and there is no backward for it: .*stop_gradient"):
+        jax.eval_shape(jax.grad(loss), q)
 
 
 def test_second_derivatives_and_forward_mode_are_refused():

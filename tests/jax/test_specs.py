@@ -46,6 +46,18 @@ def test_what_a_call_gives_it_gives_everywhere(kind):
     close(jax.jit(shared)(*qkv, values), want)
 
 
+def test_gradients_where_o_has_another_dtype():
+    """They have the dtypes of q, k and v; that of o comes in its own."""
+    attention = Attention(BASE | {"backward": True, "out_dtype": "float16"})
+    q, k, v = (jnp.asarray(np.random.default_rng(2).standard_normal((1, 20, 2, 16)), DTYPE) for _ in range(3))
+    usual = Attention(BASE | {"backward": True})
+    loss = [lambda q, k, v, a=a: (a(q, k, v)[0].astype(jnp.float32) ** 2).sum() for a in (attention, usual)]
+    assert attention(q, k, v)[0].dtype == jnp.float16
+    found, want = (jax.jit(jax.grad(each, (0, 1, 2)))(q, k, v) for each in loss)
+    assert all(x.dtype == DTYPE for x in found)
+    assert all(np.linalg.norm(x - y) <= 2e-2 * np.linalg.norm(y) for x, y in zip(found, want, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_calls_or_are_refused(kind):
     call, qkv, values = made(kind)

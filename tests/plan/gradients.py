@@ -25,10 +25,10 @@ def completed(spec, q, k, v, *, seed=0, dlse=False, **values):
     """The same for these q, k, v."""
     random = np.random.default_rng(seed + 1)
     lse, o = reference(spec, q, k, v, **values)[1], before_output(spec, q, k, v, **values)
-    do = random.standard_normal(o.shape).astype(spec.element.numpy)
+    do = random.standard_normal(o.shape).astype(spec.out_element.numpy)
     of_lse = random.standard_normal(lse.shape).astype(np.float32) if dlse and spec.softmax.normalized else None
     lse = np.float32(lse) if spec.softmax.normalized else None
-    return Given(q=q, k=k, v=v, o=o.astype(spec.element.numpy), do=do, lse=lse, dlse=of_lse)
+    return Given(q=q, k=k, v=v, o=o.astype(spec.out_element.numpy), do=do, lse=lse, dlse=of_lse)
 
 
 def judge(spec, found, given, **values):

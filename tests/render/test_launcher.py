@@ -48,7 +48,8 @@ PROGRAMS = {
     "backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", backward=True), "sm_90a"),
     "embedded backward": (Spec(head_dim=64, dtype="bfloat16", norm={}, rotary={"kind": "halves", "base": 10.0}, backward=True), "sm_90a"),
     "output": (Spec(head_dim=64, dtype="bfloat16", layout="bhsd", out_dtype="float32", outputs=["o", "o_raw"], **SCALED), "sm_90a"),
-    "backward of output": (Spec(head_dim=64, dtype="bfloat16", layout="bhsd", backward=True, **SCALED), "sm_90a"),
+    "backward of output": (Spec(head_dim={"qk": 64, "v": 72}, dtype="bfloat16", layout="bhsd", backward=True, **SCALED), "sm_90a"),
+    "backward of float32 o": (Spec(head_dim={"qk": 128, "v": 64}, dtype="float16", out_dtype="float32", backward=True), "sm_90a"),
     "packed backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", backward=True), "sm_90a"),
 }
 SIZES = [Sizes(2, 1000, 1500, 8, 2), Sizes(1, 1, 30000, 16, 2), Sizes(3, 40, 0, 4, 4), Sizes(5, 7000, 7000, 32, 32), Sizes(2, 0, 9, 4, 4)]
@@ -101,7 +102,7 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
             by_name = {"b": outer, "s": rows, "h": heads, "d": spec.head_dim.qk if wide else spec.head_dim.v}
             shape = spec.order_of(role).arranged(**by_name)
             found[role] = Layout(
-                shape, contiguous_strides(shape), (spec.out_element if role in ("o", "o_raw") else spec.element).name, 0, 0
+                shape, contiguous_strides(shape), (spec.out_element if role in ("o", "o_raw", "do") else spec.element).name, 0, 0
             )
         elif argument.kind in ("pointer", "array") and role not in ("counter", "halves"):
             shape = (2, 3, 5, 7)[-argument.rank or -1 :]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import flashgen
+from flashgen import arch, attend
 from flashgen.errors import CallError, PlanError
 from flashgen.expr.meaning.reference_backward import backward
 
@@ -73,14 +74,32 @@ def test_what_has_no_gradient_is_refused():
         attn(given["q"].requires_grad_(), given["k"], given["v"], bias=given["bias"].detach(), out=(given["do"], None))
 
 
-def test_what_no_kernel_differentiates_is_refused_at_the_forward():
-    attn = flashgen.compile({"head_dim": 64, "dtype": "float32", "backward": True}, arch="sm_90a")
+def test_what_no_kernel_differentiates_is_refused_at_the_forward(monkeypatch):
     q, k, v = (x.float() for name, x in tensors("cpu").items() if name in ("q", "k", "v"))
+    monkeypatch.setattr(attend, "default_arch", lambda: arch.by_name("sm_90a"))
     for _ in range(2):  # nor does a second call get by
         with pytest.raises(PlanError, match=r"no backward for it: dtype is float32.*no_grad"):
-            attn(q.requires_grad_(), k, v)
+            flashgen.attention(q.requires_grad_(), k, v, "q_idx * kv_idx < 4321")
     with torch.no_grad():
-        assert attn(q, k, v)[0].shape == q.shape
+        assert flashgen.attention(q, k, v, "q_idx * kv_idx < 4321").shape == q.shape
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bfloat16", "float32"), ("float16", "bfloat16")])
+def test_o_of_another_dtype(dtype, out_dtype):
+    """Its gradient has that dtype, those of q, k and v have theirs."""
+    attn, given = flashgen.compile({"head_dim": 64, "dtype": dtype, "out_dtype": out_dtype, "mask": "causal", "backward": True}), tensors()
+    q, k, v = (given[name].to(getattr(torch, dtype)).requires_grad_() for name in ("q", "k", "v"))
+    do = given["do"].to(getattr(torch, out_dtype))
+    o, lse = attn(q, k, v)
+    assert o.dtype == do.dtype
+    ((o * do).float().sum() + lse.sum()).backward()
+    wide = (x.detach().float().cpu().numpy().astype(np.float64) for x in (q, k, v, do))
+    want = backward(attn.spec, *wide, np.ones(lse.shape))
+    for x, exact in ((q, want.q), (k, want.k), (v, want.v)):
+        assert x.grad.dtype == x.dtype
+        close(x.grad, exact)
+    with torch.no_grad(), pytest.raises(CallError, match=f"do is {dtype}: expected {out_dtype}"):
+        attn.backward(do.to(q.dtype), q, k, v, o, lse)
 
 
 def test_only_what_asks_for_one_gets_a_gradient():

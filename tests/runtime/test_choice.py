@@ -17,6 +17,7 @@ from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.shares import Demand, Demands
 from flashgen.render import render
+from flashgen.runtime.arrays import liken
 from flashgen.runtime.choice import Choice
 from flashgen.spec import Spec
 from tests.runtime.test_arrays import on_gpu
@@ -57,6 +58,22 @@ def test_a_gpu_and_the_host_choose_alike(name: str) -> None:
     assert choice.serving_arrays(by_name("sm_90a"), *there) == here
     assert here != plan(SPEC, "sm_90a")
     assert len(choice.reasons) == 1
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_strides_of_o_matter_where_the_attention_copies_rows_to_it(split: int) -> None:
+    """Not where shares of keys are merged, and not of o where it is made of o_raw, as either is written element by element."""
+    gate = {"output": "2.0 * o", "outputs": ["o", "o_raw"]}
+    sizes = {"q": (1, 70, 2, 64), "k": (1, 700, 2, 64), "v": (1, 700, 2, 64)}
+    dense = {name: liken(np.zeros(shape, np.float16), name).layout for name, shape in sizes.items()}
+    odd = liken(np.zeros((1, 70, 2, 67), np.float16)[..., :64], "o").layout
+    for more, name in (({}, "o"), (gate, "o_raw"), (gate, "o")):
+        choice = Choice(Spec(**(SPEC.to_json() | more | {"split": split})))
+        preferred = choice.serving(by_name("sm_90a"), dense)
+        assert bool(preferred.combine) == (split > 1)
+        exempt = split > 1 or (name == "o" and more == gate)
+        assert (choice.serving(by_name("sm_90a"), {**dense, name: odd}) == preferred) == exempt
+        assert list(choice.reasons) == [] if exempt else next(iter(choice.reasons)).startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize(("keys", "length"), [(0, 512), (1, 512), (512, 512), (513, 1024), (1100, 8192)])

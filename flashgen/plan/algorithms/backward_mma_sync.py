@@ -24,6 +24,7 @@ from flashgen.plan.kernels.arguments import (
 )
 from flashgen.plan.kernels.delta import delta
 from flashgen.plan.kernels.finish_queries import finish_queries
+from flashgen.plan.kernels.key_lists import key_lists
 from flashgen.plan.kernels.key_ranges import key_ranges
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out
@@ -44,8 +45,6 @@ class BackwardMmaSync(BackwardStrategy):
 
     def serves(self, request: Request) -> str | None:
         """Refuses what is no backward of 16-bit operands for mma.sync."""
-        if request.spec.blocks and request.spec.deterministic:
-            return "the kernel that sums dq in order does not walk lists of blocks: leave deterministic out"
         return limits.unserved(request, engine=self.engine, operand="native", algorithm="backward")
 
     def check(self, problem: Problem) -> None:
@@ -105,15 +104,19 @@ class BackwardMmaSync(BackwardStrategy):
 
 
 def _followed_by_queries(problem: Problem, draft: Draft, parts: Parts) -> Parts:
-    """The kernels before one more, which sums dq in the order of the keys: a block a query tile, with the tile and the places of theirs."""
+    """The kernels before one more, which sums dq in the order of the keys: a block a query tile, with the tile and the places of theirs.
+    Where tiles are listed, a small one between them turns the lists round."""
     tile = draft.tile
     ranges = analyse(problem.expressions.mask, tile.block_m, tile.block_n, problem.spec.tensors, problem.spec.geometry, problem.spec.params)
-    dealing = DealingPlan(longest_first=not problem.seen.uniform)
+    dealing = DealingPlan(longest_first=not problem.seen.uniform, listed=problem.seen.listed)
     kernel = replace(draft, dealing=dealing).attention(
         "backward_queries", Grid(draft.workers.threads, query_tiles(problem.spec, tile)), ranges
     )
     kernel = replace(kernel, smem=replace(kernel.smem, regions=()))  # they are those of the other kernel
-    return parts.followed(Parts((kernel,), (section_argument(),))).preceded(key_ranges(ranges, early=False, pieces=1))
+    last = Parts((kernel,), (section_argument(),))
+    if problem.seen.listed:
+        return parts.followed(last.preceded(key_lists(problem.spec, draft, early=False)))
+    return parts.followed(last).preceded(key_ranges(ranges, early=False, pieces=1))
 
 
 def column_warps(tile: TilePlan, warps: int) -> int:
@@ -152,8 +155,9 @@ def _draft(problem: Problem, block_m: int, block_n: int, warps: int, stages: int
 def _arrays(spec: Spec) -> Iterator[Argument]:
     """The arrays that are read, then those that are written."""
     element = spec.element.cuda
-    for x in ("q", "k", "v", "o"):
+    for x in ("q", "k", "v"):
         yield Argument(x, f"const {element}*", "pointer", x)
+    yield Argument("o", f"const {spec.out_element.cuda}*", "pointer", "o")
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
     yield from lse_arguments(spec)
     for x in ("dq", "dk", "dv"):

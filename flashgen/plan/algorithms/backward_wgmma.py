@@ -217,7 +217,7 @@ def arrays(spec: Spec, tile: TilePlan, head_shares: int) -> Iterator[Argument]:
     maps = (("q", "q", tile.block_m), ("k", "k", KEYS), ("v", "v", KEYS), ("dout_map", "do", tile.block_m))
     for name, of, rows in (*maps, *(() if by_row else written)):
         yield Argument(name, "TensorMap", "tensor_map", of, (columns, rows))
-    yield Argument("o", f"const {element}*", "pointer", "o")
+    yield Argument("o", f"const {spec.out_element.cuda}*", "pointer", "o")
     yield Argument("dout", f"const {element}*", "pointer", "do", comment="do: the gradient of o, of its layout")
     yield from lse_arguments(spec)
     by_rows = ("dq", "dk", "dv") if by_row else ("dq",)

@@ -51,17 +51,23 @@ def unserved(request: "Request", *, engine: str, operand: str, algorithm: str = 
 
 def check(problem: "Problem", most: HeadDim = WHOLE) -> None:
     """Raises PlanError for head dims and schedules that no kernel has."""
-    spec, softmax = problem.spec, problem.softmax
-    who = f"a backward on {problem.arch.name}" if problem.request.backward else problem.arch.name
-    for label, d, limit in (("qk", spec.head_dim.qk, most.qk), ("v", spec.head_dim.v, most.v)):
-        if d % 8 or not 8 <= d <= limit:
-            nearest = min(max(8, round(d / 8) * 8), limit)
-            raise PlanError(f"head_dim {label} is {d}: {who} takes multiples of 8 from 8 to {limit}; the nearest is {nearest}")
+    check_head_dims(problem.request, most)
+    softmax = problem.softmax
     if softmax.outer == "kv" and softmax.steps != ("normalized",) and not softmax.materialize:
         raise PlanError(
             f"schedule: outer is kv with {_schedule_text(softmax)}: kernels have the keys in the outer loop with {{passes: 1, normalize: "
             "each_step}; on the CPU (arch host) every schedule has"
         )
+
+
+def check_head_dims(request: "Request", most: HeadDim = WHOLE) -> None:
+    """Raises PlanError for head dims that no kernel has."""
+    spec, arch = request.spec, request.arch
+    who = f"a backward on {arch.name}" if request.backward else arch.name
+    for label, d, limit in (("qk", spec.head_dim.qk, most.qk), ("v", spec.head_dim.v, most.v)):
+        if d % 8 or not 8 <= d <= limit:
+            nearest = min(max(8, round(d / 8) * 8), limit)
+            raise PlanError(f"head_dim {label} is {d}: {who} takes multiples of 8 from 8 to {limit}; the nearest is {nearest}")
 
 
 def _schedule_text(softmax: SoftmaxPlan) -> str:

@@ -23,11 +23,10 @@ def through_output(spec: Spec, tile: TilePlan, parts: Parts) -> Parts:
     """The kernels of a backward behind that one, a block a query tile, if there is an output: what it writes is what they take as do."""
     if spec.output is None or not parts.arguments:
         return parts
-    cuda = spec.element.cuda
     arguments = (
-        Argument("given_do", f"const {cuda}*", "pointer", "do", comment="the gradient of what output makes of o"),
+        Argument("given_do", f"const {spec.out_element.cuda}*", "pointer", "do", comment="the gradient of what output makes of o"),
         Argument("given_do_strides", strides(spec, "do"), "strides", "do"),
-        Argument("raw_do", f"{cuda}*", "pointer", "raw_do", comment="that of o before: [tokens, heads, D]"),
+        Argument("raw_do", f"{spec.element.cuda}*", "pointer", "raw_do", comment="that of o before: [tokens, heads, D]"),
     )
     scratch = Scratch("raw_do", spec.dtype, (*tokens(spec, "q_len"), "heads", spec.head_dim.v))
     found = replace(parts, arguments=tuple(replace(a, of="raw_do") if a.of == "do" else a for a in parts.arguments))
