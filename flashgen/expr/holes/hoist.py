@@ -53,6 +53,7 @@ TAKEN = (
     "kv_idx",
     "distance",
     "begins_at",
+    "weight_of",
     "at",
     "read",
     "paired",

@@ -5,7 +5,6 @@ from itertools import product
 from math import gcd
 
 from flashgen.expr import Holes, KeyRanges
-from flashgen.expr.holes.begins import Begin
 from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
@@ -238,12 +237,12 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
 
 def number_bytes(holes: Holes, tile: TilePlan) -> int:
     """The bytes of what a warp brings for a key tile, 4 a number; of each of four lanes together, or of distances twice, in banks apart."""
-    match holes.score.begin:
-        case None:
-            return len(holes.numbers) * 4 * (tile.block_n + 16)
-        case Begin(along="keys"):
-            return 4 * tile.block_n + 16
-    return 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
+    of_lanes, begin = holes.of_lanes * 4 * (tile.block_n + 16), holes.score.begin
+    if begin is None:
+        return of_lanes
+    if begin.along == "keys":
+        return of_lanes + 4 * tile.block_n + 16
+    return of_lanes + 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
 
 
 def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:
