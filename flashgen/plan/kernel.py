@@ -44,6 +44,7 @@ class WorkersPlan:
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes strands one after the other; else each has warps of its own
     in_cluster: bool = False  # blocks of a cluster have strands each, of the same key tiles, and join them together
+    each: int = 1  # strands that each warp of a cluster takes, one after the other
 
     @property
     def warpgroups(self) -> int:
@@ -58,12 +59,14 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "in_cluster" if self.in_cluster else "by_warp"
+        if self.in_cluster:
+            return "in_cluster" if self.each == 1 else "in_cluster_in_turn"
+        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "by_warp"
 
     @property
     def beside(self) -> int:
         """Strands that have warps of their own."""
-        return 1 if self.in_turn else self.strands
+        return 1 if self.in_turn else self.strands // self.each
 
     @property
     def threads(self) -> int:

@@ -74,8 +74,9 @@ class MmaSync(Strategy):
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
-            beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            if problem.request.demand.strands > 1:
+            asked = problem.request.demand
+            beside = 1 if asked.in_turn else asked.strands // asked.each
+            if asked.strands > 1:
                 keys = shares.strand_tiles(problem)
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
@@ -204,10 +205,15 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
     strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
-    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn)
+    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn, each=asked.each)
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
-    last = ("state", "STATE", block_m * 4 * (v + STATE_PADDING), 1, 128) if workers.in_cluster else ("O", "O", q_bytes, 1, 128)
+    last, state = ("O", "O", q_bytes, 1, 128), block_m * 4 * (v + STATE_PADDING)
+    if workers.in_cluster:
+        last = ("state", "STATE", state, workers.each, 128)
+    if workers.each > 1:  # states wait before the key tiles: where queries were, if those are in registers
+        waiting = state * (workers.each - 1)
+        pieces = [("Q", "Q", max(q_bytes, waiting), 1, 128), *pieces[1:]] if kept else [("waiting", "WAITING", waiting, 1, 128), *pieces]
     smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[last]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
