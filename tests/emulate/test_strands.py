@@ -1,5 +1,7 @@
 """Any spec whose keys are shared: strands beside each other and in turn, under the race checker, are right and have the same bits."""
 
+from dataclasses import replace
+
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -37,14 +39,20 @@ def test_strands_have_the_same_bits_beside_each_other_and_in_turn(spec, strands,
     assert all(x.tobytes() == found[1][name].tobytes() for name, x in found[0].items())
 
 
-@settings(max_examples=8)
-@given(specs(step=8, dtypes=("float16", "bfloat16")).filter(free), st.sampled_from([(8, 4), (8, 2), (2, 8), (4, 4), (2, 2)]), st.data())
-def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_warps, data):
+@settings(max_examples=12)
+@given(
+    specs(step=8, dtypes=("float16", "bfloat16")).filter(free),
+    st.sampled_from([(8, 4, 1), (8, 2, 1), (2, 8, 1), (4, 4, 1), (2, 2, 1), (4, 8, 2), (2, 8, 2), (2, 16, 4), (2, 6, 3)]),
+    st.sampled_from([16, 32]),
+    st.data(),
+)
+def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_strands, rows, data):
+    """Whether each warp of a cluster has one, or some, or one warp all."""
     (q, k, v), values = data.draw(calls(spec, 200))
-    cluster, strands = blocks_and_warps
+    cluster, strands, each = blocks_and_strands
     found = []
-    for in_turn in (False, True):
-        asked_for = Demand(shared=True, rows=16, strands=strands, in_turn=in_turn, cluster=cluster)
+    for whose in (Demand(each=each), Demand(in_turn=True)):
+        asked_for = replace(whose, shared=True, rows=rows, strands=strands, cluster=cluster)
         try:
             chosen = with_small_shares(plan(spec, "sm_90a", demand=asked_for))
         except PlanError:
