@@ -124,6 +124,7 @@ class SharePlan:
     keys: int  # of a share at least, where lengths decide; a multiple of the keys of a tile
     pieces: int  # shares of all query tiles of a sequence from which on there are no more
     whole_call: bool  # the query tiles of all sequences count, not those of one alone
+    even: bool  # about so many shares: as many as leave the fewest multiprocessors idle at the end
     block_m: int
     grouped: bool  # see DealingPlan
     block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says

@@ -20,6 +20,7 @@ from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, Work
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out, repeated
+from flashgen.plan.strands import strand_tiles
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
@@ -77,7 +78,7 @@ class MmaSync(Strategy):
             asked = problem.request.demand
             beside = 1 if asked.in_turn else asked.strands // asked.each
             if asked.strands > 1:
-                keys = shares.strand_tiles(problem)
+                keys = strand_tiles(problem)
             warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
@@ -205,7 +206,9 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
     strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
-    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn, each=asked.each)
+    workers = WorkersPlan(
+        warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn, each=asked.each
+    )
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
     last, state = ("O", "O", q_bytes, 1, 128), block_m * 4 * (v + STATE_PADDING)
