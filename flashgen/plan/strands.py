@@ -50,8 +50,11 @@ class InCluster:
         self.cluster, self.multiprocessors = arch.cluster, arch.multiprocessors
         self.exists = arch.cluster > 1 and strands(spec, arch, rows) >= IN_CLUSTER and (rows == STRAND_TILE or q <= WIDEST)
         self.alone = int(known["clustered"] * arch.multiprocessors) // arch.cluster
-        waiting = rows * (q + 8) * 4  # bytes of a state
-        self.pairs = PAIR * (waiting + 2 * STRAND_TILE * keys * spec.element.bytes) <= arch.shared_bytes
+        state, tiles = (
+            rows * (q + 8) * 4,
+            2 * STRAND_TILE * keys * spec.element.bytes,
+        )  # bytes; one state waits, the other takes the place of tiles
+        self.pairs = PAIR * (state + max(state, tiles)) <= arch.shared_bytes
         self.in_turn = int(known["few_pieces"]) * arch.multiprocessors * max(1, 2 * WIDEST // keys)
 
     @property

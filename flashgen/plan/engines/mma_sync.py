@@ -159,7 +159,10 @@ class MmaSync(Strategy):
         yield from limits.slice_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
         if draft.workers.strands > 1:
-            how = "a warp takes them in turn" if draft.workers.in_turn else "each has a warp"
+            each = draft.workers.each
+            how = (
+                "a warp takes them in turn" if draft.workers.in_turn else "each has a warp" if each == 1 else f"a warp takes {each} of them"
+            )
             yield "strands", f"a share's keys are {draft.workers.strands} strands, joined in the block: {how}; bits are the same either way"
         yield from native_reasons(problem, draft)
 
