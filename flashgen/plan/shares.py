@@ -132,9 +132,9 @@ class Demands:
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
         self.strands, self.most_rows = strands(spec, arch, FEW_ROWS[0]), most_rows(spec, arch)
-        self.in_cluster = {rows: found for rows in FEW_ROWS[:2] if (found := InCluster(spec, arch, rows)).exists}
-        self.strand_keys, self.cluster_keys = int(known["strand_share_keys"]), int(known["cluster_share_keys"])
-        self.cluster_pieces = int(known["cluster_pieces"])
+        stranded = FEW_ROWS[:1] if self.auto else FEW_ROWS[:2]
+        self.in_cluster = {rows: found for rows in stranded if (found := InCluster(spec, arch, rows)).exists}
+        self.strand_keys = int(known["strand_share_keys"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
         copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
@@ -159,7 +159,7 @@ class Demands:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
             own = sizes.kv_heads if self.grouped else sizes.heads
             if found := self.in_cluster.get(few.rows):
-                pieces = sizes.batch * own * max(1, min(-(-sizes.kv_len // self.cluster_keys), -(-self.cluster_pieces // own)))
+                pieces = found.pieces(own, sizes.kv_len, sizes.batch)
                 if not self.auto or pieces <= found.at_once:
                     return replace(few, **found.demands(pieces))
             if few.rows == FEW_ROWS[0]:
@@ -201,7 +201,8 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         keys = known.by_count("few_call_keys", rows) if auto else known.by_count("few_keys", rows)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
         if asked.cluster > 1:
-            keys, most = known["cluster_share_keys"], known["cluster_pieces"] / problem.arch.multiprocessors
+            keys, most = (known.by_count(name, rows) for name in ("cluster_share_keys", "cluster_pieces"))
+            most /= problem.arch.multiprocessors
         elif asked.strands > 1:
             keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
 IN_CLUSTER, PAIR = 4, 8  # warps of a block, of a cluster of as many blocks as there may be, and of two, whose warps have two strands each
-WIDEST = 128  # columns of v, of which a warp holds o of 32 rows
+FEWEST, WIDEST = 16, 128  # rows of a tile; columns of v, of which a warp holds o of 32 rows
+RESERVED_BYTES = 1024  # of shared memory, the system's, a block
+STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
 COSTS = "shares"
 
 
@@ -37,7 +39,7 @@ def _columns(spec: Spec) -> tuple[int, int]:
 
 
 class InCluster:
-    """Who has the strands of a query tile of so many rows where blocks may be a cluster. None has other bits than another.
+    """The warps that have the strands of query tiles of so many rows where blocks may be a cluster. Bits are the same whichever do.
 
     >>> from flashgen.arch import by_name
     >>> InCluster(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a"), 16).demands(20)
@@ -45,29 +47,38 @@ class InCluster:
     """
 
     def __init__(self, spec: Spec, arch: Arch, rows: int):
-        known = of_arch(arch, COSTS)
-        q, keys = _columns(spec)
-        self.cluster, self.multiprocessors = arch.cluster, arch.multiprocessors
-        self.exists = arch.cluster > 1 and strands(spec, arch, rows) >= IN_CLUSTER and (rows == STRAND_TILE or q <= WIDEST)
-        self.alone = int(known["clustered"] * arch.multiprocessors) // arch.cluster
-        state, tiles = (
-            rows * (q + 8) * 4,
-            2 * STRAND_TILE * keys * spec.element.bytes,
-        )  # bytes; one state waits, the other takes the place of tiles
+        known, (q, keys) = of_arch(arch, COSTS), _columns(spec)
+        self.cluster = arch.cluster
+        self.exists = arch.cluster > 1 and strands(spec, arch, rows) >= IN_CLUSTER and (rows == FEWEST or q <= WIDEST)
+        self.share_keys = int(known.by_count("cluster_share_keys", rows // FEWEST))
+        self.most_shares = int(known.by_count("cluster_pieces", rows // FEWEST))
+        state, tiles = rows * (q + STATE_PADDING) * 4, 2 * STRAND_TILE * keys * spec.element.bytes  # a state waits, one is where tiles were
         self.pairs = PAIR * (state + max(state, tiles)) <= arch.shared_bytes
+        block = IN_CLUSTER * max(state, rows * q * spec.element.bytes + tiles)
+        self.alone = int(known["clustered"] * arch.multiprocessors) // arch.cluster  # that run at a time, a block on a multiprocessor
+        self.at_once = self.alone * (2 if 2 * (block + RESERVED_BYTES) <= arch.multiprocessor_shared_bytes else 1)
+        self.of_two = arch.multiprocessors // 2
+        self.each_in_turn = arch.multiprocessors * (1 + FEWEST / rows)
         self.in_turn = int(known["few_pieces"]) * arch.multiprocessors * max(1, 2 * WIDEST // keys)
 
-    @property
-    def at_once(self) -> int:
-        """The clusters that run at a time: two blocks on a multiprocessor."""
-        return 2 * self.alone
+    def pieces(self, tiles: int, kv_len: int, sequences: int) -> int:
+        """The shares of the keys of so many query tiles of each sequence: a cluster takes one."""
+        return sequences * tiles * max(1, min(-(-kv_len // self.share_keys), -(-self.most_shares // tiles)))
 
     def demands(self, pieces: int) -> dict[str, Any]:
-        """What so many query tiles, or shares of them, demand: a warp for each strand, for two, or for all, as there are more of them."""
-        turns = -(-pieces // self.in_turn)
+        """The demands of so many pieces: a warp for each strand, for two, or for all, unless the last turn is short."""
         wide: dict[str, Any] = {"strands": IN_CLUSTER, "cluster": self.cluster, "alone": pieces <= self.alone}
-        if pieces > 2 * self.multiprocessors and (turns == 1 or pieces > 0.9 * turns * self.in_turn):  # else the last turn would be short
+        if pieces > self.each_in_turn and (pieces <= self.in_turn or filled(pieces, self.in_turn) > 0.9):
             return wide | {"in_turn": True}
-        if pieces > self.at_once and self.pairs:
+        if pieces > self.at_once and self.pairs and (pieces <= self.of_two or filled(pieces, self.of_two) > 0.8):
             return {"strands": 2 * PAIR, "cluster": self.cluster * IN_CLUSTER // (2 * PAIR), "each": 2}
         return wide
+
+
+def filled(pieces: int, at_once: int) -> float:
+    """The share of places that have a piece, where so many run at a time, turn by turn.
+
+    >>> filled(3, 2)
+    0.75
+    """
+    return pieces / (-(-pieces // at_once) * at_once)

@@ -79,7 +79,7 @@ def test_the_same_bits_alone_and_in_company(name: str) -> None:
 @pytest.mark.parametrize("q_len", [1, 8])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_same_bits_whoever_has_the_strands(head_dim: int, q_len: int) -> None:
-    """Of 8 query tiles a sequence: a warp each, of clusters alone on their multiprocessors or not; warps with two each; warps in turn."""
+    """Eight query tiles a sequence: a warp has a strand, of a cluster alone on multiprocessors or not, or two strands, or all in turn."""
     spec = Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", outputs=["o", "lse"])
     batches, qkv = (1, 2, 5, 34, 140), arrays(spec, 140, 32, 8, q_len, 600)
     attn = flashgen.compile(spec)

@@ -20,14 +20,12 @@ from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, Work
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out, repeated
-from flashgen.plan.strands import strand_tiles
+from flashgen.plan.strands import RESERVED_BYTES, STATE_PADDING, strand_tiles
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
 RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
-STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
-RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
 FRAGMENTS = 208  # of q, s, p and o in a product
@@ -183,6 +181,8 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     if problem.request.demand.alone:  # what is ahead takes nothing from others
         total *= 1 - crowd
+    elif draft.workers.in_cluster and draft.workers.warps < RESIDENT_WARPS:
+        total *= 2 / draft.workers.blocks  # half as many clusters run at a time where a block has no other beside it
     return {**step, "exposed": exposed, "step": clocks, "total": total}
 
 
