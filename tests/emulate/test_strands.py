@@ -49,7 +49,7 @@ def test_strands_have_the_same_bits_beside_each_other_and_in_turn(spec, strands,
     st.data(),
 )
 def test_strands_have_the_same_bits_in_a_cluster_and_in_turn(spec, blocks_and_strands, rows, data):
-    """Whether each warp of a cluster has one, or some, or one warp all."""
+    """A warp of a cluster may have one, or some, or one warp all."""
     (q, k, v), values = data.draw(calls(spec, 200))
     cluster, strands, each = blocks_and_strands
     found = []
