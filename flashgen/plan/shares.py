@@ -44,7 +44,9 @@ class Demand:
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
     cluster: int = 1  # blocks that have so many strands each, and join them together
     each: int = 1  # strands that each of their warps takes, one after the other
-    alone: bool = False  # each block of a cluster has a multiprocessor to itself, whose shared memory is for tiles on their way
+    alone: bool = (
+        False  # a multiprocessor has one block of a cluster, or few that take strands in turn: its memory is for tiles on their way
+    )
     by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property
@@ -161,7 +163,7 @@ class Demands:
             if found := self.in_cluster.get(few.rows):
                 pieces = found.pieces(own, sizes.kv_len, sizes.batch)
                 if not self.auto or pieces <= found.at_once:
-                    return replace(few, **found.demands(pieces))
+                    return replace(few, **found.demands(pieces, sizes.kv_len))
             if few.rows == FEW_ROWS[0]:
                 return self._stranded(few, own * sizes.batch, sizes.kv_len)
             return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)

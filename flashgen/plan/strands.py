@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
 IN_CLUSTER, PAIR = 4, 8  # warps of a block, of a cluster of as many blocks as there may be, and of two, whose warps have two strands each
+FEW_IN_TURN = 3  # of a multiprocessor that take strands in turn, up to which more of each is on its way
 FEWEST, WIDEST = 16, 128  # rows of a tile; columns of v, of which a warp holds o of 32 rows
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block
+RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
 COSTS = "shares"
 
@@ -42,13 +44,13 @@ class InCluster:
     """The warps that have the strands of query tiles of so many rows where blocks may be a cluster. Bits are the same whichever do.
 
     >>> from flashgen.arch import by_name
-    >>> InCluster(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a"), 16).demands(20)
+    >>> InCluster(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a"), 16).demands(20, kv_len=8192)
     {'strands': 4, 'cluster': 8, 'alone': False}
     """
 
     def __init__(self, spec: Spec, arch: Arch, rows: int):
         known, (q, keys) = of_arch(arch, COSTS), _columns(spec)
-        self.cluster = arch.cluster
+        self.cluster, self.multiprocessors = arch.cluster, arch.multiprocessors
         self.exists = arch.cluster > 1 and strands(spec, arch, rows) >= IN_CLUSTER and (rows == FEWEST or q <= WIDEST)
         self.share_keys = int(known.by_count("cluster_share_keys", rows // FEWEST))
         self.most_shares = int(known.by_count("cluster_pieces", rows // FEWEST))
@@ -59,18 +61,23 @@ class InCluster:
         self.at_once = self.alone * (2 if 2 * (block + RESERVED_BYTES) <= arch.multiprocessor_shared_bytes else 1)
         self.of_two = arch.multiprocessors // 2
         self.each_in_turn = arch.multiprocessors * (1 + FEWEST / rows)
-        self.in_turn = int(known["few_pieces"]) * arch.multiprocessors * max(1, 2 * WIDEST // keys)
+        block = rows * q * (spec.element.bytes + 4) + RESERVED_BYTES  # of q, and of o of the strands before
+        room, most = arch.multiprocessor_shared_bytes, RESIDENT_WARPS * FEWEST // rows
+        fit = max(room // (block + 3 * tiles // 2), min(room // (block + tiles), int(known["few_pieces"])))
+        self.in_turn = arch.multiprocessors * max(1, min(most, fit))
 
     def pieces(self, tiles: int, kv_len: int, sequences: int) -> int:
         """The shares of the keys of so many query tiles of each sequence: a cluster takes one."""
         return sequences * tiles * max(1, min(-(-kv_len // self.share_keys), -(-self.most_shares // tiles)))
 
-    def demands(self, pieces: int) -> dict[str, Any]:
+    def demands(self, pieces: int, kv_len: int) -> dict[str, Any]:
         """The demands of so many pieces: a warp for each strand, for two, or for all, unless the last turn is short."""
         wide: dict[str, Any] = {"strands": IN_CLUSTER, "cluster": self.cluster, "alone": pieces <= self.alone}
-        if pieces > self.each_in_turn and (pieces <= self.in_turn or filled(pieces, self.in_turn) > 0.9):
-            return wide | {"in_turn": True}
-        if pieces > self.at_once and self.pairs and (pieces <= self.of_two or filled(pieces, self.of_two) > 0.8):
+        many, short = pieces > self.each_in_turn, kv_len <= self.share_keys
+        if many and (pieces <= self.in_turn or filled(pieces, self.in_turn) > 0.9):
+            return wide | {"in_turn": True, "alone": pieces <= FEW_IN_TURN * self.multiprocessors}
+        full = pieces <= self.of_two or (not many and filled(pieces, self.of_two) > 0.8)
+        if pieces > self.at_once and self.pairs and (full or short):  # a last turn of few keys takes no long time
             return {"strands": 2 * PAIR, "cluster": self.cluster * IN_CLUSTER // (2 * PAIR), "each": 2}
         return wide
 

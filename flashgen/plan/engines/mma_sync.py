@@ -20,12 +20,11 @@ from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, Work
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out, repeated
-from flashgen.plan.strands import RESERVED_BYTES, STATE_PADDING, strand_tiles
+from flashgen.plan.strands import FEW_IN_TURN, RESERVED_BYTES, RESIDENT_WARPS, STATE_PADDING, strand_tiles
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
-RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
 
 # Registers a thread, fitted to what the compiler spills.
 FRAGMENTS = 208  # of q, s, p and o in a product
@@ -77,7 +76,8 @@ class MmaSync(Strategy):
             beside = 1 if asked.in_turn else asked.strands // asked.each
             if asked.strands > 1:
                 keys = strand_tiles(problem)
-            warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
+            least_warps = few // 16 if asked.in_turn else max(1, few // 32)
+            warps = choices(spec.warps, (beside,) if beside > 1 else sorted({least_warps, few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
             few = gcd(spec.blocks.m, least)
@@ -176,20 +176,13 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     step = {**step, "memory": tile_bytes / rate * (1 if problem.request.demand.alone else 1 + crowd)}
     exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
-    if draft.workers.in_turn:
-        clocks *= 1 + known["tail"] * _idle(draft.workers.blocks, problem.arch.multiprocessors)
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     if problem.request.demand.alone:  # what is ahead takes nothing from others
         total *= 1 - crowd
+        total *= max(1, FEW_IN_TURN / draft.workers.blocks) if draft.workers.in_turn else 1
     elif draft.workers.in_cluster and draft.workers.warps < RESIDENT_WARPS:
         total *= 2 / draft.workers.blocks  # half as many clusters run at a time where a block has no other beside it
     return {**step, "exposed": exposed, "step": clocks, "total": total}
-
-
-def _idle(blocks: int, multiprocessors: int) -> float:
-    """The turns of blocks that have no piece of work, beside the pieces: batches, heads and lengths are powers of two, mostly."""
-    pieces, slots = 1 << (8 * multiprocessors).bit_length() - 1, blocks * multiprocessors
-    return -(-pieces // slots) * slots / pieces - 1
 
 
 def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
@@ -227,10 +220,11 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
     """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow, if a call has so many."""
-    if isinstance(draft.smem, str) or problem.request.demand.alone:
+    if isinstance(draft.smem, str) or (problem.request.demand.alone and not draft.workers.in_turn):
         return draft
     by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
-    blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps))
+    most = FEW_IN_TURN if problem.request.demand.alone else RESIDENT_WARPS
+    blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps, most))
     return replace(draft, workers=replace(draft.workers, blocks=blocks))
 
 
