@@ -164,7 +164,7 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         key_tiles = -(-sizes.kv_len // plan.block_n)
         return max(1, min(-(-key_tiles // least_tiles(plan, sizes.q_len, sizes.group)), plan.pieces // max(1, tiles)))
     count = -(-plan.pieces // tiles)
-    if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
+    if plan.even:
         fewest = max(1, plan.pieces // tiles)
         count = min(
             range(fewest, fewest + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n

@@ -44,6 +44,7 @@ class WorkersPlan:
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes strands one after the other; else each has warps of its own
     in_cluster: bool = False  # blocks of a cluster have strands each, of the same key tiles, and join them together
+    each: int = 1  # strands that each warp of a cluster takes, one after the other
 
     @property
     def warpgroups(self) -> int:
@@ -58,12 +59,14 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "in_cluster" if self.in_cluster else "by_warp"
+        if self.in_cluster:
+            return "in_cluster" if self.each == 1 else "in_cluster_in_turn"
+        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "by_warp"
 
     @property
     def beside(self) -> int:
         """Strands that have warps of their own."""
-        return 1 if self.in_turn else self.strands
+        return 1 if self.in_turn else self.strands // self.each
 
     @property
     def threads(self) -> int:
@@ -121,6 +124,7 @@ class SharePlan:
     keys: int  # of a share at least, where lengths decide; a multiple of the keys of a tile
     pieces: int  # shares of all query tiles of a sequence from which on there are no more
     whole_call: bool  # the query tiles of all sequences count, not those of one alone
+    even: bool  # about so many shares: as many as leave the fewest multiprocessors idle at the end
     block_m: int
     grouped: bool  # see DealingPlan
     block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says

@@ -40,12 +40,14 @@ LIKE = {  # a spec for an arch, with a length where the plan is not that of long
     "rung_fa3-sm_90a": "causal-sm_90a", "rung_lazy-sm_90a": "rung_fa3-sm_90a",
     "token-sm_90a": "causal-sm_80", "chunk-sm_90a": "causal-sm_90a",
     "token_in_turn-sm_90a": "token-sm_90a", "token_beside-sm_90a": "token_in_turn-sm_90a", "token_in_cluster-sm_90a": "token_beside-sm_90a",
+    "token_two_strands-sm_90a": "token_in_cluster-sm_90a",
 }  # fmt: skip
 SHARED = {  # causal where queries are few, or tiles of few heads; strands of a block's keys in turn, or beside each other
     "token": Demand(shared=True, rows=16),
     "token_in_turn": Demand(shared=True, rows=16, strands=8, in_turn=True),
     "token_beside": Demand(shared=True, rows=16, strands=8),
     "token_in_cluster": Demand(shared=True, rows=16, strands=4, cluster=8),
+    "token_two_strands": Demand(shared=True, rows=16, strands=16, cluster=2, each=2),
     "chunk": Demand(shared=True),
 }
 
