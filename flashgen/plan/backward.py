@@ -10,6 +10,9 @@ from flashgen.expr import analyse, holes, lower, row_ranges
 from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
+from flashgen.plan.kernels.exact_sums import check as check_sums
+from flashgen.plan.kernels.exact_sums import reasons as sums_reasons
+from flashgen.plan.kernels.exact_sums import with_exact_sums
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
 from flashgen.plan.kernels.through_output import reasons as output_reasons
@@ -51,7 +54,8 @@ def plan_backward(
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
     parts = through_output(spec, best.tile, _preceded(problem, best, strategy.parts(problem, best)))
-    parts = embedded(spec, parts)
+    parts = with_exact_sums(spec, embedded(spec, parts))
+    further = (*embedding_reasons(spec), *output_reasons(spec), *sums_reasons(spec))
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -67,7 +71,7 @@ def plan_backward(
             problem,
             found,
             best,
-            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *embedding_reasons(spec), *output_reasons(spec)),
+            (*_passed(strategy, problem.request), *_of_tiles(problem, parts, length), *further),
         ),
     )
 
@@ -170,8 +174,6 @@ def replaced(spec: Spec) -> Spec:
 
 def _check(spec: Spec) -> None:
     """Raises PlanError for what no backward does yet."""
-    if spec.deterministic and spec.with_grad:
-        name = spec.with_grad[0].name
-        raise PlanError(f"deterministic: true: the gradient of {name} is summed in any order; leave its grad or deterministic out")
+    check_sums(spec)
     if spec.out_dtype not in (None, spec.dtype):
         raise PlanError(f"out_dtype is {spec.out_dtype}: a backward takes o and do of {spec.dtype}; leave out_dtype out")

@@ -226,10 +226,17 @@ class Merging:
     ahead: int  # shares that a warp reads at once
 
 
+@dataclass(frozen=True)
+class Elements:
+    """An extent: the elements of a tensor of a call."""
+
+    of: str  # its name
+
+
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
 # ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins;
 # ("key_places", n): the same of n keys.
-Extent = int | str | tuple[str, int] | SharePlan | Merging
+Extent = int | str | tuple[str, int] | Elements | SharePlan | Merging
 
 
 @dataclass(frozen=True)
