@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
 from flashgen.expr.language.read import axis_node
-from flashgen.plan.kernel import Elements, Extent, Kernel, Merging, SharePlan
+from flashgen.plan.elements import Elements
+from flashgen.plan.kernel import Extent, Kernel, Merging, SharePlan
 from flashgen.plan.program import Scratch
 from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor

@@ -5,6 +5,7 @@ from typing import Literal
 
 from flashgen.expr import KeyRanges
 from flashgen.expr.tiles.ranges import TileRanges
+from flashgen.plan.elements import Elements
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
 ROW_BYTES = 128  # of a row of a tile that TMA swizzles: more columns are another block of rows
@@ -224,13 +225,6 @@ class Merging:
     shares: SharePlan
     warps: int  # of a block
     ahead: int  # shares that a warp reads at once
-
-
-@dataclass(frozen=True)
-class Elements:
-    """An extent: the elements of a tensor of a call."""
-
-    of: str  # its name
 
 
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.dtypes import by_name
+from flashgen.plan.elements import Elements
 from flashgen.plan.embed import Unembed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
-from flashgen.plan.kernel import Elements, Extent, Grid, Merging, SharePlan
+from flashgen.plan.kernel import Extent, Grid, Merging, SharePlan
 from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import Sections, sections
@@ -55,6 +56,7 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
     >>> "cuTensorMapEncodeTiled" in launcher(plan, render(plan))
     True
     """
+    counts = [counted(size.of) for s in program.scratch for size in s.shape if isinstance(size, Elements)]
     return (
         environment()
         .get_template("launch/kernel.c.j2")
@@ -66,8 +68,8 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             fills=[_fill(program, argument) for argument in program.arguments],
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
-            counts=[counted(size.of) for s in program.scratch for size in s.shape if isinstance(size, Elements)],
-            listed=_listed(program),
+            counts=counts,
+            told=[_listed(program), *(f"call->{name}" for name in counts)],
             embedded=[*_embedded(program)],
             counting="states" if program.work_list else "shares",
             shared=_shared(program.shares),

@@ -87,7 +87,7 @@ WRONG = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_planted_faults_of_a_sum_are_seen(fault):
-    """Of three numbers that are as large as each other, for each size that float32 has; the second word gets what the first has not."""
+    """Four numbers of about one size are added up, for each size that float32 has."""
     sizes = np.arange(-149, 127)
     x = np.float32(np.ldexp([[1.0], [-3.9999], [1.25], [0.5]], sizes)).ravel()
     right = np.float32(np.sum(np.float64(x).reshape(4, -1), 0))
@@ -173,7 +173,7 @@ def test_the_same_bits_in_any_order(case):
 
 
 def test_the_order_matters_to_sums_of_floats():
-    """What the test above would miss where blocks came in one order."""
+    """The test above would show nothing if blocks came in one order."""
     spec = spec_of({"score": "s + keys[b, kv_idx]"}, deterministic=False)
     program, (arrays, values) = plan_backward(spec, "sm_90a"), call_of(spec)
     found = [emulate_backward(program, render(program), arrays, values, seed=seed) for seed in (0, 5)]
@@ -205,7 +205,7 @@ def test_planted_faults_show(fault):
 
 
 def test_gradients_as_large_and_as_small_as_float32_has_them():
-    """Of bfloat16 do, some of it so large that float sums in any order would pass infinity on the way, or so small that most is denormal."""
+    """Some do is so large that float sums in any order would pass infinity on the way, or so small that most is denormal."""
     spec = spec_of({"score": "s + keys[b, kv_idx]", "head_dim": 16, "mask": "full"})
     program, (arrays, values) = plan_backward(spec, "sm_80"), call_of(spec, (1, 2, 1, 30, 40))
     source = render(program)

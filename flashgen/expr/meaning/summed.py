@@ -1,10 +1,9 @@
-"""Which gradients of tensors and params are sums of numbers that come in any order, and which have elements that get one number a head."""
+"""The gradients of tensors and params that are sums of numbers which come in any order, and those whose elements get one number a head."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flashgen.expr.language.nodes import V_IDX, Load, Name
-from flashgen.expr.meaning.gradient import derivatives
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
@@ -35,6 +34,8 @@ def own_places(spec: "Spec") -> Mapping[str, tuple[str, ...]]:
     """
     if not spec.with_grad:
         return {}
+    from flashgen.expr.meaning.gradient import derivatives  # which no forward needs
+
     found = derivatives(spec)
     reads = {*found.score, *found.sink, *found.scale, *found.weight, *found.output}
     own = dict[str, tuple[str, ...]]()

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from flashgen.errors import CallError, PlanError
 from flashgen.expr.meaning.summed import exact_sums, own_places
+from flashgen.plan.elements import Elements
 from flashgen.plan.geometry import Sizes
-from flashgen.plan.kernel import Elements, Grid, Kernel
+from flashgen.plan.kernel import Grid, Kernel
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec, axes
 from flashgen.spec.words import count, exact
@@ -58,7 +59,7 @@ def with_exact_sums(spec: Spec, parts: Parts) -> Parts:
 
 
 def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
-    """How gradients of tensors and params come to be the same bits in every run, for people."""
+    """The reasons why gradients of tensors and params are the same bits in every run, and their cost, for people."""
     if names := exact_sums(spec):
         how = f"{DIGITS} integers of 64 bits, each a digit of 24 bits with room for carries; so any order gives the same bits"
         yield "gradients", f"of {', '.join(names)}: each sum is {how}. {8 * WORDS} bytes an element; a kernel after rounds them"
