@@ -14,14 +14,14 @@ from flashgen.expr.language.identifiers import Names
 from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
-from flashgen.expr.meaning.summed import exact_sums
+from flashgen.expr.meaning.summed import exact_sums, own_places
 from flashgen.expr.prove.linear import assemble, collect
 from flashgen.spec.words import count, exact, gradient
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
-Along = Literal["", "rows", "keys", "both"]
+Along = Literal["", "rows", "keys", "both", "own"]  # own: both, and no two elements of a tile have the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class _Gradients:
     """Makes the gradients of the tensors and params of a spec that ask for one."""
 
     def __init__(self, spec: "Spec", kernel: Kernel):
-        self.asked, self.exact = {one.name for one in spec.with_grad}, exact_sums(spec)
+        self.asked, self.exact, self.own = {one.name for one in spec.with_grad}, exact_sums(spec), own_places(spec)
         self.kernel, self.names = kernel, Names()
 
     def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
@@ -182,7 +182,7 @@ class _Gradients:
                     text=f"{show(by)}: {show(shown[by])}" if by in shown else f"{show(by)}, of the scale",
                     value=hoist.body(value),
                     address=self.address(by),
-                    along=_along(by),
+                    along="own" if name in self.own else _along(by),
                     exact=name in self.exact,
                 )
 
