@@ -125,6 +125,7 @@ CASES = {
         {"score": f"s + c * {DISTANCE} + keys[b, kv_idx] + rows[h, q_idx]", "weight": "w[b, hk, kv_idx]", "head_dim": {"qk": 136, "v": 24}},
     ),
     "of an output": ("sm_90a", {"output": "o * gate[b, q_idx, h, v_idx] + c * columns[h, v_idx] * rows[h, q_idx]"}),
+    "buckets": ("sm_80", {"score": "s + t[h, (q_idx - kv_idx + 90) // 40]", "head_dim": 16, "mask": "full"}),
     "of a norm": ("sm_90a", {"norm": {"query": "learned", "key": "learned"}, "head_dim": 24}),
     "packed": ("sm_80", {"score": "s + keys[b, kv_idx] + c * t[h, q_idx - kv_idx + 90]", "layout": "thd"}),
     "of weights without a softmax": ("sm_90a", {"score": f"sigmoid(s + {DISTANCE})", "softmax": "none", "weight": "w[b, hk, kv_idx]"}),
@@ -167,9 +168,9 @@ def test_the_same_bits_in_any_order(case):
     spec = spec_of(said)
     program = plan_backward(spec, arch, head_shares=said.get("head_shares", 1))
     arrays, values = call_of(spec)
-    found = [emulate_backward(program, render(program), arrays, values, seed=seed) for seed in (0, 1, 5)]
+    found = [emulate_backward(program, render(program), arrays, values, seed=seed) for seed in (0, 5)]
     judge(spec, found[0], arrays, **values)
-    assert bits(found[0]) == bits(found[1]) == bits(found[2])
+    assert bits(found[0]) == bits(found[1])
 
 
 def test_the_order_matters_to_sums_of_floats():
@@ -181,6 +182,11 @@ def test_the_order_matters_to_sums_of_floats():
 
 
 FAULTS = {
+    "lanes of one element": ("if (lane > 0) return;", "if (lane > 1) return;"),
+    "the first of a diagonal": ("if (row > 1 && column > 1) return;", "if (row > 2 && column > 1) return;"),
+    "a diagonal's next": ("__shfl_down_sync(~0u, x, 9)", "__shfl_down_sync(~0u, x, 8)"),
+    "a diagonal's end": ("if (row < 4 && column < 4) x += after;", "x += after;"),
+    "diagonals that are none": ("!follows || at == along", "true"),
     "sums as they were": ("p.exact_keys[i] = 0;", ";"),
     "a word is not cleared": ("(ExactSum::DIGITS + 1LL)", "(ExactSum::DIGITS + 0LL)"),
     "sums that nobody rounds": ("p.grad_keys.data[i] =", "const float nobody ="),
@@ -192,7 +198,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_show(fault):
     old, new = FAULTS[fault]
-    spec = spec_of({"score": "s + keys[b, kv_idx]"})
+    reads = "t[h, q_idx - kv_idx + 90] + t[h, (q_idx - kv_idx + 90) // 40] + t[h, 3 * kv_idx - q_idx] + keys[b, kv_idx]"
+    spec = spec_of({"score": f"s + {reads}", "mask": "full"})
     program, (arrays, values) = plan_backward(spec, "sm_80"), call_of(spec, (1, 2, 1, 30, 40))
     source = render(program)
     assert old in source.text
