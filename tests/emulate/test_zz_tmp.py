@@ -31,7 +31,7 @@ def backwards(draw):
     """A spec, and what is planned for: an architecture and the alignment of rows."""
     columns = st.integers(1, 12).map(lambda n: 8 * n) | st.sampled_from([128, 136, 256])
     score, mask, softmax, weight = draw(SCORES), draw(MASKS), draw(SOFTMAXES), draw(st.none() | st.sampled_from(WEIGHTS))
-    fixed, output = draw(st.just(True)), draw(st.none() | st.sampled_from(OUTPUTS))
+    fixed, output = draw(st.booleans()), draw(st.none() | st.sampled_from(OUTPUTS))
     tensors = read(TENSORS | GATES, score, mask, softmax, weight, output)
     asked = {name: how | {"grad": how["dtype"] == "float32"} for name, how in tensors.items()}
     dims = {"qk": draw(columns), "v": draw(columns)}
@@ -82,7 +82,7 @@ def _gentle(x):
         return np.where(x == np.inf, np.float32(1e9), np.where(np.abs(x) < 100, np.float32(0.2) * x, x))
 
 
-@settings(max_examples=14)
+@settings(max_examples=10)
 @given(backwards(), st.data())
 def test_any_backward(planned, data):
     spec, arch, copy_bytes = planned
