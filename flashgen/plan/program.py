@@ -216,7 +216,8 @@ class Program:
     @property
     def types(self) -> tuple[str, ...]:
         """The templates of what members of Params are made of, in order."""
-        return tuple(name for kind in dict.fromkeys(a.kind for a in self.arguments) for name in member_types(self.spec, kind))
+        own = tuple(name for kind in dict.fromkeys(a.kind for a in self.arguments) for name in member_types(self.spec, kind))
+        return (*own, "exact_sum") if "round_sums" in self.by_entry else own
 
     @property
     def launched(self) -> bool:
