@@ -102,7 +102,7 @@ def of_packed(spec: Spec, group: int) -> Demand:
 
 def strands(spec: Spec, arch: Arch) -> int:
     """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
-    if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
+    if spec.block.m or spec.block.n or spec.stages or spec.warps or isinstance(spec.split, int):
         return 1
     qk, v = (up(columns, spec.element.k_step) for columns in (spec.head_dim.qk, spec.head_dim.v))
     columns = FEW_ROWS[0] * max(qk, v) + 2 * STRAND_TILE * (qk + v)  # of q, and of two tiles
@@ -146,7 +146,7 @@ class Demands:
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
         self.strands, self.most_rows = strands(spec, arch), most_rows(spec, arch)
-        self.cluster = arch.cluster if self.strands >= IN_CLUSTER else 1
+        self.cluster = arch.cluster if self.strands >= IN_CLUSTER and not spec.blocks else 1
         self.share_keys = int(known["strand_share_keys" if self.cluster == 1 else "cluster_share_keys"])
         self.cluster_pieces = int(known["cluster_pieces"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
@@ -182,6 +182,8 @@ class Demands:
 
     def _stranded(self, few: Demand, own: int, sizes: Sizes) -> Demand:
         """The demand of few rows, so many query tiles of each sequence. Whatever the batch, strands of a share have the same bits."""
+        if self.spec.blocks:  # each finds its key tiles in the list: that pays for warps beside each other
+            return replace(few, strands=min(IN_CLUSTER, self.strands))
         tiles, kv_len = own * sizes.batch, sizes.kv_len
         most = -(-self.cluster_pieces // own) if self.cluster > 1 else kv_len
         pieces = tiles * max(1, min(-(-kv_len // self.share_keys), most))

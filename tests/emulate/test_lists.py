@@ -35,6 +35,8 @@ CASES: dict[str, Case] = {
     "mma_sync": ("sm_80", {"blocks": BITMAP | {"n": 64}, "mask": "causal", "dtype": "bfloat16"}, None),
     "few rows": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 16}, "softmax": "off_by_one"}, Demand(shared=True, rows=16)),
     "keys": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 1, "heads": "hk"}, "cache": "contiguous"}, Demand(shared=True, rows=16)),
+    "strands": ("sm_90a", {"blocks": INDICES | {"m": 16, "n": 16, "heads": "hk"}}, Demand(shared=True, rows=16, strands=4)),
+    "strands of keys": ("sm_80", {"blocks": BITMAP | {"m": 16, "n": 1}, "mask": "causal"}, Demand(shared=True, rows=16, strands=4)),
     "some keys": ("sm_90a", {"blocks": BITMAP | {"m": 128, "n": 24}, "mask": "window(90, 0)"}, None),
     "cache": ("sm_80", {"blocks": INDICES | {"n": 16}, "mask": "window(150, 20)", "cache": "contiguous"}, None),
 }
