@@ -164,7 +164,7 @@ def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[s
 def measured(found: dict[str, Any], runs: dict[str, Run], repetitions: int) -> dict[str, Any]:
     """A row with its times."""
     found |= {"ideal": ideal(found["mask"])} | {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
-    assert (runs["attention"]() == runs["ms"]()).all(), "tiles that a call found were not in memory any more"
+    assert (runs["attention"]() == runs["ms"]()).all(), "the attention alone takes the tiles that a call finds"
     return found | {"making": found["ms"] - found["attention"], "times": found["attention"] / (found["ideal"] * found["dense"])}
 
 
