@@ -165,12 +165,7 @@ class Program:
     @property
     def telling(self) -> str:
         """The template of how those who compute on Hopper come from key tile to key tile: who loads tells them, or they find them."""
-        return "told" if self.skeleton == "forward_sm90" and self.dealing.listed and self.attention.workers.turns else "found"
-
-    @property
-    def stepping(self) -> str:
-        """The template of the loops of those who compute on Hopper."""
-        return "engines/wgmma/told" if self.telling == "told" else f"geometry/{self.walk}"
+        return "told" if self.dealing.listed and self.attention.workers.turns else "found"
 
     @property
     def fetched(self) -> str:

@@ -233,7 +233,6 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
     barriers += [(f"numbers {state}", f"NUMBERS_{state.upper()}", NUMBER_STAGES) for state in ("full", "empty") if problem.holes.brought]
     barriers += [("tile full", "TILE_FULL", 1), ("tile empty", "TILE_EMPTY", 1)]
     pieces.append(("tile", "TILE", TILE_BYTES, told, 8))
-    pieces += [("told", "TOLD", 4, stages, 8)] if problem.seen.listed and tile.block_m > WARPGROUP_ROWS else []
     return lay_out(pieces, barriers, problem.arch.shared_bytes, [[("O", "O", q, 1, 1024)]] if shares else [])
 
 
