@@ -19,7 +19,7 @@ from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.plan.kernels.combine import combine
 from flashgen.plan.kernels.work_list import work_list
 from flashgen.plan.program import Parts
-from flashgen.plan.strands import STRAND_TILE, InCluster, strands
+from flashgen.plan.strands import IN_CLUSTER, STRAND_TILE, InCluster, strands
 from flashgen.spec import Spec
 from flashgen.spec.outputs import finished
 from flashgen.spec.tensors import Tensor
@@ -134,7 +134,7 @@ class Demands:
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
         self.strands, self.most_rows = strands(spec, arch, FEW_ROWS[0]), most_rows(spec, arch)
-        stranded = FEW_ROWS[:1] if self.auto else FEW_ROWS[:2]
+        stranded = () if spec.blocks else FEW_ROWS[:1] if self.auto else FEW_ROWS[:2]
         self.in_cluster = {rows: found for rows in stranded if (found := InCluster(spec, arch, rows)).exists}
         self.strand_keys = int(known["strand_share_keys"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
@@ -175,6 +175,8 @@ class Demands:
 
     def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
         """The demand of few rows, so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
+        if self.spec.blocks:  # each finds its key tiles in the list: that pays for warps beside each other
+            return replace(few, strands=min(IN_CLUSTER, self.strands))
         if self.auto:
             beside = tiles <= self.few_tiles and tiles * kv_len >= self.beside
             return replace(few, strands=min(4, self.strands)) if beside else few

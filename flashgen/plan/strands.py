@@ -22,7 +22,7 @@ COSTS = "shares"
 
 def strands(spec: Spec, arch: Arch, rows: int) -> int:
     """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
-    if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
+    if spec.block.m or spec.block.n or spec.stages or spec.warps or isinstance(spec.split, int):
         return 1
     q, keys = _columns(spec)
     sizes = ((n, n * (rows * q + 2 * STRAND_TILE * keys) * spec.element.bytes) for n in (1, 2, 4, 8))

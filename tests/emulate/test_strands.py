@@ -20,7 +20,7 @@ from tests.plan.any_spec import LOOSE, calls, specs
 
 def free(spec):
     """True if shares of few rows may have strands."""
-    pinned = spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int)
+    pinned = spec.block.m or spec.block.n or spec.stages or spec.warps or isinstance(spec.split, int)
     return not pinned and not spec.geometry.packed and refusal(spec) is None
 
 

@@ -145,7 +145,8 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        grid = Grid(draft.workers.threads, blocks, resident=resident)
+        early = bool(draft.dealing.listed) and problem.arch.early  # lists of few rows take as long as a launch
+        grid = Grid(draft.workers.threads, blocks, early, resident=resident)
         if draft.workers.in_cluster:
             cluster = problem.request.demand.cluster
             grid = replace(grid, blocks=(cluster, *blocks), cluster=cluster)
