@@ -11,7 +11,7 @@ from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, Summation, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
 from flashgen.expr.prove.linear import assemble, collect
@@ -145,6 +145,8 @@ def _extent(node: Node) -> Bound:
     match node:
         case Const(value):
             return Bound(float(value), float(value))
+        case Summation():
+            return _extent(node.unrolled)
         case Call(op, args) if found := row(op):
             return Bound(*found.interval(*map(_extent, args)))
     return Bound()

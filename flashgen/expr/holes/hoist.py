@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flashgen.expr.holes.bind import GIVEN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
+from flashgen.expr.holes.loops import LOCALS, Together, shared, statements, together
 from flashgen.expr.holes.sharing import Kept, Sharing, member_of
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
@@ -61,9 +62,10 @@ TAKEN = (
     "min",
     "max",
     "abs",
+    "term",
+    "each",
 )
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
-LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
     "<": ("end", "of the keys seen, from kv_begin"),
     ">=": ("begin", "of the keys seen, from kv_begin"),
@@ -88,6 +90,7 @@ class Body:
     before: tuple[str, ...]
     value: str
     nodes: tuple[Node, ...]  # what they compute
+    together: Together | None = None  # the same of some elements, where sums are loops
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -119,8 +122,9 @@ class Body:
 class Hoist:
     """Collects members while it makes the text of elements."""
 
-    def __init__(self, integers: Integers) -> None:
-        self.integers = integers
+    def __init__(self, integers: Integers, together: bool = False) -> None:
+        """`together`: elements are computed some together, where sums are loops."""
+        self.integers, self.together = integers, together
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
@@ -158,16 +162,16 @@ class Hoist:
         value, beside = self._lift(node, ELEMENT), self._lift(other, ELEMENT)
         locals = Names((*self.names[UNIFORM].taken, name))
         result = name if value == beside else locals.fresh(LOCALS[value.type])
-        shared = Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
-        lines = [f"{name if k.name == name else f'const {k.value.type} {k.name}'} = {cuda(k.value)};" for k in shared]
-        return Body(tuple(lines), result, tuple(k.value for k in shared))
+        found = shared([Kept(result, value), Kept(name, beside)], locals)
+        lines = [line for k in found for line in ([f"{name} = {cuda(k.value)};"] if k.name == name else statements(k, locals))]
+        return Body(tuple(lines), result, tuple(k.value for k in found))
 
     def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
-        shared = Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
-        self.instructions += instructions((k.value for k in shared), self._both_rows)
-        lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
-        return Body(tuple(lines), cuda(shared[-1].value), tuple(k.value for k in shared))
+        found = shared([Kept("", value)], locals)
+        self.instructions += instructions((k.value for k in found), self._both_rows)
+        lines = [line for k in found[:-1] for line in statements(k, locals)]
+        return Body(tuple(lines), cuda(found[-1].value), tuple(k.value for k in found), together(found, locals) if self.together else None)
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""

@@ -1,12 +1,13 @@
-"""Sums over a small literal index, term by term: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`."""
+"""Sums over a small literal index: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`. Short ones are their terms, long ones of a score stay a node."""
 
 import ast
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from flashgen.errors import SpecError
 from flashgen.expr.language.fold import join
-from flashgen.expr.language.nodes import Call, Const, Node, walk
+from flashgen.expr.language.nodes import Call, Const, Index, Load, Node, Summation, names, unrolled, walk
 from flashgen.expr.language.scope import SUM
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 64
 MAX_OPERATIONS = 4000  # of all terms together
+FEW_READS, FEW_OPERATIONS = 12, 200  # of all terms: registers have the numbers of so few reads, and a text so many operations
 
 
 def added(parser: "Parser", tree: ast.expr, args: Sequence[ast.expr]) -> Node:
@@ -39,8 +41,34 @@ def _sum(parser: "Parser", index: str, count: int, term: ast.expr) -> Node:
         parser.size = before
         parser.indices[index] = Const(i, "int")
         nodes.append(parser.number(term))
-        if (operations := sum(1 for _ in walk(nodes[0])) * count) > MAX_OPERATIONS:
+        if not i and (operations := sum(1 for _ in walk(unrolled(nodes[0]))) * count) > MAX_OPERATIONS:
             raise parser.error(term, f"{operations} operations in a sum", f"allowed: {MAX_OPERATIONS}, those of a term times {count}")
-    del parser.indices[index]
     joined = join(*nodes)
-    return reduce(lambda x, y: Call("+", (x, y), y.type), joined)
+    return _summation(parser, index, term, joined) or reduce(lambda x, y: Call("+", (x, y), y.type), joined)
+
+
+def _summation(parser: "Parser", name: str, term: ast.expr, terms: Sequence[Node]) -> Summation | None:
+    """The sum as a node, where it is long and of a score's element; `terms`: what it has to be the sum of."""
+    before, claims = (parser.size, parser.depth), len(parser.claims)
+    index = parser.indices[name] = Index(name, "int", count=len(terms))
+    try:
+        node = unrolled(parser.number(term))
+    except SpecError:  # where the index has to be a number, as an exponent
+        return None
+    finally:
+        del parser.indices[name], parser.claims[claims:]
+        parser.size, parser.depth = before
+    found = Summation(index, node)
+    of_element = "s" in parser.scope.names and not {"s", "kv_idx"}.isdisjoint(names(node))
+    same = node.type == "float" and all(found.at(i) == unrolled(each) for i, each in enumerate(terms))
+    return found if of_element and same and _long(found) else None
+
+
+def _long(found: Summation) -> bool:
+    """True if its reads or its operations, of what depends on the index, are more than a few."""
+    reads = operations = 0
+    for node in walk(found.term):
+        of_index = found.index in walk(node)
+        reads += of_index and isinstance(node, Load)
+        operations += of_index and isinstance(node, Call)
+    return found.index.count * reads > FEW_READS or found.index.count * operations > FEW_OPERATIONS
