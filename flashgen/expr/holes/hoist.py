@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flashgen.expr.holes.bind import GIVEN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
-from flashgen.expr.holes.loops import LOCALS, Together, shared, statements, together
+from flashgen.expr.holes.loops import ALL_LANES, LOCALS, OF_LANE, Together, of_lane, shared, statements, together
 from flashgen.expr.holes.sharing import Kept, Sharing, member_of
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
@@ -204,6 +204,9 @@ class Hoist:
     def _lifted(self, node: Node, at: int) -> Node:
         """The node on its arguments lifted."""
         match node:
+            case Load(tensor) if self.together and (found := of_lane(node)):
+                held = self._outside(found[0], at, f"{user_name(tensor)}{OF_LANE}", "that of a term of a sum")
+                return Call("__shfl_sync", (ALL_LANES, held, found[1]), node.type)
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
                 return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
             case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and self._short(x, n):

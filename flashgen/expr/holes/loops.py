@@ -1,23 +1,28 @@
 """Sums that are loops, as statements: of one element, or of some elements together, so that what a term reads is read once for all."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from flashgen.expr.holes.bind import TERM
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.sharing import Kept, Sharing
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ELEMENT, Name, Node, Summation, Type, rebuild
+from flashgen.expr.language.nodes import ELEMENT, UNIFORM, Call, Const, Index, Load, Name, Node, Summation, Type, rebuild, substitute, walk
+from flashgen.expr.prove.affine import user_name
+from flashgen.expr.prove.linear import by_index
 
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 AT_ONCE = 4  # terms, whose reads are under way together
+LANES, ALL_LANES, OF_LANE = 32, Name("~0u", "int"), "_of_lane"
 
 
 @dataclass(frozen=True)
 class Step:
     """Statements of each element, so often as a sum has terms; once without one."""
 
-    terms: int | None
     lines: tuple[str, ...]
+    terms: int | None = None
+    before: tuple[str, ...] = ()  # what is alike for all elements
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,59 @@ def together(kept: list[Kept], names: Names) -> Together | None:
     for k in locals:
         value = _of_each(k.value, meanings)
         if isinstance(value, Summation):
-            steps += [Step(None, tuple(lines))] if lines else []
-            steps += [Step(value.index.count, tuple(_term(meanings[k.name], value.term, names)))]
+            steps += [Step(tuple(lines))] if lines else []
+            steps += [_step(meanings[k.name], value, names)]
             lines = []
         else:
             lines.append(f"{meanings[k.name]} = {cuda(value)};")
     lines.append(f"s[j] = {cuda(_of_each(score.value, meanings))};")
     begins = {True: " = {}", False: ""}
     declared = (f"{k.value.type} {k.name}[TOGETHER]{begins[isinstance(k.value, Summation)]};" for k in locals)
-    return Together(tuple(declared), (*steps, Step(None, tuple(lines))))
+    return Together(tuple(declared), (*steps, Step(tuple(lines))))
+
+
+def of_lane(node: Node) -> tuple[Node, Node] | None:
+    """What a lane holds of a read that differs from term to term alone, and the index of the term; None of other reads.
+
+    The lanes of a warp have the numbers of 32 terms, so that none is read in a loop.
+    """
+    index = next((below for below in walk(node) if isinstance(below, Index) and below.level == ELEMENT), None)
+    if index is None or index.count > LANES or node.type not in ("float", "int") or not _alike(node):
+        return None
+    lane: Node = replace(index, name="int(threadIdx.x & 31)", level=UNIFORM)
+    lane = lane if index.count == LANES else Call("min", (lane, Const(index.count - 1, "int")), "int")
+    return substitute(node, index, lane), index
+
+
+def _alike(node: Node) -> bool:
+    """True if nothing but the index differs from element to element."""
+    return all(below.level <= UNIFORM for below in walk(node) if isinstance(below, Name) and not isinstance(below, Index))
+
+
+def _step(sum: str, of: Summation, names: Names) -> Step:
+    inside = Names(names.taken)
+    alike: dict[Node, Kept] = {}
+    term = _with_alike(of.term, alike, inside)
+    before = tuple(f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in alike.values())
+    return Step(tuple(_term(sum, term, inside)), of.index.count, before)
+
+
+def _of_term(node: Node) -> str:
+    match node:
+        case Load(tensor) | Call("__shfl_sync", (_, Name(tensor), _)):
+            return f"{user_name(tensor).removesuffix(OF_LANE)}_{TERM}"
+    return f"{LOCALS[node.type]}_{TERM}"
+
+
+def _with_alike(node: Node, alike: dict[Node, Kept], names: Names) -> Node:
+    """The node with parts as locals that differ from term to term alone."""
+    if not isinstance(node, Call | Load) or not by_index(node):
+        return node
+    if _alike(node):
+        if node not in alike:
+            alike[node] = Kept(names.fresh(_of_term(node)), node)
+        return Name(alike[node].name, node.type, ELEMENT)
+    return rebuild(node, lambda child: _with_alike(child, alike, names))
 
 
 def _term(sum: str, term: Node, names: Names) -> Iterator[str]:
@@ -78,7 +127,7 @@ def _term(sum: str, term: Node, names: Names) -> Iterator[str]:
 
 def _of_each(node: Node, meanings: dict[str, str]) -> Node:
     """The node with locals, s and what was read ahead by the number of an element."""
-    if isinstance(node, Name):
+    if isinstance(node, Name) and not isinstance(node, Index):
         name = meanings.get(node.name) or node.name.replace("at.", "at[j].", node.name.startswith("at."))
         return Name(name, node.type, node.level)
     return rebuild(node, lambda child: _of_each(child, meanings))

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ROW, Call, Index, Load, Name, Node, Summation, Type, children, names, rebuild, walk
+from flashgen.expr.language.nodes import ROW, Call, Load, Name, Node, Summation, Type, children, names, rebuild
+from flashgen.expr.prove.linear import by_index
 
 WIDTH, MOST = 100, 135  # of a part of a line; of a line, besides its name
 
@@ -61,7 +62,7 @@ class Sharing:
 
     def _outside(self, node: Node) -> Node:
         """A part of a term as the loop reads it: what does not depend on the index is a local before it."""
-        if any(isinstance(below, Index) for below in walk(node)):
+        if by_index(node):
             return rebuild(node, self._outside)
         value = self._visit(node)
         if isinstance(value, Call | Load) and not names(node) <= {"column"}:

@@ -106,7 +106,7 @@ class Summation:
 
     def at(self, i: int) -> "Node":
         """The term where the index is `i`."""
-        return _with(self.term, self.index, Const(i, "int"))
+        return substitute(self.term, self.index, Const(i, "int"))
 
 
 Node = Const | Name | Load | Call | Summation
@@ -153,5 +153,6 @@ def unrolled(node: Node) -> Node:
     return rebuild(node.unrolled if isinstance(node, Summation) else node, unrolled)
 
 
-def _with(node: Node, name: Name, value: Node) -> Node:
-    return value if node == name else rebuild(node, lambda child: _with(child, name, value))
+def substitute(node: Node, name: Name, value: Node) -> Node:
+    """The node with a value in the place of a name."""
+    return value if node == name else rebuild(node, lambda child: substitute(child, name, value))
