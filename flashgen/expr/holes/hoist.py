@@ -164,14 +164,19 @@ class Hoist:
         result = name if value == beside else locals.fresh(LOCALS[value.type])
         found = shared([Kept(result, value), Kept(name, beside)], locals)
         lines = [line for k in found for line in ([f"{name} = {cuda(k.value)};"] if k.name == name else statements(k, locals))]
-        return Body(tuple(lines), result, tuple(k.value for k in found))
+        return Body(before=tuple(lines), value=result, nodes=tuple(k.value for k in found))
 
     def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
         found = shared([Kept("", value)], locals)
         self.instructions += instructions((k.value for k in found), self._both_rows)
         lines = [line for k in found[:-1] for line in statements(k, locals)]
-        return Body(tuple(lines), cuda(found[-1].value), tuple(k.value for k in found), together(found, locals) if self.together else None)
+        return Body(
+            before=tuple(lines),
+            value=cuda(found[-1].value),
+            nodes=tuple(k.value for k in found),
+            together=together(found, locals) if self.together else None,
+        )
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""

@@ -75,7 +75,7 @@ def together(kept: list[Kept], names: Names) -> Together | None:
 
 
 def of_lane(node: Node) -> tuple[Node, Node] | None:
-    """What a lane holds of a read that differs from term to term alone, and the index of the term; None of other reads.
+    """A read that differs from term to term alone, as a lane has it that stands for a term, and the index of that; None of other reads.
 
     The lanes of a warp have the numbers of 32 terms, so that none is read in a loop.
     """

@@ -1,4 +1,4 @@
-"""Sums over a small literal index: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`. Short ones are their terms, long ones of a score stay a node."""
+"""Sums over a small literal index: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`. Long ones of a score are a node of their own."""
 
 import ast
 from collections.abc import Sequence
