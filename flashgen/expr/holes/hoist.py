@@ -63,7 +63,10 @@ TAKEN = (
     "max",
     "abs",
     "term",
-    "each",
+    "rows",
+    "first",
+    "j",
+    "TOGETHER",
 )
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
 BOUNDS = {  # of column: what a member is called that it is compared with

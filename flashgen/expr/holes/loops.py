@@ -1,5 +1,6 @@
 """Sums that are loops, as statements: of one element, or of some elements together, so that what a term reads is read once for all."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from flashgen.expr.prove.linear import by_index
 
 LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 AT_ONCE = 4  # terms, whose reads are under way together
+PLACES = {"row": "const Row& row = rows[j / 2 % 2];", "column": "const int column = first + j / 4 * 8 + j % 2;"}
 LANES, ALL_LANES, OF_LANE = 32, Name("~0u", "int"), "_of_lane"
 
 
@@ -63,7 +65,7 @@ def together(kept: list[Kept], names: Names) -> Together | None:
     for k in locals:
         value = _of_each(k.value, meanings)
         if isinstance(value, Summation):
-            steps += [Step(tuple(lines))] if lines else []
+            steps += [Step(_placed(lines))] if lines else []
             steps += [_step(meanings[k.name], value, names)]
             lines = []
         else:
@@ -71,7 +73,7 @@ def together(kept: list[Kept], names: Names) -> Together | None:
     lines.append(f"s[j] = {cuda(_of_each(score.value, meanings))};")
     begins = {True: " = {}", False: ""}
     declared = (f"{k.value.type} {k.name}[TOGETHER]{begins[isinstance(k.value, Summation)]};" for k in locals)
-    return Together(tuple(declared), (*steps, Step(tuple(lines))))
+    return Together(tuple(declared), (*steps, Step(_placed(lines))))
 
 
 def of_lane(node: Node) -> tuple[Node, Node] | None:
@@ -97,7 +99,13 @@ def _step(sum: str, of: Summation, names: Names) -> Step:
     alike: dict[Node, Kept] = {}
     term = _with_alike(of.term, alike, inside)
     before = tuple(f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in alike.values())
-    return Step(tuple(_term(sum, term, inside)), of.index.count, before)
+    return Step(_placed(_term(sum, term, inside)), of.index.count, before)
+
+
+def _placed(lines: Iterable[str]) -> tuple[str, ...]:
+    """The statements of element j behind its row and its column, where they read these."""
+    text = tuple(lines)
+    return *(place for name, place in PLACES.items() if any(re.search(rf"\b{name}\b", line) for line in text)), *text
 
 
 def _of_term(node: Node) -> str:
