@@ -162,7 +162,7 @@ class _Gradients:
     def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
         """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are;
         `of`: what they are factors of."""
-        hoist = self.kernel.hoist
+        hoist = self.kernel.hoist.apart()
         for by, value in values.items():
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.asked:

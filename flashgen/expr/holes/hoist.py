@@ -1,6 +1,7 @@
 """Members and statements: what varies less is computed further outside, and what occurs twice once."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import GIVEN, level
@@ -125,9 +126,10 @@ class Body:
 class Hoist:
     """Collects members while it makes the text of elements."""
 
-    def __init__(self, integers: Integers, together: bool = False) -> None:
-        """`together`: elements are computed some together, where sums are loops."""
-        self.integers, self.together = integers, together
+    def __init__(self, integers: Integers, lanes: bool = False, together: bool = False) -> None:
+        """`lanes`: all lanes of a warp compute elements in step, and may hold numbers for each other. `together`: where sums are loops, some
+        elements are computed together."""
+        self.integers, self.lanes, self.together = integers, lanes, together
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
@@ -137,6 +139,12 @@ class Hoist:
         """One for rows that leave: their members are apart, those of a query tile are the same."""
         found = Hoist(self.integers)
         found.kept[UNIFORM], found.names[UNIFORM] = self.kept[UNIFORM], self.names[UNIFORM]
+        return found
+
+    def apart(self) -> "Hoist":
+        """One with the same members, of elements that a lane computes alone."""
+        found = copy(self)
+        found.lanes = False
         return found
 
     def text(self, node: Node, hint: str, comment: str) -> str:
@@ -212,7 +220,7 @@ class Hoist:
     def _lifted(self, node: Node, at: int) -> Node:
         """The node on its arguments lifted."""
         match node:
-            case Load(tensor) if self.together and (found := of_lane(node)):
+            case Load(tensor) if self.lanes and (found := of_lane(node)):
                 held = self._outside(found[0], at, f"{user_name(tensor)}{OF_LANE}", "that of a term of a sum")
                 return Call("__shfl_sync", (ALL_LANES, held, found[1]), node.type)
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:

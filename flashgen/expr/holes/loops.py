@@ -46,12 +46,13 @@ def statements(kept: Kept, names: Names) -> Iterator[str]:
     if not isinstance(kept.value, Summation):
         yield f"const {kept.value.type} {kept.name} = {cuda(kept.value)};"
         return
-    *before, last = _term(kept.name, kept.value.term, names)
+    step = _step(kept.name, kept.value, names)
+    lines = (*step.before, *step.lines)
     yield f"float {kept.name} = 0.0f;"
     yield f"#pragma unroll {AT_ONCE}"
-    yield f"for (int term = 0; term < {kept.value.index.count}; ++term){' {' if before else ''}"
-    yield from (f"  {line}" for line in (*before, last))
-    if before:
+    yield f"for (int term = 0; term < {step.terms}; ++term){' {' if len(lines) > 1 else ''}"
+    yield from (f"  {line}" for line in lines)
+    if len(lines) > 1:
         yield "}"
 
 
@@ -66,7 +67,8 @@ def together(kept: list[Kept], names: Names) -> Together | None:
         value = _of_each(k.value, meanings)
         if isinstance(value, Summation):
             steps += [Step(_placed(lines))] if lines else []
-            steps += [_step(meanings[k.name], value, names)]
+            step = _step(meanings[k.name], value, names)
+            steps += [replace(step, lines=_placed(step.lines))]
             lines = []
         else:
             lines.append(f"{meanings[k.name]} = {cuda(value)};")
@@ -99,7 +101,7 @@ def _step(sum: str, of: Summation, names: Names) -> Step:
     alike: dict[Node, Kept] = {}
     term = _with_alike(of.term, alike, inside)
     before = tuple(f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in alike.values())
-    return Step(_placed(_term(sum, term, inside)), of.index.count, before)
+    return Step(tuple(_term(sum, term, inside)), of.index.count, before)
 
 
 def _placed(lines: Iterable[str]) -> tuple[str, ...]:
