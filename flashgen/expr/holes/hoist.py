@@ -127,8 +127,8 @@ class Hoist:
     """Collects members while it makes the text of elements."""
 
     def __init__(self, integers: Integers, lanes: bool = False, together: bool = False) -> None:
-        """`lanes`: all lanes of a warp compute elements in step, and may hold numbers for each other. `together`: where sums are loops, some
-        elements are computed together."""
+        """`lanes`: all lanes of a warp compute elements in step, and may hold numbers for each other. `together`: where sums are loops,
+        some elements are computed together."""
         self.integers, self.lanes, self.together = integers, lanes, together
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
@@ -186,7 +186,7 @@ class Hoist:
             before=tuple(lines),
             value=cuda(found[-1].value),
             nodes=tuple(k.value for k in found),
-            together=together(found, locals) if self.together else None,
+            together=together(found, locals) if self.together and self.lanes else None,
         )
 
     def of_any_row(self) -> list[Kept]:

@@ -188,9 +188,7 @@ def holes(
     scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
-    hoist = Hoist(
-        Integers(of_kernel, intervals(spec.params, *expressions.parts.values())), lanes=spec.native, together=not backward and spec.native
-    )
+    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())), lanes=spec.native, together=not backward)
     kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
