@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from flashgen.dtypes import READ
 from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.deciding import approximate, decides
-from flashgen.expr.language.fold import as_float, call
+from flashgen.expr.language.fold import as_float, call, fold
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
@@ -129,7 +129,7 @@ class Binder:
                     return self._read(self.tensors[tensor], inside[:-1], type)
                 return Load(param(tensor), inside, type)
             case Summation(index, term):
-                return self(node.unrolled, decided) if decided else Summation(replace(index, name=TERM), self(term))
+                return self(fold(node.unrolled), decided) if decided else Summation(replace(index, name=TERM), self(term))
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
             case Call("//" | "%" as op, (x, n), type) if self._empty(n):

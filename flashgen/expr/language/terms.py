@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from flashgen.errors import SpecError
-from flashgen.expr.language.fold import join
+from flashgen.expr.language.fold import fold, join
 from flashgen.expr.language.nodes import Call, Const, Index, Load, Node, Summation, names, unrolled, walk
 from flashgen.expr.language.scope import SUM
 
@@ -48,27 +48,30 @@ def _sum(parser: "Parser", index: str, count: int, term: ast.expr) -> Node:
 
 
 def _summation(parser: "Parser", name: str, term: ast.expr, terms: Sequence[Node]) -> Summation | None:
-    """The sum as a node, where it is long and of a score's element; `terms`: what it has to be the sum of."""
+    """The sum as a node, where a loop of a score's element pays; `terms`: what it has to be the sum of."""
     before, claims = (parser.size, parser.depth), len(parser.claims)
     index = parser.indices[name] = Index(name, "int", count=len(terms))
     try:
-        node = unrolled(parser.number(term))
+        found = Summation(index, parser.number(term))
     except SpecError:  # where the index has to be a number, as an exponent
         return None
     finally:
         del parser.indices[name], parser.claims[claims:]
         parser.size, parser.depth = before
-    found = Summation(index, node)
-    of_element = "s" in parser.scope.names and not {"s", "kv_idx"}.isdisjoint(names(node))
-    same = node.type == "float" and all(found.at(i) == unrolled(each) for i, each in enumerate(terms))
-    return found if of_element and same and _long(found) else None
+    of_element = "s" in parser.scope.names and not {"s", "kv_idx"}.isdisjoint(names(found.term))
+    if not of_element or found.term.type != "float" or not _pays(found):
+        return None
+    return found if all(fold(found.at(i)) == fold(each) for i, each in enumerate(terms)) else None
 
 
-def _long(found: Summation) -> bool:
-    """True if its reads or its operations, of what depends on the index, are more than a few."""
-    reads = operations = 0
-    for node in walk(found.term):
-        of_index = found.index in walk(node)
-        reads += of_index and isinstance(node, Load)
-        operations += of_index and isinstance(node, Call)
-    return found.index.count * reads > FEW_READS or found.index.count * operations > FEW_OPERATIONS
+def _pays(found: Summation) -> bool:
+    """True if what depends on the index is more than a few reads or operations, and no row or key has reads of its own.
+
+    Rows and keys are read anew by each loop: that is slower than registers that spill. A sum of loops is each of them.
+    """
+    of_index = [node for node in walk(found.term) if found.index in walk(node)]
+    reads = [node for node in of_index if isinstance(node, Load)]
+    operations = sum(isinstance(node, Call) for node in of_index)
+    if any(isinstance(node, Summation) for node in walk(found.term)) or any(names(read) & {"q_idx", "kv_idx", "s"} for read in reads):
+        return False
+    return found.index.count * len(reads) > FEW_READS or found.index.count * operations > FEW_OPERATIONS

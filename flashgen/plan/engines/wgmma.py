@@ -72,9 +72,7 @@ class Wgmma(Strategy):
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether o has a place of its own."""
         spec, few = problem.spec, problem.request.demand.rows
-        together = (
-            problem.holes.together is not None
-        )  # then scores take registers that three warpgroups lack, for 16 elements a thread at once
+        together = problem.holes.together is not None  # scores of 16 elements at once take registers that three warpgroups lack
         by_warps = [few] if few else [64, 128, 192][: 2 if together else 3] if spec.warps is None else [spec.warps * 16]
         rows = by_warps if spec.block.m is None else [spec.block.m]
         keys = [n for n in KEYS if not (together and n % 32)] if spec.block.n is None else [spec.block.n]
