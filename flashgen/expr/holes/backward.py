@@ -11,7 +11,7 @@ from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, Summation, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
 from flashgen.expr.meaning.summed import exact_sums, own_places
@@ -157,6 +157,8 @@ def _extent(node: Node) -> Bound:
     match node:
         case Const(value):
             return Bound(float(value), float(value))
+        case Summation():
+            return _extent(node.unrolled)
         case Call(op, args) if found := row(op):
             return Bound(*found.interval(*map(_extent, args)))
     return Bound()
@@ -172,7 +174,7 @@ class _Gradients:
     def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
         """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are;
         `of`: what they are factors of."""
-        hoist = self.kernel.hoist
+        hoist = self.kernel.hoist.apart()
         for by, value in values.items():
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.asked:

@@ -10,6 +10,7 @@ from flashgen.expr.holes.bind import Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.leaving import LeavingHole, leaving
+from flashgen.expr.holes.loops import Together
 from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
@@ -79,6 +80,11 @@ class Holes:
     def reads(self) -> tuple[Read, ...]:
         """The reads of a thread ahead of its scores."""
         return self.along.ahead
+
+    @property
+    def together(self) -> Together | None:
+        """The score of some elements, where it has sums that are loops."""
+        return self.score.body.together if self.score.body and not self.along.shared else None
 
     @property
     def ahead(self) -> bool:
@@ -203,7 +209,7 @@ def holes(
     scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
-    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
+    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())), lanes=spec.native, together=not backward)
     kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)

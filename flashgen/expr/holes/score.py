@@ -8,7 +8,7 @@ from flashgen.expr.holes.bind import SCALE, level, varies
 from flashgen.expr.holes.separated import separate
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
-from flashgen.expr.language.nodes import UNIFORM, Call, Const, Name, Node, names, walk
+from flashgen.expr.language.nodes import UNIFORM, Call, Const, Name, Node, Summation, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
@@ -45,8 +45,8 @@ class Score:
     @property
     def beside(self) -> bool:
         """True if it computes something of an element besides s and multiples of its column."""
-        calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))
-        return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
+        below = (node for node in walk(self.rest) if isinstance(node, Call | Summation) and varies(node) and "s" not in names(node))
+        return any(isinstance(node, Summation) or node.op not in ("fma", "+", "-", "*", "float") for node in below)
 
     @property
     def bounded(self) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.bound import UNITS, Term
 from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Name, Node
+from flashgen.expr.language.nodes import Call, Name, Node, Summation
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.embedding import doubt
@@ -122,6 +122,8 @@ class _Terms:
         match node:
             case Name("s"):
                 return self.s
+            case Summation():
+                return self.sum(node.unrolled, value)
             case Call(op, args) if (found := row(op)) and not (found.decides and not approximate(node)):
                 return found.terms(value, *(Term(meaning(x, self.values), self(x)) for x in args))
         return np.abs(value)

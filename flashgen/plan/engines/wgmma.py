@@ -70,11 +70,11 @@ class Wgmma(Strategy):
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether o has a place of its own."""
-        spec = problem.spec
-        few = problem.request.demand.rows
-        by_warps = [few] if few else [64, 128, 192] if spec.warps is None else [spec.warps * 16]
+        spec, few = problem.spec, problem.request.demand.rows
+        together = problem.holes.together is not None  # scores of 16 elements at once take registers that three warpgroups lack
+        by_warps = [few] if few else [64, 128, 192][: 2 if together else 3] if spec.warps is None else [spec.warps * 16]
         rows = by_warps if spec.block.m is None else [spec.block.m]
-        keys = KEYS if spec.block.n is None else [spec.block.n]
+        keys = [n for n in KEYS if not (together and n % 32)] if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
         halves = not spec.geometry.packed and 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
         busy = spec.softmax.normalized and problem.holes.score.instructions.special > 0
