@@ -5,6 +5,7 @@ from typing import Literal
 
 from flashgen.expr import RowRanges
 from flashgen.plan.kernel import ROW_BYTES, DealingPlan, Tiled
+from flashgen.plan.sum_places import FEW_TILES
 
 # What a thread keeps of an element until ds is known: its weight; that times the slope of its score; q.k, where some ask for gradients.
 # Weighed: the second, or the third, where keys count for more or less after the softmax.
@@ -77,6 +78,11 @@ class Backward(Tiled):
     def finish(self) -> Finish:
         """The template of who rounds the sums of dq."""
         return self.warpgroups.finish if self.warpgroups else "after"
+
+    @property
+    def few_tiles(self) -> int:
+        """The key tiles of a head with fewer of which its sums of dq have a place of their own, where warps beside round them."""
+        return FEW_TILES
 
     @property
     def queries_share(self) -> int:

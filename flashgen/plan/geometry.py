@@ -10,6 +10,7 @@ from flashgen.expr.language.read import axis_node
 from flashgen.plan.elements import Elements
 from flashgen.plan.kernel import Extent, Kernel, Merging, SharePlan
 from flashgen.plan.program import Scratch
+from flashgen.plan.sum_places import SumPlaces
 from flashgen.spec import Spec, axes
 from flashgen.spec.tensors import Tensor
 
@@ -131,6 +132,8 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return states(size, sizes) if size.own else shares(size, sizes)
         case Merging():
             return merging(size, sizes)
+        case SumPlaces():
+            return size.of(sizes.kv_heads * sizes.batch, sizes.kv_len)
 
 
 def merging(plan: Merging, sizes: Sizes) -> int:
@@ -214,4 +217,6 @@ def extent_text(size: Extent) -> str:
             return "states" if size.own else "shares"
         case Merging(warps=warps):
             return f"ceil(batch * heads * q_len * warps of a row / {warps})"
+        case SumPlaces():
+            return "places of key/value heads"
     return str(size)

@@ -6,6 +6,7 @@ from typing import Literal
 from flashgen.expr import KeyRanges
 from flashgen.expr.tiles.ranges import TileRanges
 from flashgen.plan.elements import Elements
+from flashgen.plan.sum_places import SumPlaces
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
 ROW_BYTES = 128  # of a row of a tile that TMA swizzles: more columns are another block of rows
@@ -231,7 +232,7 @@ class Merging:
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
 # ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins;
 # ("key_places", n): the same of n keys.
-Extent = int | str | tuple[str, int] | Elements | SharePlan | Merging
+Extent = int | str | tuple[str, int] | Elements | SharePlan | Merging | SumPlaces
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from flashgen.plan.kernel import Extent, Grid, Merging, SharePlan
 from flashgen.plan.kernels.arguments import OF_KEYS
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import Sections, sections
+from flashgen.plan.sum_places import SumPlaces
 from flashgen.render.environment import environment
 from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
@@ -193,6 +194,8 @@ def _extent(size: Extent) -> str:
             return f"ceil_div({_extent(word)}, {pieces})"
         case Elements(of):
             return f"n.{counted(of)}"
+        case SumPlaces():
+            return size.text
         case Merging(shares=plan, warps=warps, ahead=ahead):
             return f"merging(n, {_extent(plan)}, {warps}, {ahead})"
         case SharePlan(count=count, own=False) if count:

@@ -6,6 +6,9 @@ import pytest
 
 from flashgen.emulate import EmulationFault, emulate_backward
 from flashgen.plan.backward import plan_backward
+from flashgen.plan.geometry import Sizes
+from flashgen.plan.geometry import shape as shape_of
+from flashgen.plan.sections import sections
 from flashgen.render import render
 from flashgen.spec import Spec
 from tests.plan.gradients import given, judge
@@ -71,10 +74,24 @@ def of_few_places(program):
 
 @pytest.mark.parametrize("shape", [(1, 5, 5, 150, 200), (2, 6, 3, 100, 300)])
 def test_places_of_sums_are_taken_again(shape):
+    """And there is no more memory for them."""
     spec, program = planned({"head_dim": 64})
-    arrays = given(spec, *shape)
+    fewer = [replace(x, shape=(2, *x.shape[1:])) if x.name == "dq_sum" else x for x in program.scratch]
+    program, arrays = replace(program, scratch=tuple(fewer)), given(spec, *shape)
     for seed in range(3):
         judge(spec, emulate_backward(program, of_few_places(program), arrays, seed=seed), arrays)
+
+
+@pytest.mark.parametrize(("kv_len", "places"), [(0, 64), (800, 64), (1000, 35), (1100, 31), (4096, 10), (1 << 20, 2)])
+def test_sums_have_memory_for_the_places_that_are_used(kv_len, places):
+    """As many as the emitted text says: below 8 key tiles all heads', else twice what 132 multiprocessors may be at work at."""
+    _, program = planned({"head_dim": 64})
+    (sums,) = (scratch for scratch in program.scratch if scratch.name == "dq_sum")
+    sizes, text = Sizes(batch=2, q_len=100, kv_len=kv_len, heads=64, kv_heads=32), render(program).text
+    assert shape_of(sums, sizes)[:2] == (places, 2)
+    assert "constexpr int FEW_TILES = 8;" in text
+    assert all(text.count(old) == 1 for old in PLACES)
+    assert sections(program).heads(sizes) == 1
 
 
 FAULTS = {

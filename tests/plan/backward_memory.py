@@ -19,12 +19,14 @@ def stated(program, sizes):
     k_tiles = (sizes.kv_len // tile.block_n + sizes.batch) if packed else sizes.batch * -(-sizes.kv_len // tile.block_n)
     rows, keys = sizes.heads * q_tiles * tile.block_m, sizes.kv_heads * k_tiles * tile.block_n
     found = 8 * rows  # lse and delta
-    if not (in_order and program.skeleton == "backward_sm80"):
+    if main.finish == "beside":  # the same of few heads, and counts
+        heads, tiles = sizes.batch * sizes.kv_heads, -(-sizes.kv_len // tile.block_n)
+        places = heads if tiles < 8 else min(heads, 2 + 2 * program.arch.multiprocessors // tiles)
+        found += 4 * rows * tile.qk_stored * places // heads + 8 * heads
+    elif not (in_order and program.skeleton == "backward_sm80"):
         found += 4 * rows * tile.qk_stored  # dq in float32
     if in_order and program.skeleton != "backward_sm80":
         found += 4 * main.grid.cluster * sizes.heads * q_tiles  # turns
-    if main.finish == "beside":
-        found += 8 * sizes.batch * sizes.kv_heads  # counts
     if main.head_shares > 1:
         found += 4 * main.head_shares * keys * (tile.qk_columns + tile.v_columns)  # dk and dv of each share in float32
     if spec.output or spec.out_dtype:

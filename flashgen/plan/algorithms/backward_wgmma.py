@@ -21,6 +21,7 @@ from flashgen.plan.program import Argument, Parts
 from flashgen.plan.search import LENGTHS
 from flashgen.plan.smem import lay_out
 from flashgen.plan.strategy import BackwardStrategy, Draft, Problem, Request
+from flashgen.plan.sum_places import SumPlaces
 from flashgen.spec import Spec
 
 MOST, NARROW = 128, 64  # columns of q, k or v: what a thread's registers hold of dk and dv, and what leaves room for larger tiles
@@ -113,8 +114,9 @@ class BackwardWgmma(BackwardStrategy):
             finish=finish(problem, tile),
         )
         kernel = replace(kernel, warpgroups=way)
-        before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0)
         beside = way.finish == "beside"
+        places = SumPlaces(tile.block_n, problem.arch.multiprocessors) if beside else None
+        before = delta(problem.spec, tile, adders=1 if problem.spec.deterministic else 0, places=places)
         arguments = (*arrays(problem.spec, tile, shares), *counter(beside), *before.arguments, *others(problem.spec))
         after = counts() if beside else finish_queries(problem.spec, tile)
         return Parts((*before.kernels, kernel), arguments, before.scratch).followed(after).followed(finish_keys(problem.spec, tile, shares))

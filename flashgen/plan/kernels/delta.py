@@ -3,14 +3,15 @@
 from flashgen.plan.kernel import Extent, Grid, Kernel, TilePlan
 from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.plan.program import Argument, Parts, Scratch
+from flashgen.plan.sum_places import SumPlaces
 from flashgen.spec import Spec
 
 THREADS = 256
 
 
-def delta(spec: Spec, tile: TilePlan, *, summed: bool = True, adders: int = 0) -> Parts:
+def delta(spec: Spec, tile: TilePlan, *, summed: bool = True, adders: int = 0, places: SumPlaces | None = None) -> Parts:
     """The kernel, a block a query tile, and the memory that it fills: rows of whole tiles. `summed`: blocks of key tiles add to dq;
-    `adders`: in turns, so many of each key tile."""
+    `adders`: in turns, so many of each key tile; `places`: of the heads whose sums have one at once, None: all."""
     blocks = query_tiles(spec, tile)
     tiles: tuple[Extent, ...] = blocks[::-1]
     kernel = Kernel("delta", Grid(THREADS, blocks))
@@ -26,7 +27,8 @@ def delta(spec: Spec, tile: TilePlan, *, summed: bool = True, adders: int = 0) -
     )
     rows = Parts((kernel,), arguments, scratch)
     if summed:
-        rows = rows.followed(Parts((), sums, (Scratch("dq_sum", "float32", (*tiles, tile.block_m * tile.qk_stored)),)))
+        of_heads: tuple[Extent, ...] = (places, "group", tiles[-1]) if places else tiles
+        rows = rows.followed(Parts((), sums, (Scratch("dq_sum", "float32", (*of_heads, tile.block_m * tile.qk_stored)),)))
     if adders:
         last = Argument(
             "turns",
