@@ -50,7 +50,7 @@ FAULTS = {
     "strands of all tiles": ("strands", ", count = to - from;", ";"),
     "a tile before the n-th": ("strands", "__popc(left); n; --n)", "__popc(left); n > 1; --n)"),
 }
-LONG = Sizes(batch=1, q_len=1, kv_len=17000, heads=2, kv_heads=1)  # more words than a warp has lanes
+LONG = Sizes(batch=1, q_len=1, kv_len=1100, heads=2, kv_heads=1)  # three words of key tiles
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def test_faults(fault):
     sizes = LONG if name == "strands" else Sizes(batch=1, q_len=290, kv_len=400, heads=2, kv_heads=1)
     q, k, v, values = draw(chosen.spec, sizes, (), np.random.RandomState(0))
     if name == "strands":
-        values["idx"] = np.sort(np.random.RandomState(0).permutation(1000)[:40]).astype(np.int32).reshape(1, 1, 1, 40)
+        values["idx"] = np.sort(np.random.RandomState(0).permutation(68)[:20]).astype(np.int32).reshape(1, 1, 1, 20)
     judge(chosen.spec, emulate(chosen, source, q, k, v, values), q, k, v, values)
     assert source.text.count(old) == 1
     with pytest.raises((AssertionError, EmulationFault)):
