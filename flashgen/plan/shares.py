@@ -207,8 +207,10 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         if asked.cluster > 1:
             keys, most = (known.by_count(name, rows) for name in ("cluster_share_keys", "cluster_pieces"))
             most /= problem.arch.multiprocessors
-        elif asked.strands > 1:
-            keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
+        elif asked.strands > 1 and auto:
+            most /= asked.strands
+        elif asked.strands > 1 and not spec.blocks:  # lists have few keys
+            keys = known["strand_share_keys"]
     else:
         keys = known["call_keys" if auto else "keys"]
         most = known["listed_pieces"] if spec.geometry.packed else known["pieces"]
