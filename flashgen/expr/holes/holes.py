@@ -118,7 +118,7 @@ class Holes:
     @property
     def awaits_begins(self) -> bool:
         """True if numbers at which sums begin are awaited long before: where weights come with them, those before are still to be taken."""
-        return self.score.begin is not None and not self.brought_weight
+        return self.score.begins_in_registers and not self.brought_weight
 
     @property
     def weights(self) -> str:

@@ -223,7 +223,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
         ("K", "K", tile.block_n * tile.qk_stored * size, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
-        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.brought else []),
+        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 1024)] if problem.holes.brought else []),
         *([("tensor", "TENSOR", tile.block_m * read.row_bytes(tile.block_n), 2, 16)] if read else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
@@ -241,7 +241,7 @@ def number_bytes(holes: Holes, tile: TilePlan) -> int:
     if begin is None:
         return of_lanes
     if begin.along == "keys":
-        return of_lanes + 4 * tile.block_n + 16
+        return up(of_lanes + up(tile.block_n, 64) * 32 + 16, 1024)
     return of_lanes + 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
 
 
