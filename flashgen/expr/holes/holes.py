@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from flashgen.spec import Spec
 
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
-BROUGHT = Instructions(other=0.75)  # the same, where it is loaded
+LOADED = Instructions(other=0.75)  # the same, where it is loaded
 
 
 class Members(NamedTuple):
@@ -123,7 +123,7 @@ class Holes:
     @property
     def awaits_begins(self) -> bool:
         """True if numbers at which sums begin are awaited long before: where weights come with them, those before are still to be taken."""
-        return self.score.begin is not None and not self.brought_weight
+        return self.score.begins_in_registers and not self.brought_weight
 
     @property
     def weights(self) -> str:
@@ -273,7 +273,8 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
 
 def _begun(score: ScoreHole, found: Separation, factor: Node, binder: Callable[..., Binder], hoist: Hoist) -> ScoreHole:
     begin = begin_hole(found, factor, Kernel(binder(renamed=RENAMED[found.along]), hoist))
-    return replace(score, begin=begin, instructions=score.instructions + BROUGHT)
+    loaded = LOADED if found.along == "distances" else Instructions()
+    return replace(score, begin=begin, instructions=score.instructions + loaded)
 
 
 def _bias(hoist: Hoist, node: Node | None) -> str | None:

@@ -62,6 +62,16 @@ class ScoreHole:
         return "own_units" if self.body else "log2_units"
 
     @property
+    def begins_in_registers(self) -> bool:
+        """True if threads load where sums begin."""
+        return self.begin is not None and self.begin.along == "distances"
+
+    @property
+    def begins_by_product(self) -> bool:
+        """True if a product makes where sums begin."""
+        return self.begin is not None and self.begin.along == "keys"
+
+    @property
     def biased(self) -> bool:
         """True if all scores of a row may have something besides that differs from key tile to key tile."""
         return bool(self.row_bias or self.begin)
