@@ -2,10 +2,11 @@
 
     python benchmarks/lists.py                            # benchmarks/results/lists_<card>.json
     python benchmarks/lists.py --quick                    # fewer repetitions; --no-flex: without FlexAttention
+    python benchmarks/lists.py --head-dims 128            # a part; cases that the file has of the same commit stay
 
 `relative`: the time over that of dense attention, over the share of key blocks that are listed; 1 where a tile costs what it costs in
-dense attention. `making`: what of it runs before the attention, where PyTorch is there to read it. Decode: one token over 16 of 512 blocks
-of 64 keys, beside a cache of these 16, with a list for each head, and with one for each group of 4. Needs a GPU.
+dense attention. `attention`: without the kernels before it, which make the lists. Decode: one token over 16 of 512 blocks of 64 keys,
+beside a cache of these 16, with a list for each head, and with one for each group of 4. Needs a GPU.
 """
 
 import argparse
@@ -17,9 +18,9 @@ from typing import Any
 import flashgen
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
-from flashgen.bench.kernels import before_ms
+from flashgen.bench.kernels import alone
 from flashgen.bench.peers import to_torch
-from flashgen.bench.results import card_name, environment, save_json
+from flashgen.bench.results import card_name, environment, kept_rows, save_json
 from flashgen.bench.timing import measure
 from flashgen.runtime import arrays
 from flashgen.spec import Spec
@@ -92,9 +93,9 @@ def decode(head_dim: int, kv_heads: int) -> tuple[str, Runs, float]:
     return f"one token, {heads}/{kv_heads} heads, head dim {head_dim}, {where}", runs, 1.0
 
 
-def cases(beside: bool) -> Iterator[tuple[str, Runs, float]]:
+def cases(head_dims: list[int], beside: bool) -> Iterator[tuple[str, Runs, float]]:
     """All cases: name, calls by name, and the share of tiles that lists name."""
-    for head_dim in (64, 128):
+    for head_dim in head_dims:
         yield prefill(head_dim, 128, 16, beside)
         yield prefill(head_dim, 64, 32, beside)
         yield decode(head_dim, 32)
@@ -105,17 +106,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-flex", action="store_true")
+    parser.add_argument("--head-dims", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--out", type=Path, help="the file of results, by default benchmarks/results/lists_<card>.json")
-    asked, on, measured = parser.parse_args(), environment(), list[dict[str, Any]]()
-    repetitions = 3 if asked.quick else 11
-    for name, runs, share in cases(not asked.no_flex):
-        found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
-        if importlib.util.find_spec("torch"):
-            found["making"] = before_ms(runs["listed"])
+    asked, on = parser.parse_args(), environment()
+    path = asked.out or RESULTS / f"lists_{card_name(on)}.json"
+    measured = kept_rows(path, on, lambda row: any(f"head dim {head_dim}," in row["case"] for head_dim in asked.head_dims))
+    for name, runs, share in cases(asked.head_dims, not asked.no_flex):
+        runs["attention"] = alone(runs["listed"])
+        found = {part: timing.ms for part, timing in measure(runs, DeviceClock(), 3 if asked.quick else 11).items()}
+        found["making"] = found["listed"] - found["attention"]
         times = ", ".join(f"{part} {ms:.4f}" for part, ms in found.items())
         measured.append({"case": name, **found, "relative": found["listed"] / found["dense"] / share})
         print(f"{name}: {times} ms; relative {measured[-1]['relative']:.3f}", flush=True)
-        save_json(on | {"suite": "lists", "rows": measured}, asked.out or RESULTS / f"lists_{card_name(on)}.json")
+        save_json(on | {"suite": "lists", "rows": measured}, path)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/masks.py                            # benchmarks/results/masks_<card>.json
     python benchmarks/masks.py --quick --alone            # fewer repetitions; neither the mask by ranges nor the peer, which compile long
+    python benchmarks/masks.py --rows compressed fixed    # a part; rows that the file has of the same commit stay
 
 8,192 queries and keys, 16 heads, bfloat16, one sequence. `ideal`: the share of tiles of 128x128 in which some query sees some key.
-`ms`: a call; `making`: what of it runs before the attention, which finds those tiles. `times`: the attention over the ideal share of the
-time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention beside it, its block mask built before
+`ms`: a call; `attention`: without the kernels that find those tiles; `making`: the difference. `times`: the attention over the ideal
+share of the time of dense attention. `unlisted`: the same mask by ranges alone. FlexAttention beside it, its block mask built before
 (`flex mask`). Processes compile the rows beside each other, and measure one after the other. Needs a GPU and PyTorch.
 """
 
@@ -23,10 +24,10 @@ from unittest.mock import patch
 import flashgen
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
-from flashgen.bench.kernels import before_ms
+from flashgen.bench.kernels import alone
 from flashgen.bench.masks import ROWS
 from flashgen.bench.peers import to_torch
-from flashgen.bench.results import card_name, environment, save_json
+from flashgen.bench.results import card_name, environment, kept_rows, save_json
 from flashgen.bench.timing import measure
 from flashgen.plan import plan, search
 from flashgen.runtime import arrays
@@ -142,7 +143,11 @@ def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[s
     cp = arrays.cupy()
     qkv = [rounded(cp.random.standard_normal((1, LENGTH, HEADS, head_dim)), "bfloat16") for _ in range(3)]
     run = called(name, head_dim, qkv)
-    runs: dict[str, Run] = {"dense": functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv), "ms": run}
+    runs: dict[str, Run] = {
+        "dense": functools.partial(flashgen.compile({"head_dim": head_dim, "dtype": "bfloat16"}), *qkv),
+        "ms": run,
+        "attention": alone(run),
+    }
     chosen = run.func.program
     found = {"head_dim": head_dim, "mask": name, "tile": chosen.attention.tile.text, "by": chosen.dealing.listed or "ranges"}
     if beside and chosen.dealing.listed:
@@ -153,15 +158,14 @@ def made(name: str, head_dim: int, beside: bool) -> tuple[dict[str, Any], dict[s
             runs["flex"], runs["flex mask"] = flex(name, qkv, run.keywords)
         except Exception as error:  # a peer may refuse with anything
             found["flex refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
-    before_ms(run)  # the profiler starts up, which takes seconds
     return found, runs
 
 
 def measured(found: dict[str, Any], runs: dict[str, Run], repetitions: int) -> dict[str, Any]:
     """A row with its times."""
-    found |= {"ideal": ideal(found["mask"]), "making": before_ms(runs["ms"])}
-    found |= {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
-    return found | {"times": (found["ms"] - found["making"]) / (found["ideal"] * found["dense"])}
+    found |= {"ideal": ideal(found["mask"])} | {part: timing.ms for part, timing in measure(runs, DeviceClock(), repetitions).items()}
+    assert (runs["attention"]() == runs["ms"]()).all(), "the attention alone takes the tiles that a call finds"
+    return found | {"making": found["ms"] - found["attention"], "times": found["attention"] / (found["ideal"] * found["dense"])}
 
 
 def take(names: list[str], asked: argparse.Namespace, head_dim: int, ready: Any, turn: Any, found: Any) -> None:
@@ -187,7 +191,7 @@ def rows_of(head_dim: int, asked: argparse.Namespace) -> Iterator[dict[str, Any]
         process.join()
 
 
-COLUMNS = ("ideal", "dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
+COLUMNS = ("ideal", "dense", "ms", "making", "attention", "times", "unlisted", "flex", "flex mask")
 
 
 def main() -> None:
@@ -198,14 +202,17 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--out", type=Path, help="the file of results, by default benchmarks/results/masks_<card>.json")
     asked = parser.parse_args()
-    on, measured = environment(), []
+    on = environment()
+    path = asked.out or RESULTS / f"masks_{card_name(on)}.json"
+    rows = kept_rows(path, on, lambda row: row["head_dim"] in asked.head_dims and row["mask"] in asked.rows)
     print(f"{'':28}{'':16}" + "".join(f"{column:>10}" for column in COLUMNS))
     for head_dim in asked.head_dims:
         for found in rows_of(head_dim, asked):
-            measured.append(found)
+            rows.append(found)
             numbers = "".join(f"{found[column]:10.3f}" if column in found else f"{'':10}" for column in COLUMNS)
             print(f"{head_dim:4} {found['mask']:26}{found['tile']:>8} {found['by']:6}{numbers} {found.get('flex refused', '')}", flush=True)
-            save_json(on | {"suite": "masks", "rows": measured}, asked.out or RESULTS / f"masks_{card_name(on)}.json")
+            rows.sort(key=lambda row: (-row["head_dim"], list(ROWS).index(row["mask"])))
+            save_json(on | {"suite": "masks", "rows": rows}, path)
 
 
 if __name__ == "__main__":

@@ -98,8 +98,9 @@ def shapes(results: dict[str, Any]) -> str:
 
 def masks(results: dict[str, Any]) -> str:
     """Markdown: a row a mask and head dim; milliseconds, and how many times those of dense attention over the share of its tiles."""
-    columns = ("dense", "ms", "making", "times", "unlisted", "flex", "flex mask")
-    lines = ["| mask | head dim | tiles | dense | a call | making | times | by ranges | FlexAttention | its mask |", "|---" * 10 + "|"]
+    columns = ("dense", "ms", "making", "attention", "times", "unlisted", "flex", "flex mask")
+    titles = "mask | head dim | tiles | dense | a call | making | attention | times | by ranges | FlexAttention | its mask"
+    lines = [f"| {titles} |", "|---" * 11 + "|"]
     for r in results["rows"]:
         cells = [f"{r[name]:.3f}" if name in r else "" for name in columns]
         lines.append(f"| {r['mask']} | {r['head_dim']} | {r['ideal']:.0%}, {r['by']} | {' | '.join(cells)} |")
@@ -108,11 +109,11 @@ def masks(results: dict[str, Any]) -> str:
 
 def lists(results: dict[str, Any]) -> str:
     """Markdown: a row a case of `lists.py`; milliseconds."""
-    lines = ["| case | dense | listed | making | times | FlexAttention |", "|---" * 6 + "|"]
+    lines = ["| case | dense | listed | making | attention | times | FlexAttention |", "|---" * 7 + "|"]
     for r in results["rows"]:
         cells = [
             f"{r[name]:.{digits}f}" if name in r else ""
-            for name, digits in zip(("dense", "listed", "making", "relative", "flex"), (4, 4, 4, 2, 4), strict=True)
+            for name, digits in zip(("dense", "listed", "making", "attention", "relative", "flex"), (4, 4, 4, 4, 2, 4), strict=True)
         ]
         lines.append(f"| {r['case']} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", _measured_on(results, {"FlexAttention"} if any("flex" in r for r in results["rows"]) else set())])

@@ -144,14 +144,19 @@ class Attention:
         """The outputs of a call that nobody differentiates. Takes `values`, of which none stay."""
         if (values or self._tensors) and not self._needed <= values.keys() <= self._known:
             check_names(self.spec, values)
-        given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
+        family = FAMILIES[type(q)]
+        if family and type(q) is type(k) is type(v):
+            given: tuple[Any, ...] = (q, k, v)
+        else:
+            given = (arrays.adopt(q, "q"), arrays.adopt(k, "k"), arrays.adopt(v, "v"))
+            family = FAMILIES[type(given[0])]
         if self._tensors:
             given += tuple([arrays.adopt(values.pop(name), name) for name in self._tensors])
         if check and self.spec.geometry.lengths:
             self._check_lengths(given)
         params = numbers(self.spec, values) if values else {}
         written = () if out is None else provided(self.spec.outputs, out)
-        if not FAMILIES[type(given[0])].on_gpu(given[0]):
+        if not family.on_gpu(given[0]):
             results = self._host.attend(given, written, params)
         elif self.backend is None or self.backend == "gpu":
             results = self._gpu(given, written, params)

@@ -45,13 +45,15 @@ def append(
     k, v: [B, n, Hk, D], S and H swapped for layout bhsd; for layout thd [tokens, Hk, D], where `cu_seqlens`, int32 [B + 1], says where the
     new tokens of each sequence begin. k_cache, v_cache: [B, S, Hk, D], or with a `block_table`, int32 [B, columns], [pages, page, Hk, D],
     S and H swapped for bhsd. kv_lens: int32 [B]. `rotary`: cos and sin, float32 [positions, R / 2]: the first R columns of k are turned
-    by the angles of their position, columns 2i and 2i + 1 if `interleaved`, else i and i + R / 2. All of NumPy, CuPy or PyTorch, on one
-    device. A token without a place, as beyond the pages that there are, is left out. Raises CallError where arrays do not fit,
-    BackendError, CompileError. Source of the embedding: Su et al., 2104.09864.
+    by the angles of their position (beyond the last, those of the last), columns 2i and 2i + 1 if `interleaved`, else i and i + R / 2.
+    All of NumPy, CuPy or PyTorch, on one device. A token without a place, as beyond the pages that there are, or of no sequence, is left
+    out. Raises CallError where arrays do not fit, BackendError, CompileError. Source of the embedding: Su et al., 2104.09864.
     """
     named = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "kv_lens": kv_lens}
-    named |= {"block_table": block_table, "cu_seqlens": cu_seqlens} | dict(zip(("cos", "sin"), rotary or (None, None), strict=True))
+    named |= {"block_table": block_table, "cu_seqlens": cu_seqlens} | _angles(rotary)
     arrays = {name: x for name, x in named.items() if x is not None}
+    if layout not in list(LAYOUTS):
+        raise CallError(f"unknown layout {layout!r}: {did_you_mean(str(layout), LAYOUTS)}")
     call = planned(arrays, layout, interleaved)
     if not call.scalars["tokens"]:
         return
@@ -59,6 +61,16 @@ def append(
         _write(call.plan, {name: FAMILIES[type(x)].to_numpy(x) for name, x in arrays.items()}, call.scalars, layout)
     else:
         alone.launch(call.plan, arrays, call.strides, call.scalars, call.scalars["tokens"], call.on)
+
+
+def _angles(rotary: Any) -> dict[str, Any]:
+    """Cosines and sines by name. Raises CallError."""
+    if rotary is None:
+        return {}
+    if not isinstance(rotary, (tuple, list)) or len(rotary) != 2 or any(x is None for x in rotary):
+        given = f"{[type(x).__name__ for x in rotary]}" if isinstance(rotary, (tuple, list)) else f"a {type(rotary).__name__}"
+        raise CallError(f"rotary is {given}: expected two arrays, (cos, sin), float32 [positions, columns / 2]")
+    return {"cos": rotary[0], "sin": rotary[1]}
 
 
 class Planned(NamedTuple):
@@ -108,8 +120,6 @@ def _order(name: str, layout: str) -> AxisOrder:
 
 def _check_layouts(found: Mapping[str, Layout], layout: str) -> None:
     """Raises CallError for arrays that are not of the right number of axes, kind and place."""
-    if layout not in LAYOUTS:
-        raise CallError(f"unknown layout {layout!r}: {did_you_mean(layout, LAYOUTS)}")
     if ("cu_seqlens" in found) != axis_order(layout).packed:
         given = "given" if "cu_seqlens" in found else "missing"
         raise CallError(f"layout is {layout}, and cu_seqlens is {given}: it goes with sequences one behind the other")
@@ -119,9 +129,10 @@ def _check_layouts(found: Mapping[str, Layout], layout: str) -> None:
             raise CallError(f"{name} has {len(x.shape)} axes, shape {list(x.shape)}: expected {axes}")
         if name not in ROLES and not x.contiguous:
             raise CallError(f"{name} has strides {x.strides}: it has to be contiguous")
-        wanted = found["k"].dtype if name in ROLES else "float32" if name in ("cos", "sin") else "int32"
-        if x.dtype != wanted or wanted not in (*ATTENTION_DTYPES, "int32"):
-            raise CallError(f"{name} is {x.dtype}: expected {wanted if name != 'k' else ', '.join(ATTENTION_DTYPES)}")
+        of_others = (found["k"].dtype,) if name in ROLES else ("float32",) if name in ("cos", "sin") else ("int32",)
+        wanted = ATTENTION_DTYPES if name == "k" else of_others
+        if x.dtype not in wanted:
+            raise CallError(f"{name} is {x.dtype}: expected {', '.join(wanted)}")
         if x.device != found["k"].device:
             raise CallError(f"{name} lies elsewhere than k: all arrays of a call lie on one device")
 
@@ -129,6 +140,8 @@ def _check_layouts(found: Mapping[str, Layout], layout: str) -> None:
 def _checked(layouts: Mapping[str, Layout], by_rows: Mapping[str, Layout], layout: str) -> dict[str, int]:
     """The sizes of a launch. Raises CallError for shapes that do not fit."""
     packed = axis_order(layout).packed
+    if packed and not layouts["cu_seqlens"].shape[0]:
+        raise CallError("cu_seqlens has shape [0]: expected [B + 1], where sequences begin, and where the last ends")
     given, rows, heads, columns = by_rows["k"].shape
     batch = layouts["cu_seqlens"].shape[0] - 1 if packed else given
     pages, page = by_rows["k_cache"].shape[:2]

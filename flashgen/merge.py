@@ -29,11 +29,11 @@ def merge_states(o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, layout: str = DEFAU
     o_a, o_b: [B, Sq, Hq, Dv], S and H swapped for layout bhsd; lse_a, lse_b: [B, Hq, Sq], natural log; for layout thd [total_q, Hq, Dv]
     and [Hq, total_q]. All of NumPy, or of CuPy or PyTorch on one GPU, where one kernel merges float16, bfloat16 and float32 in the caller's
     stream; o is of the dtype of o_a, lse of that of lse_a. The rule is associative and commutative, up to rounding. A row without keys
-    (o = 0, lse = -inf) changes nothing, and two of them are one. Raises CallError where arrays do not fit. Source: Milakov and
+    (lse = -inf, whatever its o) changes nothing, and two of them are one. Raises CallError where arrays do not fit. Source: Milakov and
     Gimelshein, 1805.02867.
     """
-    if layout not in LAYOUTS:
-        raise CallError(f"unknown layout {layout!r}: {did_you_mean(layout, LAYOUTS)}")
+    if layout not in list(LAYOUTS):
+        raise CallError(f"unknown layout {layout!r}: {did_you_mean(str(layout), LAYOUTS)}")
     given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
     layouts, order = _layouts(given, layout), axis_order(layout)
     family = FAMILIES[type(o_a)]
@@ -59,6 +59,9 @@ def _layouts(given: Mapping[str, Any], layout: str) -> dict[str, Layout]:
         if (found := tuple(given[name].shape)) != shape:
             raise CallError(f"{name} has shape {found} beside o_a {o_a}: expected {shape} for layout {layout}")
     layouts = {name: liken(x, name).layout for name, x in given.items()}
+    for name in ("o_a", "lse_a"):  # of their dtypes results are
+        if not layouts[name].dtype.startswith(("float", "bfloat")):
+            raise CallError(f"{name} is {layouts[name].dtype}: expected floats, as an attention gives them")
     if elsewhere := [name for name, x in layouts.items() if x.device != layouts["o_a"].device]:
         raise CallError(f"{elsewhere[0]} lies elsewhere than o_a: all arrays of a call lie on one device")
     return layouts
@@ -67,7 +70,8 @@ def _layouts(given: Mapping[str, Any], layout: str) -> dict[str, Layout]:
 def _in_numpy(given: Mapping[str, np.ndarray[Any, Any]], order: AxisOrder) -> tuple[Any, Any]:
     def state(which: str) -> State:
         o, lse = (_wide(given[f"{name}_{which}"]) for name in ("o", "lse"))
-        return State(order.expanded(lse), 1, order.expanded(o).transpose(order.to_heads_first))
+        rows = order.expanded(o).transpose(order.to_heads_first)
+        return State(order.expanded(lse), 1, np.where(order.expanded(lse)[..., None] == -np.inf, 0, rows))
 
     with np.errstate(invalid="ignore"):  # of rows that are infinite or NaN, and so is the result
         o, lse = finish(SoftmaxPlan(), merged(state("a"), state("b"), natural()), natural())

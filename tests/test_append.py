@@ -31,7 +31,8 @@ def calls(draw):
         return rounded(rng.standard_normal(shape), dtype)
 
     turned, rows = (lambda x: x.swapaxes(1, 2)) if layout == "bhsd" else (lambda x: x), page or ROOM
-    new = (sum(news),) if layout == "thd" else (batch, news[0])
+    before, behind = draw(st.sampled_from([(0, 0), (2, 3)]))  # tokens of no sequence
+    new = (before + sum(news) + behind,) if layout == "thd" else (batch, news[0])
     found = {name: array(*new, HEADS, d) if layout == "thd" else turned(array(*new, HEADS, d)) for name, d in (("k", 10), ("v", 6))}
     pages = batch * (ROOM // page) + 2 if page else batch
     found |= {f"{name}_cache": turned(array(pages, rows, HEADS, d)) for name, d in (("k", 10), ("v", 6))}
@@ -40,7 +41,7 @@ def calls(draw):
         found["block_table"] = table(batch, ROOM // page, rng)
         found["block_table"][0, -1] = draw(st.sampled_from([-1, 2**31 - 1, found["block_table"][0, -1]]))
     if layout == "thd":
-        found["cu_seqlens"] = np.cumsum([0, *news], dtype=np.int32)
+        found["cu_seqlens"] = before + np.cumsum([0, *news], dtype=np.int32)
     half = draw(st.sampled_from([0, 2, 5]))
     angles = rng.standard_normal((ROOM, half))
     rotary = (np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)) if half else None
@@ -128,6 +129,16 @@ def changed(**arrays):
         (changed(rotary=(np.zeros((9, 5), np.float32),) * 2), r"cos has shape \[9, 5\] beside k .*: expected \[9, 4\]"),
         (changed(layout="thd"), "layout is thd, and cu_seqlens is missing"),
         (changed(layout="sbhd"), "unknown layout 'sbhd'"),
+        (changed(layout=None), "unknown layout None: known: bshd, bhsd, thd"),
+        (changed(layout=["bshd"]), "unknown layout"),
+        (changed(k=np.zeros((2, 1, 2, 8), np.int32)), "k is int32: expected float16, bfloat16, float32"),
+        (changed(rotary=np.zeros((9, 4), np.float32)), r"rotary is a ndarray: expected two arrays, \(cos, sin\)"),
+        (changed(rotary=(np.zeros((9, 4), np.float32), None)), r"rotary is \['ndarray', 'NoneType'\]: expected two arrays"),
+        (changed(rotary=(np.zeros((9, 4), np.float32),)), r"rotary is \['ndarray'\]: expected two arrays"),
+        (
+            changed(layout="thd", k=np.zeros((0, 2, 8), np.float16), v=np.zeros((0, 2, 8), np.float16), cu_seqlens=np.zeros(0, np.int32)),
+            r"cu_seqlens has shape \[0\]: expected \[B \+ 1\]",
+        ),
         (changed(k_cache=[1]), "k_cache is a list: append takes arrays of NumPy, CuPy and PyTorch"),
         (changed(v_cache=np.broadcast_to(np.float16(0), (5, 4, 2, 8))), "v_cache is read-only"),
     ],

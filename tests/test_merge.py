@@ -25,11 +25,11 @@ SCALES = st.sampled_from([0.0, 1.0, 30.0, 1e30])
 
 @st.composite
 def states(draw):
-    """o and lse; some rows have no keys."""
+    """o and lse; some rows have no keys, and o of these may be anything."""
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     lse = rng.standard_normal((SHAPE[0], SHAPE[2], SHAPE[1])) * draw(SCALES)
     empty = rng.random(lse.shape) < draw(st.sampled_from([0.0, 0.3, 1.0]))
-    o = np.where(empty.swapaxes(1, 2)[..., None], 0, rng.standard_normal(SHAPE))
+    o = np.where(empty.swapaxes(1, 2)[..., None], draw(st.sampled_from([0, np.nan, np.inf])), rng.standard_normal(SHAPE))
     return o, np.where(empty, -np.inf, lse)
 
 
@@ -44,7 +44,7 @@ def test_associative_commutative_and_nothing_changes_nothing(a, b, c):
     alike(merge(*merge(*a, *b), *c), merge(*a, *merge(*b, *c)))
     alike(merge(*a, *b), merge(*b, *a))
     nothing = np.zeros(SHAPE), np.full((SHAPE[0], SHAPE[2], SHAPE[1]), -np.inf)
-    alike(merge(*a, *nothing), a)
+    alike(merge(*a, *nothing), (np.where(a[1].swapaxes(1, 2)[..., None] == -np.inf, 0, a[0]), a[1]))
     alike(merge(*nothing, *nothing), nothing)
 
 
@@ -78,6 +78,11 @@ def test_what_does_not_fit_is_said():
         flashgen.merge_states(o, lse, o, lse, "bsdh")
     with pytest.raises(CallError, match="o_b is a list: merge_states takes arrays of NumPy, CuPy and PyTorch"):
         flashgen.merge_states(o, lse, [1], lse)
+    with pytest.raises(CallError, match="unknown layout None: known: bshd, bhsd, thd"):
+        flashgen.merge_states(o, lse, o, lse, None)
+    for name, given_to in {"o_a": (o.astype(int), lse), "lse_a": (o, lse.astype(int))}.items():
+        with pytest.raises(CallError, match=f"{name} is int64: expected floats"):
+            flashgen.merge_states(*given_to, o, lse)
     with pytest.raises(CallError, match="o_a has 3 axes"):
         flashgen.merge_states(o[0], lse, o, lse)
 

@@ -3,7 +3,7 @@
 import json
 import math
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,6 +82,14 @@ def save_json(results: Mapping[str, Any], path: Path) -> None:
     head = json.dumps({k: v for k, v in results.items() if k != "rows"}, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{head.removesuffix("}").rstrip()},\n "rows": [\n  {rows}\n ]\n}}\n')
+
+
+def kept_rows(path: Path, found: Mapping[str, Any], again: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """The rows of a file, where it is of the same card, driver and commit, but those that are measured again: a suite may run in parts.
+    Raises OSError, and ValueError for a file that `save_json` did not write."""
+    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    same = all(before.get(name) == found[name] for name in ("gpu", "driver", "commit"))
+    return [row for row in before["rows"] if same and not again(row)]
 
 
 class Panel(NamedTuple):

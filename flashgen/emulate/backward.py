@@ -12,6 +12,7 @@ from flashgen.emulate.memory import Watched, fence
 from flashgen.emulate.run import Emulated, compiled, fill, guarded, judge, judge_counter, launch, some, unset
 from flashgen.interpret import Given
 from flashgen.plan.geometry import shape, sizes_of
+from flashgen.plan.kernels.exact_sums import counted
 from flashgen.plan.params import scalars
 from flashgen.plan.program import Program
 from flashgen.render import Source
@@ -34,6 +35,7 @@ def emulate_backward(
     arrays = {name: by_rows(getattr(given, name)) for name in ("q", "k", "v", "o", "do")}
     lengths = {name: np.shape(values[name]) for name in program.spec.sizing}
     sizes = sizes_of(program.spec, arrays["q"].shape, arrays["k"].shape, lengths)
+    sizes = counted(program.spec, sizes, {name: np.shape(x) for name, x in values.items()})
     results = {f"d{name}": guarded(getattr(given, name).shape, program.dtype.numpy) for name in ("q", "k", "v")}
     outputs = Emulated((name, x) for name, (_, x) in results.items())
     numbers = {name: x for name in ("lse", "dlse") if (x := getattr(given, name)) is not None}

@@ -51,8 +51,8 @@ def emulate(
 
     q: [B, Sq, Hq, Dqk], k: [B, Sk, Hk, Dqk], v: [B, Sk, Hk, Dv] for layout bshd, S and H swapped for bhsd. `values` holds tensors of the
     spec, and params that differ from their defaults. `seed` orders everything that a GPU may order freely; `checks=False` looks for no
-    races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries.
-    Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
+    races and is an eighth faster. A persistent kernel runs with so many `blocks`. As in the runtime, nothing is launched without queries or
+    without sequences. Raises EmulationFault for what the kernel does wrong, BackendError for what cannot run here.
     """
     order_of = program.spec.order_of
     lengths = {name: np.shape(values[name]) for name in program.spec.sizing}
@@ -60,7 +60,7 @@ def emulate(
     o_memory, o = guarded((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy)
     others = _beside_o(program, sizes, o.shape)
     outputs = Emulated({"o": o, **{name: x for name, (_, x) in others.items()}})
-    if not o.size:
+    if not sizes.batch * sizes.q_len:
         fill_empty(outputs)
         return outputs
     params = {p.name: values.get(p.name, p.default) for p in program.spec.params}

@@ -59,11 +59,11 @@ def interpret(program: Program, q: Array, k: Array, v: Array, values: Mapping[st
     tensors by name, and params that differ from their defaults. Only a schedule that materializes allocates anything of size Sq x Sk.
     """
     order = program.spec.order
-    out = {name: np.empty((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy) for name in program.spec.outputs if OUTPUTS[name].like_o}
+    out = {name: np.zeros((*q.shape[:-1], v.shape[-1]), program.out_dtype.numpy) for name in program.spec.outputs if OUTPUTS[name].like_o}
     q, k, v = heads_first(program.spec, q, k, v, values)
     o = {name: order.expanded(x).transpose(order.to_heads_first) for name, x in out.items()}
     by_row = ["lse", "max", *(row.name for row in finished(program.spec.outputs))]
-    found = o | {name: np.empty(q.shape[:-1], np.float32) for name in by_row}
+    found = o | {name: np.full(q.shape[:-1], OUTPUTS[name].empty, np.float32) for name in by_row}  # of rows that no sequence has
     known = _values(program, values)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # of scores that are infinite or NaN, and so is the result
         for indices, one in alike(program, q, k, values):

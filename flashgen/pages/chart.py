@@ -53,7 +53,7 @@ def chart(
     """A chart of lines, by name. x is logarithmic; `xs`: where it has ticks, by default at powers of ten; `text` says a y in words.
 
     >>> chart("speed", ("length", "TFLOP/s"), {"a": [(512, 1.0), (1024, 2.0)]}, [512, 1024]).lines[0].path
-    '84.0,254.0 490.0,14.0'
+    '84.0,254.0 490.0,181.8'
     """
     points = [point for found in lines.values() for point in found]
     x_ticks = list(xs) if xs else decades(x for x, _ in points)

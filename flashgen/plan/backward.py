@@ -11,6 +11,9 @@ from flashgen.plan.backward_kernel import Backward
 from flashgen.plan.backward_strategies import BACKWARD_STRATEGIES
 from flashgen.plan.costs import model as costs
 from flashgen.plan.engines import limits
+from flashgen.plan.kernels.exact_sums import check as check_sums
+from flashgen.plan.kernels.exact_sums import reasons as sums_reasons
+from flashgen.plan.kernels.exact_sums import with_exact_sums
 from flashgen.plan.kernels.key_lists import query_lists, seen_tiles
 from flashgen.plan.kernels.key_ranges import row_ranges as ranges_of_rows
 from flashgen.plan.kernels.round_do import reasons as rounding_reasons
@@ -54,7 +57,7 @@ def plan_backward(
     best = next((draft for draft, _ in found.legal if draft.text == candidate), None) if candidate else found.legal[0][0]
     assert best, candidate
     parts = through_output(spec, best.tile, _preceded(problem, best, strategy.parts(problem, best)))
-    parts = embedded(spec, rounded_do(spec, parts))
+    parts = with_exact_sums(spec, embedded(spec, rounded_do(spec, parts)))
     return Program(
         spec=spec,
         arch=problem.arch,
@@ -165,6 +168,7 @@ def _of_arrays(spec: Spec) -> Iterator[tuple[str, str]]:
     yield from embedding_reasons(spec)
     yield from output_reasons(spec)
     yield from rounding_reasons(spec)
+    yield from sums_reasons(spec)
 
 
 def _passed(strategy: BackwardStrategy, request: Request) -> Iterator[tuple[str, str]]:
@@ -187,6 +191,4 @@ def _check(request: Request) -> None:
     if spec.dtype == "float32" and not arch.on_cpu:
         what = f"dtype is float32: gradients of it have no kernel on {arch.name} yet"
         raise PlanError(f"{what}; those of float16 and bfloat16 have, and in the interpreter (arch host) all have")
-    if spec.deterministic and spec.with_grad:
-        name = spec.with_grad[0].name
-        raise PlanError(f"deterministic: true: the gradient of {name} is summed in any order; leave its grad or deterministic out")
+    check_sums(spec)

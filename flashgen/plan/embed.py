@@ -41,4 +41,5 @@ class Unembed(Embed):
     """The kernel that brings the gradient of what queries or keys become back to what a call gave: a block some tokens."""
 
     tokens: int  # of a block
-    learned: str  # the member that the gradient of learned columns is added to; empty: there is none
+    learned: str  # the name of learned columns whose gradient is asked for; empty: there is none
+    exact: bool  # whether that is summed in integers, whose order is of no account

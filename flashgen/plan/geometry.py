@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from flashgen.errors import CallError
 from flashgen.expr import evaluate
 from flashgen.expr.language.read import axis_node
+from flashgen.plan.elements import Elements
 from flashgen.plan.kernel import Extent, Kernel, Merging, SharePlan
 from flashgen.plan.program import Scratch
 from flashgen.plan.sum_places import SumPlaces
@@ -31,6 +32,7 @@ class Sizes:
     page: int = 1  # keys of one
     bound: tuple[tuple[str, int], ...] = ()  # the names of axes that arrays bind
     listed: int = 0  # keys of a list at most, where a call lists numbers of blocks; 0: of any number
+    summed: tuple[tuple[str, int], ...] = ()  # the elements of each tensor whose gradient is summed in integers
 
     @property
     def group(self) -> int:
@@ -124,6 +126,8 @@ def extent(size: Extent, sizes: Sizes) -> int:
             return sizes.kv_len // int(keys) + sizes.batch
         case (word, pieces):
             return -(-extent(word, sizes) // pieces)
+        case Elements(of):
+            return dict(sizes.summed)[of]
         case SharePlan():
             return states(size, sizes) if size.own else shares(size, sizes)
         case Merging():
@@ -167,7 +171,7 @@ def shares(plan: SharePlan, sizes: Sizes) -> int:
         key_tiles = -(-sizes.kv_len // plan.block_n)
         return max(1, min(-(-key_tiles // least_tiles(plan, sizes.q_len, sizes.group)), plan.pieces // max(1, tiles)))
     count = -(-plan.pieces // tiles)
-    if plan.whole_call:  # as many as leave the fewest multiprocessors idle at the end
+    if plan.even:
         fewest = max(1, plan.pieces // tiles)
         count = min(
             range(fewest, fewest + MORE_SHARES), key=lambda n: -(-tiles * n // plan.pieces) * plan.pieces / (tiles * n) + SHARE_COST * n
@@ -207,6 +211,8 @@ def extent_text(size: Extent) -> str:
             return f"(kv_len / {keys} + batch)"
         case (word, pieces):
             return f"ceil({word} / {pieces})"
+        case Elements(of):
+            return f"elements of {of}"
         case SharePlan():
             return "states" if size.own else "shares"
         case Merging(warps=warps):

@@ -5,6 +5,7 @@ from typing import Literal
 
 from flashgen.expr import KeyRanges
 from flashgen.expr.tiles.ranges import TileRanges
+from flashgen.plan.elements import Elements
 from flashgen.plan.sum_places import SumPlaces
 
 WARPGROUP_ROWS = 64  # query rows that a warpgroup computes
@@ -45,6 +46,7 @@ class WorkersPlan:
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes strands one after the other; else each has warps of its own
     in_cluster: bool = False  # blocks of a cluster have strands each, of the same key tiles, and join them together
+    each: int = 1  # strands that each warp of a cluster takes, one after the other
 
     @property
     def warpgroups(self) -> int:
@@ -59,12 +61,14 @@ class WorkersPlan:
     @property
     def copying(self) -> str:
         """The template of who copies a key tile, of kernels whose warps all copy: all of a block, or the one warp that multiplies it."""
-        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "in_cluster" if self.in_cluster else "by_warp"
+        if self.in_cluster:
+            return "in_cluster" if self.each == 1 else "in_cluster_in_turn"
+        return "by_block" if self.strands == 1 else "in_turn" if self.in_turn else "by_warp"
 
     @property
     def beside(self) -> int:
         """Strands that have warps of their own."""
-        return 1 if self.in_turn else self.strands
+        return 1 if self.in_turn else self.strands // self.each
 
     @property
     def threads(self) -> int:
@@ -122,6 +126,7 @@ class SharePlan:
     keys: int  # of a share at least, where lengths decide; a multiple of the keys of a tile
     pieces: int  # shares of all query tiles of a sequence from which on there are no more
     whole_call: bool  # the query tiles of all sequences count, not those of one alone
+    even: bool  # about so many shares: as many as leave the fewest multiprocessors idle at the end
     block_m: int
     grouped: bool  # see DealingPlan
     block_n: int = 0  # keys of a tile, where only the device knows how long each sequence is; 0: all are as long as the call says
@@ -218,9 +223,7 @@ class SmemPlan:
 @dataclass(frozen=True)
 class Merging:
     """Blocks that merge the shares of all query rows: a row has a warp for as many shares as one reads at once, up to all warps of a block.
-
-    None where all keys are one share: o has left already.
-    """
+    None where all keys are one share: o has left already."""
 
     shares: SharePlan
     warps: int  # of a block
@@ -230,7 +233,7 @@ class Merging:
 # A number; a word (batch, heads, kv_heads, q_len, kv_len, rows); (word, n): how many pieces of n it takes to cover it; shares of keys.
 # ("places", n): of tiles of n query rows where sequences lie one behind the other, each with as many as it may need wherever it begins;
 # ("key_places", n): the same of n keys.
-Extent = int | str | tuple[str, int] | SharePlan | Merging | SumPlaces
+Extent = int | str | tuple[str, int] | Elements | SharePlan | Merging | SumPlaces
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from flashgen.expr.language.nodes import names
 from flashgen.plan.geometry import Sizes, extent
 from flashgen.plan.program import Argument, Program
 from flashgen.plan.sections import sections
+from flashgen.spec.words import count
 
 STRIDES = np.dtype([(axis, "<i8") for axis in ("batch", "head", "row", "column")])
 _SCALARS = {"float": np.dtype("<f4"), "int": np.dtype("<i4")}
@@ -36,6 +37,7 @@ def of_sizes(program: Program, sizes: Sizes) -> dict[str, int]:
         "group": sizes.group,
         "section": sections(program).heads(sizes),
         "shares": extent(program.shares, sizes),
+        **{count(name): elements for name, elements in sizes.summed},
     }
 
 

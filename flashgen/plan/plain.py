@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 _USUAL: dict[str, dict[str, object]] = {  # members of plans that most programs have so, and that do not tell those apart
     "dealing": {"shares": None, "grouped": False, "listed": ""},
-    "workers": {"strands": 1, "in_turn": False, "in_cluster": False},
+    "workers": {"strands": 1, "in_turn": False, "in_cluster": False, "each": 1},
     "grid": {"cluster": 1},
 }
 

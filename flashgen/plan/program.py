@@ -163,6 +163,11 @@ class Program:
         return "one_by_one" if self.dealing.listed or many else "by_ranges"
 
     @property
+    def telling(self) -> str:
+        """The template of how those who compute on Hopper come from key tile to key tile: who loads tells them, or they find them."""
+        return "told" if self.dealing.listed and self.attention.workers.turns else "found"
+
+    @property
     def fetched(self) -> str:
         """The template of how those fetch key tiles who do not test the mask: each range, or fewer where there are many."""
         return "as_dealt" if self.dealing.listed or self.walk == "by_ranges" else "joined"
@@ -216,7 +221,8 @@ class Program:
     @property
     def types(self) -> tuple[str, ...]:
         """The templates of what members of Params are made of, in order."""
-        return tuple(name for kind in dict.fromkeys(a.kind for a in self.arguments) for name in member_types(self.spec, kind))
+        own = tuple(name for kind in dict.fromkeys(a.kind for a in self.arguments) for name in member_types(self.spec, kind))
+        return (*own, "exact_sum") if "round_sums" in self.by_entry else own
 
     @property
     def launched(self) -> bool:

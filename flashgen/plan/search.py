@@ -24,11 +24,11 @@ from flashgen.plan.lists import bits_together, by_bits, listed
 from flashgen.plan.lists import reasons as lists_reasons
 from flashgen.plan.program import Decision, Program, Rejected
 from flashgen.plan.shares import Demand, pinned
+from flashgen.plan.softmax import softmax_plan
 from flashgen.plan.strategies import STRATEGIES
 from flashgen.plan.strategy import GRAIN, STRIPE, Costed, Draft, Drafting, Problem, Request, Seen, Strategy, Tried, serving
-from flashgen.spec import Schedule, Spec
-from flashgen.spec.outputs import OUTPUTS, of_rows
-from flashgen.theory.schedule import SoftmaxPlan, resolve
+from flashgen.spec import Spec
+from flashgen.theory.schedule import SoftmaxPlan
 
 LENGTHS = (512, 1024, 8192)  # queries and keys for which candidates are scored: short sequences, and all others
 LONG = 16384  # query rows for which a backward's are, beyond the last of those
@@ -186,7 +186,7 @@ def _problem(spec: Spec, arch: str | Arch, copy_bytes: int, length: int, demand:
         request=request,
         expressions=expressions,
         holes=found,
-        softmax=_softmax(spec, strategy, found),
+        softmax=softmax_plan(spec, strategy, found),
         seen=replace(seen(spec, expressions, ranges, length), listed=chosen),
     )
     return strategy, problem
@@ -209,20 +209,6 @@ def seen(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -
     """The keys that the mask shows of a sequence of this length. `ranges`: of STRIPE query rows and GRAIN keys."""
     begin, end = _spans(spec, expressions, ranges, length)
     return Seen(length=length, begin=begin, end=end, uniform=ranges.uniform, paired=bool(ranges.pairings))
-
-
-def _softmax(spec: Spec, strategy: Strategy, found: Holes) -> SoftmaxPlan:
-    if not spec.softmax.normalized and spec.schedule != Schedule():
-        raise PlanError("schedule pins how maximum and sum are kept, and softmax: none has neither: schedule: auto")
-    least = strategy.lazy_from[found.score.instructions.special > 0]
-    schedule = resolve(spec.schedule, "lazy" if spec.softmax.normalized and not spec.weight and spec.head_dim.v >= least else "always")
-    if schedule.rescale == "lazy" and any(OUTPUTS[name].exact_maximum for name in of_rows(spec.outputs)):
-        if spec.schedule.threshold:
-            raise PlanError(
-                f"schedule: lazy is {spec.schedule.threshold:g}, and outputs has the maximum, which then stays behind: {{lazy: 0}}"
-            )
-        schedule = replace(schedule, threshold=0.0)
-    return replace(schedule, normalized=spec.softmax.normalized, sink=spec.softmax.sink is not None)
 
 
 def _spans(spec: Spec, expressions: Expressions, ranges: KeyRanges, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,6 +19,7 @@ from flashgen.plan.kernels.arguments import query_tiles
 from flashgen.plan.kernels.combine import combine
 from flashgen.plan.kernels.work_list import work_list
 from flashgen.plan.program import Parts
+from flashgen.plan.strands import IN_CLUSTER, STRAND_TILE, InCluster, strands
 from flashgen.spec import Spec
 from flashgen.spec.outputs import finished
 from flashgen.spec.tensors import Tensor
@@ -27,8 +28,6 @@ from flashgen.theory.schedule import resolve
 if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
-STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
-IN_CLUSTER = 4  # strands that each block of a cluster has: where they are joined, each has a lane
 FEW_ROWS = (16, 32, 64, 128)  # of a query tile that holds all rows of a key/value head, as few as they are
 CHUNK_BYTES = 16  # of a tensor's row that one copy brings to shared memory
 COSTS = "shares"  # the table of its numbers in flashgen.plan.costs
@@ -44,7 +43,10 @@ class Demand:
     strands: int = 1  # of a block's key tiles, each a softmax of its own until they are joined
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
     cluster: int = 1  # blocks that have so many strands each, and join them together
-    alone: bool = False  # each block of a cluster has a multiprocessor to itself, whose shared memory is for tiles on their way
+    each: int = 1  # strands that each of their warps takes, one after the other
+    alone: bool = (
+        False  # a multiprocessor has one block of a cluster, or few that take strands in turn: its memory is for tiles on their way
+    )
     by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property
@@ -100,20 +102,6 @@ def of_packed(spec: Spec, group: int) -> Demand:
     return Demand(shared=True, together=group in _GROUPS and groupable(spec))
 
 
-def strands(spec: Spec, arch: Arch) -> int:
-    """The strands of a share where query rows are few: as many as there is shared memory for, if warps beside each other have them."""
-    if spec.block.m or spec.block.n or spec.stages or spec.warps or spec.blocks or isinstance(spec.split, int):
-        return 1
-    qk, v = (up(columns, spec.element.k_step) for columns in (spec.head_dim.qk, spec.head_dim.v))
-    columns = FEW_ROWS[0] * max(qk, v) + 2 * STRAND_TILE * (qk + v)  # of q, and of two tiles
-    return max(n for n in (1, 2, 4, 8) if n * columns * spec.element.bytes <= arch.shared_bytes or n == 1)
-
-
-def strand_tiles(problem: "Problem") -> tuple[int, ...]:
-    """The numbers of keys that tiles of strands may have: one where bits shall be the same beside each other and in turn."""
-    return (STRAND_TILE, 2 * STRAND_TILE) if problem.request.demand.alone and problem.spec.split == "auto" else (STRAND_TILE,)
-
-
 def most_rows(spec: Spec, arch: Arch) -> int:
     """The most of FEW_ROWS that shared memory holds beside two tiles of keys; 0 if none, or if blocks cannot share v's columns."""
     slices, step = v_slices(spec), spec.element.k_step
@@ -145,10 +133,10 @@ class Demands:
         own = "kv_len" in spec.geometry.own  # the arrays' length is not that of the sequences
         self.keys_a_row, self.tile_rows = 0 if own else int(known["keys_a_row"]), int(known["tile_rows"])
         self.cut = 2 * (known["call_keys"] if self.auto else known["keys"])
-        self.strands, self.most_rows = strands(spec, arch), most_rows(spec, arch)
-        self.cluster = arch.cluster if self.strands >= IN_CLUSTER else 1
-        self.share_keys = int(known["strand_share_keys" if self.cluster == 1 else "cluster_share_keys"])
-        self.cluster_pieces = int(known["cluster_pieces"])
+        self.strands, self.most_rows = strands(spec, arch, FEW_ROWS[0]), most_rows(spec, arch)
+        stranded = () if spec.blocks else FEW_ROWS[:1] if self.auto else FEW_ROWS[:2]
+        self.in_cluster = {rows: found for rows in stranded if (found := InCluster(spec, arch, rows)).exists}
+        self.strand_keys = int(known["strand_share_keys"])
         self.beside, self.few_tiles = known["beside_keys"] * arch.multiprocessors, arch.multiprocessors / known["few_pieces"]
         self.waves, self.idle = known["waves"], known["idle"]
         copied = [t for t in spec.tensors if "wgmma" in arch.engines and t.dtype in ATTENTION_DTYPES and of_pairs(t)]
@@ -171,8 +159,13 @@ class Demands:
             return self._of_lists(sizes.group)
         if 0 < rows <= self.most_rows and sizes.kv_len >= self.keys_a_row * sizes.q_len:
             few = _FEW[bisect_left(FEW_ROWS, rows)]
+            own = sizes.kv_heads if self.grouped else sizes.heads
+            if found := self.in_cluster.get(few.rows):
+                pieces = found.pieces(own, sizes.kv_len, sizes.batch)
+                if not self.auto or pieces <= found.at_once:
+                    return replace(few, **found.demands(pieces, sizes.kv_len))
             if few.rows == FEW_ROWS[0]:
-                return self._stranded(few, sizes.kv_heads if self.grouped else sizes.heads, sizes)
+                return self._stranded(few, own * sizes.batch, sizes.kv_len)
             return replace(few, together=self.grouped and few.rows >= WARPGROUP_ROWS and sizes.group in _GROUPS)
         tiles = -(-sizes.q_len // self.tile_rows) * sizes.heads * (sizes.batch if self.auto else 1)
         waves = -(-tiles // self.multiprocessors)
@@ -180,20 +173,15 @@ class Demands:
             return self.least
         return _SHARED if 1 - tiles / (waves * self.multiprocessors) > self.idle else self.least
 
-    def _stranded(self, few: Demand, own: int, sizes: Sizes) -> Demand:
-        """The demand of few rows, so many query tiles of each sequence. Whatever the batch, strands of a share have the same bits."""
-        tiles, kv_len = own * sizes.batch, sizes.kv_len
-        most = -(-self.cluster_pieces // own) if self.cluster > 1 else kv_len
-        pieces = tiles * max(1, min(-(-kv_len // self.share_keys), most))
-        alone = self.cluster > 1 and pieces * self.cluster <= self.multiprocessors
-        if self.cluster > 1 and (alone or not self.auto):
-            few = replace(few, strands=min(IN_CLUSTER, self.strands), cluster=self.cluster, alone=alone)
-        elif self.auto:
+    def _stranded(self, few: Demand, tiles: int, kv_len: int) -> Demand:
+        """The demand of few rows, so many query tiles in all. Whatever the batch, strands of a share have the same bits."""
+        if self.spec.blocks:  # each finds its key tiles in the list: that pays for warps beside each other
+            return replace(few, strands=min(IN_CLUSTER, self.strands))
+        if self.auto:
             beside = tiles <= self.few_tiles and tiles * kv_len >= self.beside
             return replace(few, strands=min(4, self.strands)) if beside else few
-        else:
-            few = replace(few, strands=self.strands)
-        return replace(few, in_turn=few.strands > 1 and pieces > 2 * self.multiprocessors)
+        pieces = tiles * max(1, -(-kv_len // self.strand_keys))
+        return replace(few, strands=self.strands, in_turn=self.strands > 1 and pieces > 2 * self.multiprocessors)
 
     def _of_lists(self, group: int) -> Demand:
         """The demand where the heads of a group have lists of fewer queries than a call has: a tile has the rows of one list."""
@@ -217,17 +205,19 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         keys = known.by_count("few_call_keys", rows) if auto else known.by_count("few_keys", rows)
         most = known["warpgroup_pieces" if asked.together else "few_pieces"]
         if asked.cluster > 1:
-            keys, most = known["cluster_share_keys"], known["cluster_pieces"] / problem.arch.multiprocessors
+            keys, most = (known.by_count(name, rows) for name in ("cluster_share_keys", "cluster_pieces"))
+            most /= problem.arch.multiprocessors
         elif asked.strands > 1:
             keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
     else:
         keys = known["call_keys" if auto else "keys"]
-        most = known["listed_pieces"] if spec.geometry.packed else known["call_pieces" if auto else "pieces"]
+        most = known["listed_pieces"] if spec.geometry.packed else known["pieces"]
     return SharePlan(
         count=spec.split if isinstance(spec.split, int) else 0,
         keys=-(-int(keys) // tile.block_n) * tile.block_n,
         pieces=round(most * problem.arch.multiprocessors),
         whole_call=auto and not spec.geometry.packed and asked.cluster == 1,
+        even=not spec.geometry.packed and asked.cluster == 1,
         block_m=tile.block_m,
         grouped=problem.grouped,
         block_n=tile.block_n if spec.geometry.packed else 0,

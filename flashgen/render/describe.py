@@ -108,7 +108,8 @@ def _workers(program: Program) -> str:
         return f"{blocks}{workers.warpgroups} warpgroups compute {WARPGROUP_ROWS} {rows} each{turns}, {others}"
     if workers.in_cluster:
         blocks = f"in each of {program.main.grid.cluster} blocks of a cluster"
-        return f"{workers.warps} warps {blocks} compute them over a strand of the keys each"
+        own = "a strand" if workers.each == 1 else f"{workers.each} strands"
+        return f"{workers.warps} warps {blocks} compute them over {own} of the keys each"
     if workers.beside > 1:
         return f"{workers.warps} warps compute them over a strand of the block's keys each, and meet at the end"
     return f"{workers.warps} warps compute {program.main.tile.block_m // workers.warps} query rows each and share the loads"

@@ -42,7 +42,7 @@ def header(program: Program, source: Source, part: str = "kernel") -> str:
 
     `part`: what the cubin is called, and in the names of all but the kernel itself.
 
-    >>> plan = flashgen.plan.plan(load("specs/causal.yaml"), "sm_90a")
+    >>> program = plan(load("specs/causal.yaml"), "sm_90a")
     >>> header(program, render(program)).splitlines()[-1]
     '#endif'
     """

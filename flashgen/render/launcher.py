@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flashgen.dtypes import by_name
+from flashgen.plan.elements import Elements
 from flashgen.plan.embed import Unembed
 from flashgen.plan.geometry import MORE_SHARES, SHARE_COST, least_tiles
 from flashgen.plan.kernel import Extent, Grid, Merging, SharePlan
@@ -14,6 +15,7 @@ from flashgen.plan.sum_places import SumPlaces
 from flashgen.render.environment import environment
 from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
+from flashgen.spec.words import count as counted
 
 # Of an array of keys, where there is no key: nothing is read through its map.
 _OF_VALUES = ("v", "o", "o_raw", "do", "raw_do", "rounded_do", "dv")  # arrays with the columns of v
@@ -56,6 +58,7 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
     >>> "cuTensorMapEncodeTiled" in launcher(plan, render(plan))
     True
     """
+    counts = [counted(size.of) for s in program.scratch for size in s.shape if isinstance(size, Elements)]
     return (
         environment()
         .get_template("launch/kernel.c.j2")
@@ -67,7 +70,8 @@ def launcher(program: Program, source: Source, part: str = "kernel") -> str:
             fills=[_fill(program, argument) for argument in program.arguments],
             pieces=[Piece(_identifier(s.name), f"{_product(s.shape)} * {by_name(s.dtype).bytes}") for s in program.scratch],
             blocks=[_blocks(kernel.grid) for kernel in program.kernels],
-            listed=_listed(program),
+            counts=counts,
+            told=[_listed(program), *(f"call->{name}" for name in counts)],
             embedded=[*_embedded(program)],
             counting="states" if program.work_list else "shares",
             shared=_shared(program.shares),
@@ -188,6 +192,8 @@ def _extent(size: Extent) -> str:
             return f"(n.kv_len / {keys} + n.batch)"
         case (word, pieces):
             return f"ceil_div({_extent(word)}, {pieces})"
+        case Elements(of):
+            return f"n.{counted(of)}"
         case SumPlaces():
             return size.text
         case Merging(shares=plan, warps=warps, ahead=ahead):

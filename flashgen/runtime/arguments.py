@@ -14,6 +14,7 @@ from flashgen.expr.language.nodes import names
 from flashgen.expr.prove.affine import MAX_LENGTH
 from flashgen.expr.prove.rounding import rounding
 from flashgen.plan.geometry import Sizes, row_words, shape_words, sizes_of
+from flashgen.plan.kernels.exact_sums import counted
 from flashgen.plan.params import softmax_scale
 from flashgen.plan.program import Program
 from flashgen.runtime.arrays import Layout
@@ -127,7 +128,7 @@ def check_backward(spec: Spec, layouts: Mapping[str, Layout]) -> Sizes:
             _check_like(given_name(spec, name), layouts[name], shapes[output], spec.output_element(output).name, layouts["q"])
             if output == "lse" and not layouts[name].contiguous:
                 raise CallError(f"{name} has strides {layouts[name].strides}: it has to be contiguous")
-    return sizes
+    return counted(spec, sizes, {name: layout.shape for name, layout in layouts.items()})
 
 
 def _check_like(name: str, layout: Layout, shape: tuple[int, ...], dtype: str, q: Layout) -> None:

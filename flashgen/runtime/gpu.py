@@ -77,20 +77,39 @@ class Gpu:
         key = (*params.items(), *likes)
         if prepared := self._prepared.get(key):
             return self._run(given[0], out, addresses, prepared)
-        latest, run = self._latest, functools.partial(self._run, given[0], out, addresses)
-        if results := _adapted(latest, 1, likes, params, run):
+        latest, call = self._latest, (given[0], out, addresses)
+        if results := self._adapted(latest, 1, likes, params, call):
             return results
         same = (self._axes_out if out else self._axes).key(tuple(params.items()), likes)
         turns = self._patterns.get(same) or Turns()
         self._latest = turns
-        if results := _adapted(turns, _STATES - (turns is latest), likes, params, run):
+        if results := self._adapted(turns, _STATES - (turns is latest), likes, params, call):
             return results
         prepared, pattern = self.prepare(given, out, params, likes)
         self._keep(self._prepared, key, prepared, _CALLS_KEPT)
         if pattern:
             turns.add(pattern, _STATES)
             self._keep(self._patterns, same, turns, _PATTERNS_KEPT)
-        return run(prepared)
+        return self._run(*call, prepared)
+
+    def _adapted(
+        self,
+        turns: Turns,
+        attempts: int,
+        likes: Sequence[Key],
+        params: Mapping[str, int | float],
+        call: tuple[Any, tuple[Any, ...], list[int]],
+    ) -> tuple[Any, ...] | None:
+        """The outputs of a call that a pattern is adapted to; None if none of so many that are tried fits. `call`: what `_run` takes."""
+        for _ in range(attempts):
+            pattern = turns.pattern(likes, _STATES)
+            if pattern is None:
+                return None
+            if pattern.params == params:
+                with pattern.lock:
+                    if prepared := pattern.adapted(likes):
+                        return self._run(*call, prepared)
+        return None
 
     def _run(self, q: Any, out: tuple[Any, ...], addresses: list[int], prepared: Prepared) -> tuple[Any, ...]:
         """Launches. `addresses`: of what is given and of `out`."""
@@ -177,21 +196,6 @@ class Gpu:
         )
         families = [FAMILIES[type(x)] for x in given + out]
         return prepared, Pattern(axes, params, likes, families, kernel.program, sizes, own, functools.partial(self.choice.kind, arch))
-
-
-def _adapted(
-    turns: Turns, attempts: int, likes: Sequence[Key], params: Mapping[str, int | float], run: Callable[[Prepared], tuple[Any, ...]]
-) -> tuple[Any, ...] | None:
-    """The outputs of a call that a pattern is adapted to; None if none of so many that are tried fits."""
-    for _ in range(attempts):
-        pattern = turns.pattern(likes, _STATES)
-        if pattern is None:
-            return None
-        if pattern.params == params:
-            with pattern.lock:
-                if prepared := pattern.adapted(likes):
-                    return run(prepared)
-    return None
 
 
 def _check_places(spec: Spec, layouts: Mapping[str, Layout]) -> None:

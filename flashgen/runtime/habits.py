@@ -15,7 +15,8 @@ _FLOAT8 = "q, k and v are float16, bfloat16 or float32, and have no scales: leav
 _SOFTCAP = "that is part of the score: score='softcap * tanh(s / softcap)', softcap=50.0"
 _LSE = "the log-sum-exp comes with attention(..., lse=True), in a spec outputs: [o, lse]"
 _PACKED = next(name for name, row in LAYOUTS.items() if row.packed)
-PACKED = f"a spec with layout {_PACKED} takes sequences one behind the other: attention(q, k, v, cu_seqlens_q=..., cu_seqlens_k=...)"
+_CALL = f"attn = flashgen.compile({{'layout': '{_PACKED}', ...}}), attn(q, k, v, cu_seqlens_q=..., cu_seqlens_k=...)"
+PACKED = f"a spec with layout {_PACKED} takes sequences one behind the other: {_CALL}"
 _LENGTHS = "a spec with `cache: contiguous` takes them as kv_lens, int32 [b]; or say in the mask 'kv_idx < lens[b]' with int32 lens [b]"
 _PAGES = "a spec with `cache: {page: 16}` takes pages as block_table, int32 [b, pages], beside kv_lens"
 OF_SEQUENCES = (_LENGTHS, PACKED, _PAGES)

@@ -1,6 +1,7 @@
 """Calls that differ in lengths alone from one that was prepared, as those of a cache that grows by a key a step: its record is patched."""
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ class Turns:
 class _Array(NamedTuple):
     """An array of a call: what stays as it is when lengths change."""
 
+    at: int  # its place among the arrays of a call
     shape: Callable[[Sequence[int]], tuple[int, ...] | None]  # by `Axes.extents`
     family: Family
     place: Place
@@ -114,6 +116,8 @@ class Pattern:
         layouts = [family.layout(like) for family, like in zip(families, likes, strict=True)]
         self._lies = prepared.apart.lies  # of all arrays
         self._arrays = [self._array(i, *each) for i, each in enumerate(zip(families, layouts, strict=True))]
+        self._by_keys = [array for array in self._arrays if not array.of_queries]
+        self._of_queries = operator.itemgetter(*(array.at for array in self._arrays if array.of_queries))  # q is one
         self._sections = sections(program)
         extents = [size for shape in (*(k.grid.blocks for k in program.kernels), *(s.shape for s in program.scratch)) for size in shape]
         self._of_keys = tuple(size for size in dict.fromkeys((*extents, program.shares)) if _follows_keys(size))
@@ -125,6 +129,7 @@ class Pattern:
         serves = _SERVED.get(name) or (_any if name in [t.name for t in spec.tensors] else _contiguous)
         place, sliced = self._places.of({t.name: t.argument for t in spec.arrays}.get(name, name)), serves is _plain and serves(layout)
         return _Array(
+            at=i,
             shape=self._axes.shape(i, layout.shape),
             family=family,
             place=place,
@@ -161,10 +166,10 @@ class Pattern:
         if len(likes) != len(self.likes):
             return None
         changed: list[tuple[int, Lies]] = []
-        for i, array in enumerate(self._arrays):
+        alike = as_many and self._of_queries(likes) == self._of_queries(self.likes)
+        for array in self._by_keys if alike else self._arrays:
+            i = array.at
             like, before = likes[i], self.likes[i]
-            if as_many and array.of_queries and like == before:
-                continue
             if like[0] != array.shape(extents):
                 return None
             if like == before:

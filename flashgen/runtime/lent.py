@@ -36,13 +36,17 @@ class Lent:
         return replace(self, shape=shape)
 
     def __setitem__(self, every: EllipsisType, value: float) -> None:
-        """Makes all elements of a float32 array the same."""
+        """Makes all elements the same: zeros, or those of a float32 array any number."""
         from cuda.bindings import driver
 
+        assert not value or self.dtype == "float32"
         (bits,) = struct.unpack("<I", struct.pack("<f", value))
         if count := math.prod(self.shape):
             with device(self.device).active():
-                check(*driver.cuMemsetD32Async(self.pointer, bits, count, self.stream))
+                if value:
+                    check(*driver.cuMemsetD32Async(self.pointer, bits, count, self.stream))
+                else:
+                    check(*driver.cuMemsetD8Async(self.pointer, 0, count * by_name(self.dtype).bytes, self.stream))
 
     def __getitem__(self, i: int) -> "Lent":
         """A part along the first axis."""

@@ -51,19 +51,19 @@ class Map:
         memory = np.zeros(_BYTES + 64, np.uint8)
         aligned = memory[-memory.ctypes.data % 64 :][:_BYTES]  # CUtensorMap is aligned to 64 bytes
         self._memory, self._place = memoryview(aligned), ctypes.c_void_p(aligned.ctypes.data)  # type: ignore[arg-type]  # see Launch
+        self._address = ctypes.c_void_p()
+        self._lies: tuple[tuple[bool, ...], tuple[int, ...]] | None = None
         self.lay(layout.shape, layout.strides)
 
     def lay(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         """The array lies so from now on; an axis of one element, or of rows without one, whose stride means nothing, gets a legal one."""
         (batches, rows, heads, columns), (batch, row, head, _) = shape, strides
-        size = self._size
         if self._grouped:
             rows, heads, row, head = heads, rows, head, row
-        self._strides = _STRIDES(
-            row * size if rows > 1 and row else ALIGNMENT,
-            head * size if heads > 1 and head else ALIGNMENT,
-            batch * size if batches > 1 and batch else ALIGNMENT,
-        )
+        lies = (rows > 1, heads > 1, batches > 1), (row, head, batch)
+        if lies != self._lies:  # a cache that grows has other rows alone
+            self._lies = lies
+            self._strides = _STRIDES(*(step * self._size if several and step else ALIGNMENT for several, step in zip(*lies, strict=True)))
         self._dims = _DIMS(columns, max(1, rows), heads, batches)  # of no key nothing is read
         self._kept: dict[int, bytes] = {}
 
@@ -72,8 +72,8 @@ class Map:
         if found is None:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            address = ctypes.c_void_p(pointer)
-            if status := self._encode(self._place, self._kind, _RANK, address, self._dims, self._strides, *self._fixed):
+            self._address.value = pointer
+            if status := self._encode(self._place, self._kind, _RANK, self._address, self._dims, self._strides, *self._fixed):
                 raise _refusal(status)
             found = self._kept[pointer] = bytes(self._memory)
         return found

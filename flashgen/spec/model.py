@@ -84,6 +84,11 @@ class Spec:
         return by_name(self.dtype)
 
     @property
+    def native(self) -> bool:
+        """True if products take q, k and v as they are."""
+        return self.element.operand == "native"
+
+    @property
     def out_element(self) -> DType:
         """The row of the dtype of o."""
         return by_name(self.out_dtype or self.dtype)

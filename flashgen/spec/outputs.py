@@ -214,7 +214,7 @@ def statistics(outputs: Sequence[str]) -> tuple[Statistic, ...]:
 
 
 def fill_empty(outputs: Mapping[str, Any]) -> None:
-    """Writes the outputs of a call without queries, which launches nothing: only heads have elements then."""
+    """Writes the outputs of a call without queries or without sequences, which launches nothing: those of rows without keys."""
     for name, x in outputs.items():
-        if OUTPUTS[name].greatest_of:
+        if 0 not in x.shape:
             x[...] = OUTPUTS[name].empty

@@ -45,6 +45,16 @@ def gradient(name: str) -> str:
     return f"grad_{name}"
 
 
+def exact(name: str) -> str:
+    """The name of the sums in integers from which the gradient of a param or tensor is rounded."""
+    return f"exact_{name}"
+
+
+def count(name: str) -> str:
+    """The name of the number of elements of a tensor whose gradient is such sums."""
+    return f"count_{name}"
+
+
 def name_fault(name: str) -> str:
     """The reason why a spec cannot have this name; empty if it can."""
     if name in CPP_WORDS:

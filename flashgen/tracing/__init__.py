@@ -55,10 +55,11 @@ class Traced:
 def trace(mask: Callable[..., Any] | None = None, score: Callable[..., Any] | None = None) -> Traced:
     """Traces a mask function of (b, h, q_idx, kv_idx), a score function of (s, b, h, q_idx, kv_idx), or both into expressions.
 
+    >>> slopes = np.array([0.5, 0.25])
     >>> def soft(s, b, h, q_idx, kv_idx):
     ...     return 20.0 * np.tanh(s / 20.0) + (kv_idx - q_idx) * slopes[h]
     >>> trace(score=soft)
-    Traced(mask='full', score='20.0 * tanh(s / 20.0) + (kv_idx - q_idx) * slopes[h]', values={'slopes': array([0.5, 0.25])})
+    Traced(mask='full', score='20.0 * tanh(s / 20.0) + (kv_idx - q_idx) * slopes[h]', values={'slopes': array([0.5 , 0.25])})
 
     Each is called once, with symbols. It may use operators, `where` and other functions of NumPy, PyTorch and JAX, and helpers of its own.
     A captured number becomes a param and a captured array a tensor. Raises SpecError, at the line that cannot be traced.

@@ -15,7 +15,7 @@ from flashgen.emulate.translate import translate
 
 COMPILER, QEMU, LIBRARIES = "aarch64-linux-gnu-g++", "qemu-aarch64", "/usr/aarch64-linux-gnu"
 OPTIONS = [o for o in build.OPTIONS if o != "-march=native"]
-KERNEL_OPTIONS = [o for o in build.KERNEL_OPTIONS if o not in ("-shared", "-O2")]
+KERNEL_OPTIONS = [o for o in build.KERNEL_OPTIONS if o != "-shared"]
 
 
 def available() -> bool:

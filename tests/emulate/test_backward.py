@@ -153,13 +153,9 @@ def test_every_wide_head_dim_has_a_tile(head_dim):
         assert plan_backward(spec, "sm_89").main.tile.qk_columns % 32 == 0
 
 
-BIAS = {"bias": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}}
-
-
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"deterministic": True, "score": "s + bias[h, kv_idx]", "tensors": BIAS}, "the gradient of bias is summed in any order"),
         ({"dtype": "float32"}, "dtype is float32: gradients of it have no kernel on sm_80 yet; those of float16 and bfloat16 have"),
         ({"head_dim": 264}, "head_dim qk is 264: a backward on sm_80 takes multiples of 8 from 8 to 256"),
         ({"backward": False}, "write backward: true"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashgen.emulate import emulate, emulate_backward
@@ -66,6 +66,7 @@ def judged(name, arch, numbers, share, seed, scale=None, split=1, change=("", ""
 
 @pytest.mark.parametrize("arch", KERNELS)
 @pytest.mark.parametrize("name", SCORES)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     numbers=NUMBERS | POWERS,
     share=st.sampled_from([0.05, 0.5, 1.0]),

@@ -54,7 +54,7 @@ FAULTS = {
     "the next key tile's bits": (
         "bits, none large",
         "    softmax<false, MASKED>",
-        "    if (MASKED) read<true>(elements, variant, q_idx, next * BLOCK_N);\n    softmax<false, MASKED>",
+        "    if (MASKED) read<true>(elements, variant, q_idx, max(told.below(first), first) * BLOCK_N);\n    softmax<false, MASKED>",
     ),
     "no score is hidden": ("bits", HIDES, HIDES.replace("column(j)))", "column(j)) && false)")),
     "scores of a row": ("bits", HIDES, HIDES.replace("column(j)))", "column(j)) && r)")),

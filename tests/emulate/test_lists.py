@@ -1,6 +1,7 @@
 """Lists of blocks: each kernel that walks them, and the interpreter, beside the reference, under the race checker."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import flashgen
 from flashgen.bench.hostile import draw
 from flashgen.emulate import emulate
+from flashgen.emulate.report import EmulationFault
 from flashgen.errors import CallError, PlanError, SpecError
 from flashgen.expr.meaning.reference import reference
 from flashgen.interpret import interpret
@@ -35,8 +37,18 @@ CASES: dict[str, Case] = {
     "mma_sync": ("sm_80", {"blocks": BITMAP | {"n": 64}, "mask": "causal", "dtype": "bfloat16"}, None),
     "few rows": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 16}, "softmax": "off_by_one"}, Demand(shared=True, rows=16)),
     "keys": ("sm_80", {"blocks": INDICES | {"m": 16, "n": 1, "heads": "hk"}, "cache": "contiguous"}, Demand(shared=True, rows=16)),
+    "strands": ("sm_90a", {"blocks": INDICES | {"m": 16, "n": 16, "heads": "hk"}}, Demand(shared=True, rows=16, strands=4)),
+    "strands of keys": ("sm_80", {"blocks": BITMAP | {"m": 16, "n": 1}, "mask": "causal"}, Demand(shared=True, rows=16, strands=4)),
     "some keys": ("sm_90a", {"blocks": BITMAP | {"m": 128, "n": 24}, "mask": "window(90, 0)"}, None),
     "cache": ("sm_80", {"blocks": INDICES | {"n": 16}, "mask": "window(150, 20)", "cache": "contiguous"}, None),
+}
+
+FAULTS = {
+    "a tile is whole": ("three warpgroups", "u32(work.whole(tile)) << 30", "1u << 30"),
+    "the tile below is whole": ("three warpgroups", "u32(below >= 0 && work.whole(below)) << 31", "1u << 31"),
+    "tiles of other warpgroups": ("narrow", "return tile < first ? -1 : tile;", "return tile;"),
+    "strands of all tiles": ("strands", ", count = to - from;", ";"),
+    "a tile too early": ("strands", "up_to > n)", "up_to >= n)"),
 }
 
 
@@ -77,6 +89,18 @@ def test_a_kernel_walks_lists(name, data):
     q, k, v, values = data.draw(calls(chosen.spec, demand.rows if demand else 0))
     judge(chosen.spec, emulate(chosen, source, q, k, v, values, seed=data.draw(st.integers(0, 9))), q, k, v, values)
     judge(chosen.spec, interpret(chosen, q, k, v, values), q, k, v, values)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(fault):
+    name, old, new = FAULTS[fault]
+    chosen, source = planned(name)
+    demand = CASES[name][2]
+    sizes = Sizes(batch=1, q_len=demand.rows if demand else 290, kv_len=400, heads=2, kv_heads=1)
+    q, k, v, values = draw(chosen.spec, sizes, (), np.random.RandomState(0))
+    assert source.text.count(old) == 1
+    with pytest.raises((AssertionError, EmulationFault)):
+        judge(chosen.spec, emulate(chosen, replace(source, text=source.text.replace(old, new)), q, k, v, values), q, k, v, values)
 
 
 @given(st.data())

@@ -86,7 +86,9 @@ TOGETHER = 16  # names in one spec
 def named(family: str, params: Sequence[str], tensors: Sequence[str]) -> Spec:
     """A spec of a family whose score reads these params and tensors."""
     more = dict(FAMILIES[family][2])
-    score = (" + " if "backward" in more or "score" in more else " * ").join(["s", *params, *(f"{name}[h]" for name in tensors)])
+    operator, read = " + " if "backward" in more or "score" in more else " * ", [*params, *(f"{name}[h]" for name in tensors)]
+    parts = [f"({operator.join(read[i : i + 8])})" for i in range(0, len(read), 8)]  # planned in less time than one long chain
+    score = operator.join(["s", *parts])
     given = {name: {"shape": ["hq"], "dtype": "float32"} for name in tensors} | more.pop("tensors", {})
     return Spec(
         **{"head_dim": 64} | more | {"score": f"{score} + {more.get('score', '1.0')}"}, params=dict.fromkeys(params, 1.0), tensors=given

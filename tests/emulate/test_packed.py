@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flashgen
-from flashgen.emulate import EmulationFault, emulate
+from flashgen.emulate import emulate
 from flashgen.errors import CallError, PlanError, SpecError
 from flashgen.plan import plan
 from flashgen.render import render
@@ -130,12 +130,8 @@ def test_wild_lengths_leave_the_arrays_alone(arch, wild, also):
     spec = spec_of({"mask": "causal", "score": "s + bias[h, b, kv_idx] + row[b, 0]"})
     q, k, v, values = drawn(spec, ends([100]), ends([100]))
     lengths = {"cu_seqlens_q": np.array(wild, np.int32), "cu_seqlens_k": np.array(also.sample(wild, len(wild)), np.int32)}
-    chosen, fault = plan(spec, arch), ""
-    try:  # two sequences may write a row, so nobody looks for races
-        emulate(chosen, render(chosen), q, k, v, values | lengths, checks=False)
-    except EmulationFault as error:
-        fault = str(error)
-    assert not fault or "were never written" in fault  # rows of no sequence
+    chosen = plan(spec, arch)
+    emulate(chosen, render(chosen), q, k, v, values | lengths, checks=False)  # sequences may share rows: no look for races
 
 
 @pytest.mark.parametrize(
@@ -190,6 +186,5 @@ def test_a_sequence_reads_its_own_rows():
 
 
 def test_what_no_kernel_serves_yet():
-    for said in ({"dtype": "float32", "schedule": "two_pass"}, {"dtype": "float16", "outputs": ["o", "max_logit"]}):
-        with pytest.raises(PlanError, match="no kernel serves"):
-            plan(Spec(head_dim=16, layout="thd", **said), "sm_90a")
+    with pytest.raises(PlanError, match="no kernel serves"):
+        plan(Spec(head_dim=16, layout="thd", dtype="float32", schedule="two_pass"), "sm_90a")

@@ -122,12 +122,8 @@ def test_wild_lengths_leave_the_arrays_alone(arch, head_dim, wild, also):
     spec = spec_of({"head_dim": head_dim, "mask": "causal"})
     _, _, whole, values = one_by_one(spec, ends([100]), ends([100]))
     lengths = {"cu_seqlens_q": np.array(wild, np.int32), "cu_seqlens_k": np.array(also.sample(wild, len(wild)), np.int32)}
-    program, fault = plan_backward(spec, arch), ""
-    try:  # two sequences may write a row, so nobody looks for races
-        emulate_backward(program, render(program), whole, values | lengths, checks=False)
-    except EmulationFault as error:
-        fault = str(error)
-    assert not fault or "were never written" in fault  # rows of no sequence
+    program = plan_backward(spec, arch)
+    emulate_backward(program, render(program), whole, values | lengths, checks=False)  # sequences may share rows: no look for races
 
 
 def test_lse_is_told_by_its_axes():

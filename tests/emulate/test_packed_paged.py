@@ -91,12 +91,8 @@ def test_wild_numbers_leave_the_arrays_alone(arch, wild):
     q, k, v, values = drawn(spec, [(30, 100), (1, 64), (39, 39)])
     values |= {"cu_seqlens_q": np.array(wild[:4], np.int32), "kv_lens": np.array(wild[4:7], np.int32)}
     values["block_table"][:, ::3] = wild[7]
-    chosen, fault = plan(spec, arch), ""
-    try:  # two sequences may write a row, so nobody looks for races
-        emulate(chosen, render(chosen), q, k, v, values, checks=False)
-    except EmulationFault as error:
-        fault = str(error)
-    assert not fault or "were never written" in fault  # rows of no sequence
+    chosen = plan(spec, arch)
+    emulate(chosen, render(chosen), q, k, v, values, checks=False)  # sequences may share rows: no look for races
 
 
 @pytest.mark.parametrize(

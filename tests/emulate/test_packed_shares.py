@@ -129,12 +129,7 @@ def test_wild_lengths_leave_the_arrays_alone(arch: str, wild: list[int]) -> None
     chosen, source = planned("causal", arch, 0, True)
     q, k, v, values = call(chosen.spec, [(70, 500)])
     values |= {"cu_seqlens_q": np.array(wild, np.int32), "cu_seqlens_k": np.array([0, *[2**31 - 1] * 6], np.int32)}
-    fault = ""
-    try:  # two sequences may write a row, so nobody looks for races
-        emulate(chosen, source, q, k, v, values, checks=False)
-    except EmulationFault as error:
-        fault = str(error)
-    assert not fault or "were never written" in fault  # rows of no sequence
+    emulate(chosen, source, q, k, v, values, checks=False)  # sequences may share rows: no look for races
 
 
 @pytest.mark.parametrize(

@@ -119,28 +119,49 @@ def test_empty_sequences_beside_single_tokens(backend, arch):
 LONG = {"cu_seqlens_q": np.int32([0, 0, 1208, 2048, 2048]), "cu_seqlens_k": np.int32([0, 2538, 4280, 5120, 8192])}
 
 
-def test_long_sequences_without_queries_or_keys():
-    spec = Spec(head_dim=128, dtype="float32", mask="causal", layout="thd", outputs=["o", "lse"])
+@pytest.mark.parametrize(
+    ("backend", "arch", "dtype", "head_dim"),
+    [
+        ("interpreter", "sm_90a", "float32", 128),
+        ("emulate", "sm_90a", "float16", 128),
+        ("emulate", "sm_80", "bfloat16", 16),
+    ],
+)
+def test_long_sequences_without_queries_or_keys(backend, arch, dtype, head_dim):
+    spec = Spec(head_dim=head_dim, dtype=dtype, mask="causal", layout="thd", outputs=["o", "lse"])
     rng, lengths = np.random.default_rng(0), LONG
-    q, k, v = (rng.standard_normal((n, h, 128)).astype(np.float32) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
-    o, lse = flashgen.compile(spec, backend="interpreter")(q, k, v, **lengths)
+    q, k, v = (rng.standard_normal((n, h, head_dim)).astype(spec.element.numpy) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
+    o, lse = flashgen.compile(spec, arch, backend)(q, k, v, **lengths)
     judge(spec, {"o": o, "lse": lse}, q, k, v, **lengths)
 
 
-def test_gradients_of_keys_without_queries_are_zeros():
+@pytest.mark.parametrize(("backend", "arch"), [("interpreter", "sm_90a"), ("emulate", "sm_90a")])
+def test_gradients_of_keys_without_queries_are_zeros(backend, arch):
     spec = Spec(head_dim=16, dtype="bfloat16", mask="causal", layout="thd", backward=True)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((n, h, 16)).astype(spec.element.numpy) for n, h in ((2048, 2), (8192, 1), (8192, 1)))
     call = gradients.completed(spec, q, k, v, **LONG)
-    found = flashgen.compile(spec, backend="interpreter").backward(**vars(call), **LONG)
+    found = flashgen.compile(spec, arch, backend).backward(**vars(call), **LONG)
     gradients.judge(spec, dict(zip(("dq", "dk", "dv"), found, strict=True)), call, **LONG)
     for x in found[1:]:
         assert not x[:2538].any()
         assert not x[5120:].any()
 
 
+@pytest.mark.parametrize(("backend", "arch"), [("interpreter", "sm_90a"), ("emulate", "sm_90a"), ("emulate", "sm_80")])
+def test_buffers_that_are_longer_than_their_sequences(backend, arch):
+    spec = Spec(head_dim=64, dtype="float16", mask="causal", layout="thd", outputs=["o", "lse"])
+    q, k, v = (np.random.default_rng(0).standard_normal((3, 160, 2, 64))).astype(np.float16)
+    q[128:], k[128:], v[128:] = 7, 7, 7
+    lengths = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), ends(60, 68))
+    o, lse = flashgen.compile(spec, arch, backend)(q, k, v, **lengths)
+    judge(spec, {"o": o[:128], "lse": lse[:, :128]}, q[:128], k[:128], v[:128], **lengths)
+    assert not o[128:].any()
+    assert (lse[:, 128:] == -np.inf).all()
+
+
 def test_rows_of_no_sequence_are_refused_where_somebody_looks():
-    """Buffers that are longer than the sequences in them: no row of them is a result."""
+    """Buffers that are longer than the sequences in them."""
     spec = Spec(head_dim=16, dtype="float16", mask="causal", layout="thd")
     q = np.ones((160, 2, 16), np.float16)
     lengths = dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), ends(60, 68))

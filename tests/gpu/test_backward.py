@@ -162,6 +162,55 @@ def test_torch_and_numpy() -> None:
     gradients.judge(CAUSAL, named(CAUSAL, attention.backward(**vars(given))), given)
 
 
+IN_ANY_ORDER: dict[str, dict[str, Any]] = {
+    "scores": {
+        "score": "c * tanh((s + x[h, q_idx - kv_idx + 300] + y[b, kv_idx] + z[b, h, q_idx, kv_idx]) / c)",
+        "softmax": {"sink": "x[h, 3]"},
+        "tensors": {"x": tensor("hq", 700), "y": tensor("b", "kv_len"), "z": tensor("b", "hq", "q_len", "kv_len")},
+        "params": C,
+    },
+    "buckets": {"score": "s + x[h, min(15, (q_idx - kv_idx) // 4)]", "tensors": {"x": tensor("hq", 16)}},
+    "weight and output": {
+        "weight": "x[b, h, kv_idx]",
+        "output": "o * y[b, q_idx, h, v_idx] + c * z[h, v_idx]",
+        "tensors": {"x": tensor("b", "hq", "kv_len"), "y": tensor("b", "q_len", "hq", 64), "z": tensor("hq", 64)},
+        "params": C,
+    },
+    "a norm": {"norm": {"query": "x", "key": "x"}, "head_dim": 64, "tensors": {"x": tensor(64)}},
+}
+
+
+@pytest.mark.parametrize("qk", [64, 192])
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("name", IN_ANY_ORDER)
+def test_the_same_bits_in_five_runs(name: str, arch: str, qk: int) -> None:
+    """Gradients of tensors and params too, whatever blocks come first; and as near the reference as others."""
+    said = {"dtype": "bfloat16", "head_dim": {"qk": qk, "v": 64}, "mask": "causal", "backward": True, "deterministic": True}
+    spec, sizes = Spec(**said | IN_ANY_ORDER[name]), {"b": 2, "hq": 4, "hk": 2, "q_len": 300, "kv_len": 333}
+    attention = flashgen.compile(spec, arch=arch)
+    random = np.random.default_rng(3)
+    shapes = {t.name: [sizes.get(str(n), n) for n in t.shape] for t in spec.tensors}
+    values = {name: np.float32(random.normal(size=shape)) for name, shape in shapes.items()}
+    given = gradients.given(spec, 2, 4, 2, 300, 333, dlse=True, **values)
+    runs = [called(attention, given, values) for _ in range(5)]
+    gradients.judge(spec, named(spec, runs[0]), given, **values)
+    assert len({tuple(x.tobytes() for x in run) for run in runs}) == 1
+
+
+def test_sums_take_memory_of_their_elements_alone() -> None:
+    cp, heads, n = cupy(), 2, 4096
+    spec = Spec(**CAUSAL.to_json() | {"deterministic": True, "score": "s + x[h, kv_idx]", "tensors": {"x": tensor("hq", "kv_len")}})
+    attention = flashgen.compile(spec)
+    q, k, v, o, do = (cp.zeros((1, n, heads, 64), np.uint16).view(spec.element.numpy) for _ in range(5))
+    lse, x = cp.zeros((1, heads, n), np.float32), cp.zeros((heads, n), np.float32)
+    attention.backward(do, q, k, v, o, lse, x=x)
+    pool = cp.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    results = attention.backward(do, q, k, v, o, lse, x=x)
+    assert pool.total_bytes() - before < sum(x.nbytes for x in results) + 2 * q.size * 4 + 104 * x.size
+
+
 MEMORY: dict[str, tuple[dict[str, Any], str | None, tuple[int, int, int]]] = {  # the spec, an arch, heads, key/value heads, length
     "full": ({"mask": "full"}, None, (2, 2, 8192)),
     "causal": ({}, None, (2, 2, 8192)),
@@ -204,3 +253,14 @@ def test_a_graph_of_cupy_replays(keys: dict[str, Any]) -> None:
     contents = [{name: x for name, x in vars(given).items() if x is not None} for given in calls]
     for given, found in zip(calls, replayed(flashgen.compile(spec).backward, contents), strict=True):
         gradients.judge(spec, named(spec, found), given)
+
+
+def test_many_blocks() -> None:
+    """More sequences than a second axis of a grid counts; each has one key, of which the weight is 1 whatever the score."""
+    attention, cp = flashgen.compile(Spec(head_dim=16, dtype="float16", backward=True)), cupy()
+    q, k, v, do = (cp.random.standard_normal((70000, 1, 1, 16)).astype(np.float16) for _ in range(4))
+    o, lse = attention(q, k, v)
+    out = tuple(cp.full_like(q, np.nan) for _ in range(3))
+    dq, dk, dv = down(attention.backward(do, q, k, v, o, lse, out=out))
+    assert np.array_equal(dv, do.get())
+    assert max(np.abs(x).max() for x in (dq, dk)) < 1e-3

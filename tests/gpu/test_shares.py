@@ -76,6 +76,20 @@ def test_the_same_bits_alone_and_in_company(name: str) -> None:
         assert all((x.view(np.uint8) == y[b : b + 1].view(np.uint8)).all() for x, y in zip(alone, together, strict=True))
 
 
+@pytest.mark.parametrize("q_len", [1, 8])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_same_bits_whoever_has_the_strands(head_dim: int, q_len: int) -> None:
+    """Eight query tiles a sequence: a warp has a strand, of a cluster alone on multiprocessors or not, or two strands, or all in turn."""
+    spec = Spec(head_dim=head_dim, dtype="bfloat16", mask="causal", outputs=["o", "lse"])
+    batches, qkv = (1, 2, 5, 34, 140), arrays(spec, 140, 32, 8, q_len, 600)
+    attn = flashgen.compile(spec)
+    found = [called(attn, spec, tuple(x[:batch] for x in qkv), {}) for batch in batches]
+    for batch, some in zip(batches, found, strict=True):
+        assert all((x.view(np.uint8) == y[:batch].view(np.uint8)).all() for x, y in zip(some, found[-1], strict=True))
+    few = tuple(x[:2] for x in qkv)
+    judge(spec, found[1], *few)
+
+
 def test_lengths_on_the_device_and_what_lies_behind_them() -> None:
     spec = Spec(head_dim=128, dtype="bfloat16", mask="causal", cache="contiguous", outputs=["o", "lse"])
     q, k, v = arrays(spec, 4, 8, 2, 2, 1200)

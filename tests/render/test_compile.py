@@ -138,6 +138,16 @@ def test_nothing_spills_where_tensors_are_read_or_columns_divided(variant, head_
     assert nvrtc.compile(render(plan(spec, "sm_90a"))).spill_bytes == 0
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_sum_that_is_a_loop_spills_next_to_nothing(arch, head_dim):
+    """FIRE has 32 hidden units in its paper, of three coefficients each."""
+    keys = load(spec_root() / "language" / "fire.yaml").to_json()
+    tensors = {name: {"shape": [32, *shape], "dtype": "float32"} for name, shape in {"a": [], "r": [], "w": ["hq"]}.items()}
+    spec = Spec(**keys | {"head_dim": head_dim, "score": keys["score"].replace("4", "32"), "tensors": tensors})
+    assert nvrtc.compile(render(plan(spec, arch))).spill_bytes <= 16
+
+
 LISTS = {"m": 128, "n": 128, "lists": "idx"}
 
 

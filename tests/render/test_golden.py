@@ -39,13 +39,16 @@ LIKE = {  # a spec for an arch, with a length where the plan is not that of long
     "rung_fa1-sm_90": "rung_each_step-sm_90", "rung_each_step-sm_90": "rung_two_pass-sm_90", "rung_fa2-sm_90": "causal-sm_80",
     "rung_fa3-sm_90a": "causal-sm_90a", "rung_lazy-sm_90a": "rung_fa3-sm_90a",
     "token-sm_90a": "causal-sm_80", "chunk-sm_90a": "causal-sm_90a",
+    "network-sm_90a": "causal-sm_90a",
     "token_in_turn-sm_90a": "token-sm_90a", "token_beside-sm_90a": "token_in_turn-sm_90a", "token_in_cluster-sm_90a": "token_beside-sm_90a",
+    "token_two_strands-sm_90a": "token_in_cluster-sm_90a",
 }  # fmt: skip
 SHARED = {  # causal where queries are few, or tiles of few heads; strands of a block's keys in turn, or beside each other
     "token": Demand(shared=True, rows=16),
     "token_in_turn": Demand(shared=True, rows=16, strands=8, in_turn=True),
     "token_beside": Demand(shared=True, rows=16, strands=8),
     "token_in_cluster": Demand(shared=True, rows=16, strands=4, cluster=8),
+    "token_two_strands": Demand(shared=True, rows=16, strands=16, cluster=2, each=2),
     "chunk": Demand(shared=True),
 }
 
@@ -77,6 +80,10 @@ def spec_of(pair):
         return LADDER[pair].spec(64, "float16")
     if name == "head_dim_256":
         return Spec(**(load(spec_root() / "causal.yaml").to_json() | {"head_dim": 256}))
+    if name == "network":  # 32 hidden units: a sum that is a loop
+        keys = load(spec_root() / "language" / "fire.yaml").to_json()
+        tensors = {name: {"shape": [32, *shape], "dtype": "float32"} for name, shape in {"a": [], "r": [], "w": ["hq"]}.items()}
+        return Spec(**keys | {"score": keys["score"].replace("4", "32"), "tensors": tensors})
     return load(spec_root() / f"{name}.yaml")
 
 

@@ -1,6 +1,7 @@
 """The launcher in C asks the driver for what a call in Python asks for: a stand-in for the driver keeps both."""
 
 import ctypes
+import math
 import re
 import shutil
 import subprocess
@@ -23,11 +24,17 @@ from flashgen.runtime import executable, tma
 from flashgen.runtime.arrays import Layout, contiguous_strides
 from flashgen.runtime.scratch import Scratch
 from flashgen.spec import Spec, load
+from flashgen.spec.words import count, gradient
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ship"
 COUNTER, HALVES, SCRATCH, STREAM, MULTIPROCESSORS = 0x7000, 0x8000, 0x9000, 5, 132
 BIAS: dict[str, Any] = {"score": "s + slopes[h] * reach", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
 SCALED: dict[str, Any] = {"output": "o * slopes[h]", "tensors": {"slopes": {"shape": ["hq"], "dtype": "float32"}}}
+ASKED: dict[str, Any] = {
+    "score": "c * s + t[h, kv_idx]",
+    "params": {"c": {"default": 1.0, "grad": True}},
+    "tensors": {"t": {"shape": ["hq", "kv_len"], "dtype": "float32", "grad": True}},
+}
 BLOCKS = {"m": 128, "n": 64, "lists": "lists"}
 ROTARY = {"kind": "halves", "base": 10000.0}
 PROGRAMS = {
@@ -50,6 +57,7 @@ PROGRAMS = {
     "output": (Spec(head_dim=64, dtype="bfloat16", layout="bhsd", out_dtype="float32", outputs=["o", "o_raw"], **SCALED), "sm_90a"),
     "backward of output": (Spec(head_dim={"qk": 64, "v": 72}, dtype="bfloat16", layout="bhsd", backward=True, **SCALED), "sm_90a"),
     "backward of float32 o": (Spec(head_dim={"qk": 128, "v": 64}, dtype="float16", out_dtype="float32", backward=True), "sm_90a"),
+    "exact sums": (Spec(head_dim=64, dtype="bfloat16", backward=True, deterministic=True, **ASKED), "sm_90a"),
     "packed backward": (Spec(head_dim=64, dtype="bfloat16", mask="causal", layout="thd", backward=True), "sm_90a"),
 }
 SIZES = [Sizes(2, 1000, 1500, 8, 2), Sizes(1, 1, 30000, 16, 2), Sizes(3, 40, 0, 4, 4), Sizes(5, 7000, 7000, 32, 32), Sizes(2, 0, 9, 4, 4)]
@@ -84,7 +92,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     subprocess.run([compiler, *flags, folder / "kernel.c", Path(__file__).parent / "driver.c"], check=True)
     named = c_name(program, "kernel")
     types: dict[str, Any] = {"int": ctypes.c_int, "float": ctypes.c_float, "CUdeviceptr": ctypes.c_uint64}
-    types |= {f"{named}_array": ctypes.c_int64 * 5} | {f"{named}_tensor_{rank}": ctypes.c_int64 * (1 + rank) for rank in (1, 4)}
+    types |= {f"{named}_array": ctypes.c_int64 * 5} | {f"{named}_tensor_{rank}": ctypes.c_int64 * (1 + rank) for rank in (1, 2, 4)}
     library = ctypes.PyDLL(str(folder / "launcher.so"))
     return program, library, members(text, f"{named}_call", types)
 
@@ -104,7 +112,7 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
             found[role] = Layout(
                 shape, contiguous_strides(shape), (spec.out_element if role in ("o", "o_raw", "do") else spec.element).name, 0, 0
             )
-        elif argument.kind in ("pointer", "array") and role not in ("counter", "halves"):
+        elif argument.kind in ("pointer", "array", "sums") and role not in ("counter", "halves"):
             shape = (2, 3, 5, 7)[-argument.rank or -1 :]
             found[role] = Layout(shape, contiguous_strides(shape), "float32", 0, 0)
     assert packed == (len(found["q"].shape) == 3)
@@ -114,7 +122,7 @@ def layouts(program: Program, sizes: Sizes) -> dict[str, Layout]:
 def given(call_type: Any, program: Program, sizes: Sizes, known: dict[str, Layout], addresses: dict[str, int]) -> ctypes.Structure:
     """The struct of a call."""
     lengths = {"batch": sizes.batch, "q_len": sizes.q_len, "kv_len": sizes.kv_len, "heads": sizes.heads, "kv_heads": sizes.kv_heads}
-    lengths |= {"pages": sizes.pages}
+    lengths |= {"pages": sizes.pages} | {count(name): elements for name, elements in sizes.summed}
     values = lengths | {"scratch": SCRATCH, "softmax_scale": float(program.spec.head_dim.qk) ** -0.5} | addresses
     values |= {p.argument: p.default for p in program.spec.params}
     for role, name in ROLES.items():
@@ -122,7 +130,7 @@ def given(call_type: Any, program: Program, sizes: Sizes, known: dict[str, Layou
             batch, row, head, column = executable.rows_first(known[role], program.spec.layout_of(role)).strides
             values[name] = (ctypes.c_int64 * 5)(addresses[role], batch, head, row, column)
     for argument in program.arguments:
-        if argument.kind == "array":
+        if argument.kind in ("array", "sums"):
             values[argument.name] = (ctypes.c_int64 * (1 + argument.rank))(addresses[argument.of], *known[argument.of].strides)
         elif argument.kind == "extent":
             values[argument.name] = known[argument.of].shape[argument.rank]
@@ -148,7 +156,11 @@ def test_the_driver_is_asked_for_the_same(built: tuple[Program, Any, Any], sizes
     program, library, call_type = built
     sizes = replace(sizes, pages=9, page=program.spec.page) if program.spec.page else sizes
     monkeypatch.setattr(tma, "_encode_tiled", lambda: library.cuTensorMapEncodeTiled)
-    known, scratch = layouts(program, sizes), Scratch.of(program, sizes)
+    known = layouts(program, sizes)
+    sizes = replace(
+        sizes, summed=tuple((name, math.prod(known[gradient(name)].shape)) for name in ASKED["tensors"] if gradient(name) in known)
+    )
+    scratch = Scratch.of(program, sizes)
     addresses = {name: 0x100 * (i + 1) for i, name in enumerate(known)}
     addresses |= dict(zip(scratch.arrays, scratch.at(SCRATCH), strict=True)) | {"counter": COUNTER, "halves": HALVES}
     call = given(call_type, program, sizes, known, addresses)

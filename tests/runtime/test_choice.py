@@ -24,6 +24,7 @@ from tests.runtime.test_arrays import on_gpu
 
 SPEC = Spec(head_dim=64, dtype="float16", mask="causal")
 CLUSTER = Demand(shared=True, rows=16, strands=4, cluster=8, alone=True)
+ANY: dict[str, Any] = {"strands": 1, "cluster": 1, "each": 1, "in_turn": False, "alone": False}  # of a demand: who has which strands
 VIEWS: dict[str, tuple[str, Any, str]] = {  # which array, a view as wide as the head dim, what is said of it
     "backwards": ("k", lambda x: x[:, ::-1, :, :64], "k: an axis has stride -"),
     "every second column": ("v", lambda x: x[..., ::2], "v: the last axis has stride 2, not 1"),
@@ -89,7 +90,7 @@ def test_lengths_have_plans_of_their_own(keys: int, length: int) -> None:
         (1, 70_000, 8, "invariant", CLUSTER),
         (1, 4000, 8, "auto", CLUSTER),
         (1, 70_000, 8, "auto", CLUSTER),
-        (3, 70_000, 16, "invariant", Demand(shared=True, rows=32)),
+        (3, 70_000, 16, "invariant", replace(CLUSTER, rows=32)),
         (16, 400, 8, "invariant", Demand(shared=True, rows=64, together=True)),  # a warpgroup's
         (100, 128, 2, "invariant", Demand()),  # the queries are as many as the keys
         (512, 65_536, 8, "invariant", Demand(shared=True)),
@@ -110,7 +111,8 @@ def test_what_lengths_ask_for(q_len: int, kv_len: int, heads: int, split: str | 
 def test_a_sequence_is_served_alike_alone_and_in_company(q_len: int, kv_len: int, group: int, batch: int) -> None:
     alone, together = (Sizes(batch=b, q_len=q_len, kv_len=kv_len, heads=2 * group, kv_heads=2) for b in (1, batch))
     asked, beside = (Demands(SPEC, by_name("sm_90a")).of(sizes) for sizes in (alone, together))
-    assert asked == replace(beside, in_turn=asked.in_turn, alone=asked.alone)  # strands of a share have the same bits in turn
+    assert asked.strands * asked.cluster == beside.strands * beside.cluster  # strands have the same bits whichever warp has them
+    assert replace(asked, **ANY) == replace(beside, **ANY)
     if asked.shared:
         attention, other = (plan(SPEC, "sm_90a", demand=demand).attention for demand in (asked, beside))
         assert attention.tile.block_n == other.tile.block_n
@@ -149,9 +151,13 @@ def test_few_queries_of_any_head_dims_have_a_plan(arch: str) -> None:
     for qk in range(8, 521, 8):
         for v in {min(qk, 256), 64, 128, 256}:
             spec = Spec(head_dim={"qk": qk, "v": v}, dtype="float16")
-            for batch in (1, 64):  # whose strands are beside each other, and in turn
-                sizes = Sizes(batch=batch, q_len=1, kv_len=70_000, heads=8, kv_heads=8)
-                assert plan(spec, arch, demand=Demands(spec, by_name(arch)).of(sizes)).attention.tile.block_m == 16
+            demands = Demands(spec, by_name(arch))
+            for batch in (1, 8, 64):  # whose strands have a warp each, or share one, or are in turn
+                demand = demands.of(Sizes(batch=batch, q_len=1, kv_len=70_000, heads=8, kv_heads=8))
+                assert plan(spec, arch, demand=demand).attention.tile.block_m == 16
+            if arch == "sm_90a":
+                for batch in (1, 8, 64):
+                    assert plan(spec, arch, demand=demands.of(Sizes(batch=batch, q_len=20, kv_len=70_000, heads=8, kv_heads=8)))
 
 
 @pytest.mark.parametrize(("arch", "columns"), [("sm_86", 320), ("sm_86", 512), ("sm_80", 512), ("sm_90a", 264), ("sm_90a", 512)])

@@ -132,6 +132,19 @@ def test_an_array_of_another_length_has_another_map(asked: list[tuple[Any, ...]]
     assert [(call[3][1], call[4][2]) for call in asked] == [(100, 204800), (101, 204800), (102, 208896)]
 
 
+@pytest.mark.parametrize("group", [0, 4])
+def test_a_map_is_as_one_made_anew_whatever_the_array_was_before(asked: list[tuple[Any, ...]], group: int) -> None:
+    random = np.random.default_rng(0)
+    again = tma.Map(Layout((1, 1, 1, 64), (0, 0, 0, 1), "bfloat16", 0, 0), (64, 128), group)
+    for _ in range(200):
+        shape = (*(int(n) for n in random.integers((1, 0, 1), 3)), 64)
+        strides = (*(int(n) for n in 64 * random.integers(0, 3, 3)), 1)
+        again.lay(shape, strides)
+        again(0x1000)
+        tma.Map(Layout(shape, strides, "bfloat16", 0, 0), (64, 128), group)(0x1000)
+        assert asked[-2] == asked[-1]
+
+
 def test_a_refusal_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tma, "_encode_tiled", lambda: lambda *_: int(driver.CUresult.CUDA_ERROR_INVALID_VALUE))
     with pytest.raises(BackendError, match="CUDA_ERROR_INVALID_VALUE"):

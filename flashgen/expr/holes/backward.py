@@ -1,7 +1,7 @@
 """The holes of a backward kernel: what a score's slope is beside its value, and what tensors and params that ask for gradients get."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from flashgen.expr.holes.bind import SCALE, S, varies
@@ -11,16 +11,17 @@ from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, names, walk
+from flashgen.expr.language.nodes import V_IDX, Argument, Call, Const, Load, Name, Node, Summation, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.meaning.gradient import ZERO, Derivatives, Variable, derivatives
+from flashgen.expr.meaning.summed import exact_sums, own_places
 from flashgen.expr.prove.linear import assemble, collect
-from flashgen.spec.words import gradient
+from flashgen.spec.words import count, exact, gradient
 
 if TYPE_CHECKING:
     from flashgen.spec import Spec
 
-Along = Literal["", "rows", "keys", "both"]
+Along = Literal["", "rows", "keys", "both", "own"]  # own: both, and no two elements of a tile have the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,9 @@ class Gradient:
     of: str  # in emitted text: d, the gradient of a score; d_weight, that of what its key's value counts for
     text: str  # as in the language: slopes[h]: kv_idx - q_idx
     value: Body  # of an element: d score / d what is read, or d weight / d it; of a sink: d sink / d it
-    address: Body  # where it is added: float*
+    address: Body  # where it is added: a float*, or an ExactSum
     along: Along  # what the address differs along in a tile
+    exact: bool  # whether it is summed in integers, whose order is of no account
 
     @property
     def reads_s(self) -> bool:
@@ -84,6 +86,16 @@ class BackwardHoles:
     def along(self, place: Along) -> tuple[Gradient, ...]:
         """The gradients by score or weight whose address differs along this in a tile."""
         return tuple(gradient for gradient in self.gradients if gradient.along == place)
+
+    @property
+    def exact(self) -> bool:
+        """True if any of them is summed in integers."""
+        return any(gradient.exact for gradient in (*self.gradients, *self.sinks, *self.output))
+
+    @property
+    def alone(self) -> "BackwardHoles":
+        """The same of a kernel that leaves gradients of tensors and params to another."""
+        return replace(self, gradients=(), output=(), sinks=())
 
     @property
     def reads_s(self) -> bool:
@@ -145,6 +157,8 @@ def _extent(node: Node) -> Bound:
     match node:
         case Const(value):
             return Bound(float(value), float(value))
+        case Summation():
+            return _extent(node.unrolled)
         case Call(op, args) if found := row(op):
             return Bound(*found.interval(*map(_extent, args)))
     return Bound()
@@ -154,13 +168,13 @@ class _Gradients:
     """Makes the gradients of the tensors and params of a spec that ask for one."""
 
     def __init__(self, spec: "Spec", kernel: Kernel):
-        self.asked = {one.name: one.argument for one in spec.with_grad}
+        self.asked, self.exact, self.own = {one.name for one in spec.with_grad}, exact_sums(spec), own_places(spec)
         self.kernel, self.names = kernel, Names()
 
     def made(self, values: Mapping[Variable, Node], shown: Mapping[Variable, Node], of: str = "d") -> Iterator[Gradient]:
         """The gradients of bound `values`, of those among their variables that ask for one; `shown`: as in the language, where they are;
         `of`: what they are factors of."""
-        hoist = self.kernel.hoist
+        hoist = self.kernel.hoist.apart()
         for by, value in values.items():
             name = by.name if isinstance(by, Name) else by.tensor
             if name in self.asked:
@@ -170,17 +184,21 @@ class _Gradients:
                     text=f"{show(by)}: {show(shown[by])}" if by in shown else f"{show(by)}, of the scale",
                     value=hoist.body(value),
                     address=self.address(by),
-                    along=_along(by),
+                    along="own" if name in self.own else _along(by),
+                    exact=name in self.exact,
                 )
 
     def address(self, by: Variable) -> Body:
         """The place where the gradient of what a variable reads is summed."""
         hoist = self.kernel.hoist
         if isinstance(by, Name):
-            return hoist.body(Argument(f"p.{gradient(by.name)}", "float*"))
-        bound = _tidy(passed(by, "score", self.kernel))
+            body, place = hoist.body(Argument(f"p.{gradient(by.name)}", "float*")), f"{{p.{exact(by.name)}, 1}}"
+            return replace(body, value=place) if by.name in self.exact else body
+        bound, member = _tidy(passed(by, "score", self.kernel)), f"p.{gradient(by.tensor)}"
         assert isinstance(bound, Load), bound
-        return hoist.address(Load(f"p.{gradient(by.tensor)}.address", bound.indices, "float*"))
+        body = hoist.address(Load(f"{member}.address", bound.indices, "float*"))
+        place = f"{{p.{exact(by.tensor)} + ({body.value} - {member}.data), p.{count(by.tensor)}}}"
+        return replace(body, value=place) if by.tensor in self.exact else body
 
 
 def _along(by: Variable) -> Along:

@@ -100,7 +100,7 @@ def begun(score: Node, spec: "Spec", kernel: Kernel) -> tuple[Score, Separation]
 def begin_hole(found: Separation, factor: Node, kernel: Kernel) -> Begin:
     """The text of where sums begin. `kernel`: one that knows what it is alike along; `factor`: of the raw q.k in the score."""
     node = _of_distance(found.begin) if found.along == "distances" else found.begin
-    body = kernel.hoist.body(passed(node, "begin", kernel))
+    body = kernel.hoist.apart().body(passed(node, "begin", kernel))
     unit = kernel.hoist.text(call("/", ONE, factor), "unit", "of the raw q.k, which one unit of the score is")
     return Begin(along=found.along, text=show(found.begin), body=body, unit=unit)
 

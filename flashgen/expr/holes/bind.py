@@ -1,13 +1,14 @@
 """Names of the language to names of a kernel, and operations to what the machine has."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from flashgen.dtypes import READ
 from flashgen.expr.holes.machine import Making, Operand
 from flashgen.expr.language.deciding import approximate, decides
-from flashgen.expr.language.fold import as_float, call
+from flashgen.expr.language.fold import as_float, call, fold
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.identifiers import Names
@@ -20,10 +21,12 @@ from flashgen.expr.language.nodes import (
     Argument,
     Call,
     Const,
+    Index,
     Length,
     Load,
     Name,
     Node,
+    Summation,
     Type,
     names,
     walk,
@@ -49,6 +52,7 @@ RENAMED: Mapping[str, Node] = {
     V_IDX: Name(V_IDX, "int", ELEMENT),
     "kv_idx": Call("+", (KV_BEGIN, COLUMN), "int"),
 }
+TERM = "term"  # the index of every sum that is a loop
 HEAD_OF_ROW = Name("head", "int", ROW)  # where a query tile holds the rows of several heads
 GIVEN = frozenset({SCALE, BATCH, HEADS, GROUP, Q_LEN, KV_LEN, *OWN.values(), *FIRST.values(), *TOTAL.values()})  # arguments of every kernel
 # Of a query row beyond q_len, or a key beyond kv_len, in the last tile, q_idx and kv_idx are outside a tensor; a head or a batch never is.
@@ -114,6 +118,8 @@ class Binder:
         `decided`: something is decided by it, so nothing may rewrite what it is computed by.
         """
         match node:
+            case Index():
+                return replace(node, name=TERM)
             case Name(name, type):
                 return self.renamed.get(name) or Argument(param(name), type)
             case Load(tensor, indices, type):
@@ -122,6 +128,8 @@ class Binder:
                 if along and all(level(i) < ELEMENT for i in inside[:-1]):
                     return self._read(self.tensors[tensor], inside[:-1], type)
                 return Load(param(tensor), inside, type)
+            case Summation(index, term):
+                return self(fold(node.unrolled), decided) if decided else Summation(replace(index, name=TERM), self(term))
             case Call("float", (x,)) if not decided and not self.integers.fits(x) and _in_floats(x) != node:
                 return self(_in_floats(x))
             case Call("//" | "%" as op, (x, n), type) if self._empty(n):
@@ -192,6 +200,8 @@ class Binder:
                 return value <= limit
             case Name(name) if name in self.known:
                 return self.known[name][1] <= limit
+            case Index(count=count):
+                return count - 1 <= limit
             case Call("min", args):
                 return any(self._at_most(x, limit) for x in args)
             case Call("max", args) | Call("where", (_, *args)):

@@ -36,7 +36,7 @@ def with_bits(plain: Holes, whole: Holes, by_sequence: bool) -> Holes:
     start = "p.mask_bits + batch * bit_rows(p) * bit_words(p)" if by_sequence else "p.mask_bits"
     bits = Member("const u32*", "mask_bits", start, comment="32 keys a word: whether each query attends to them")
     row = Member("Bits", "bits", "Bits::of(mask_bits + q_idx * bit_words(p), kv_begin)", comment="of the keys from kv_begin on")
-    mask = MaskHole(text=whole.mask.text, body=Body((), BIT.format("bits"), ()), early=(), bits=True)
+    mask = MaskHole(text=whole.mask.text, body=Body(before=(), value=BIT.format("bits"), nodes=()), early=(), bits=True)
     kept = tuple(member for member in plain.row if plain.keys or not _of_end_alone(plain, member))  # bits tell the end of the keys too
     members = Members((*plain.uniform, bits), (*kept, row))
     return replace(plain, members=members, mask=mask, reach=whole.reach, requires=whole.requires)

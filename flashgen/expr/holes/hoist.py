@@ -1,11 +1,13 @@
 """Members and statements: what varies less is computed further outside, and what occurs twice once."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 from flashgen.expr.holes.bind import GIVEN, level
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.holes.instructions import instructions
+from flashgen.expr.holes.loops import ALL_LANES, LOCALS, OF_LANE, Together, of_lane, shared, statements, together
 from flashgen.expr.holes.sharing import Kept, Sharing, member_of
 from flashgen.expr.holes.widths import widened
 from flashgen.expr.language.identifiers import Names
@@ -53,6 +55,7 @@ TAKEN = (
     "kv_idx",
     "distance",
     "begins_at",
+    "weight_of",
     "at",
     "read",
     "paired",
@@ -61,9 +64,13 @@ TAKEN = (
     "min",
     "max",
     "abs",
+    "term",
+    "rows",
+    "first",
+    "j",
+    "TOGETHER",
 )
 DEFAULTS: dict[Type, str] = {"float": "value", "int": "index", "long long": "index", "bool": "flag", "Divisor": "divisor"}
-LOCALS: dict[Type, str] = {"float": "x", "int": "i", "long long": "i", "bool": "c"}
 BOUNDS = {  # of column: what a member is called that it is compared with
     "<": ("end", "of the keys seen, from kv_begin"),
     ">=": ("begin", "of the keys seen, from kv_begin"),
@@ -88,6 +95,7 @@ class Body:
     before: tuple[str, ...]
     value: str
     nodes: tuple[Node, ...]  # what they compute
+    together: Together | None = None  # the same of some elements, where sums are loops
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -119,8 +127,10 @@ class Body:
 class Hoist:
     """Collects members while it makes the text of elements."""
 
-    def __init__(self, integers: Integers) -> None:
-        self.integers = integers
+    def __init__(self, integers: Integers, lanes: bool = False, together: bool = False) -> None:
+        """`lanes`: all lanes of a warp compute elements in step, and may hold numbers for each other. `together`: where sums are loops,
+        some elements are computed together."""
+        self.integers, self.lanes, self.together = integers, lanes, together
         self.kept: dict[int, dict[Node, Kept]] = {UNIFORM: {}, ROW: {}}
         self.names = {UNIFORM: Names(TAKEN), ROW: Names()}
         self.instructions = Instructions()  # of all statements
@@ -130,6 +140,12 @@ class Hoist:
         """One for rows that leave: their members are apart, those of a query tile are the same."""
         found = Hoist(self.integers)
         found.kept[UNIFORM], found.names[UNIFORM] = self.kept[UNIFORM], self.names[UNIFORM]
+        return found
+
+    def apart(self) -> "Hoist":
+        """One with the same members, of elements that a lane computes alone."""
+        found = copy(self)
+        found.lanes = False
         return found
 
     def text(self, node: Node, hint: str, comment: str) -> str:
@@ -158,16 +174,21 @@ class Hoist:
         value, beside = self._lift(node, ELEMENT), self._lift(other, ELEMENT)
         locals = Names((*self.names[UNIFORM].taken, name))
         result = name if value == beside else locals.fresh(LOCALS[value.type])
-        shared = Sharing([Kept(result, value), Kept(name, beside)], locals, lambda node: LOCALS[node.type], ELEMENT).result
-        lines = [f"{name if k.name == name else f'const {k.value.type} {k.name}'} = {cuda(k.value)};" for k in shared]
-        return Body(tuple(lines), result, tuple(k.value for k in shared))
+        found = shared([Kept(result, value), Kept(name, beside)], locals)
+        lines = [line for k in found for line in ([f"{name} = {cuda(k.value)};"] if k.name == name else statements(k, locals))]
+        return Body(before=tuple(lines), value=result, nodes=tuple(k.value for k in found))
 
     def _body(self, value: Node) -> Body:
         locals = Names(self.names[UNIFORM].taken)
-        shared = Sharing([Kept("", value)], locals, lambda node: LOCALS[node.type], ELEMENT).result
-        self.instructions += instructions((k.value for k in shared), self._both_rows)
-        lines = [f"const {k.value.type} {k.name} = {cuda(k.value)};" for k in shared[:-1]]
-        return Body(tuple(lines), cuda(shared[-1].value), tuple(k.value for k in shared))
+        found = shared([Kept("", value)], locals)
+        self.instructions += instructions((k.value for k in found), self._both_rows)
+        lines = [line for k in found[:-1] for line in statements(k, locals)]
+        return Body(
+            before=tuple(lines),
+            value=cuda(found[-1].value),
+            nodes=tuple(k.value for k in found),
+            together=together(found, locals) if self.together and self.lanes else None,
+        )
 
     def of_any_row(self) -> list[Kept]:
         """The members of Row that hold the same in all rows."""
@@ -200,6 +221,9 @@ class Hoist:
     def _lifted(self, node: Node, at: int) -> Node:
         """The node on its arguments lifted."""
         match node:
+            case Load(tensor) if self.lanes and (found := of_lane(node)):
+                held = self._outside(found[0], at, f"{user_name(tensor)}{OF_LANE}", "that of a term of a sum")
+                return Call("__shfl_sync", (ALL_LANES, held, found[1]), node.type)
             case Call("<" | ">=" | "==" as op, (left, right)) if left == COLUMN:
                 return Call(op, (COLUMN, self._lift(right, at, *BOUNDS[op])), "bool")
             case Call("quotient" | "remainder" | "//" | "%" as op, (x, n)) if at > UNIFORM == level(n) and self._short(x, n):

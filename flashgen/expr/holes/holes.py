@@ -6,21 +6,23 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from flashgen.expr.holes.begins import RENAMED, Separation, begin_hole, begun
-from flashgen.expr.holes.bind import SCALE, Binder, S
+from flashgen.expr.holes.bind import Binder, S
 from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.leaving import LeavingHole, leaving
+from flashgen.expr.holes.loops import Together
 from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
 from flashgen.expr.holes.score import ONE, Score, positive_scale, separated
 from flashgen.expr.holes.statistics import OutputHoles, output_holes
+from flashgen.expr.holes.weights import weight_hole
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import call
 from flashgen.expr.language.functions import LOG2_E
 from flashgen.expr.language.instructions import Instructions
-from flashgen.expr.language.nodes import Call, Const, Name, Node, names
+from flashgen.expr.language.nodes import Const, Node
 from flashgen.expr.language.read import Expressions
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.integers import Integers, intervals, of_kernel
@@ -80,6 +82,11 @@ class Holes:
         return self.along.ahead
 
     @property
+    def together(self) -> Together | None:
+        """The score of some elements, where it has sums that are loops."""
+        return self.score.body.together if self.score.body and not self.along.shared else None
+
+    @property
     def ahead(self) -> bool:
         """True if a thread knows anything ahead of its scores: what tensors hold, or bits of the mask or of lists."""
         return bool(self.reads or self.mask.columns or self.mask.runs) or self.only_bits
@@ -102,7 +109,27 @@ class Holes:
     @property
     def brought(self) -> bool:
         """True if a warp brings anything to shared memory besides q, k and v."""
-        return bool(self.numbers or self.score.begin)
+        return bool(self.numbers or self.score.begin or self.brought_weight)
+
+    @property
+    def brought_weight(self) -> Body | None:
+        """The factor of what each key counts for after the softmax that a warp brings, if any."""
+        return self.weight.of_key if self.weight else None
+
+    @property
+    def of_lanes(self) -> int:
+        """The numbers of a key that threads take for their elements: of tensors, and its weight twice."""
+        return len(self.numbers) + (2 if self.brought_weight else 0)
+
+    @property
+    def awaits_begins(self) -> bool:
+        """True if numbers at which sums begin are awaited long before: where weights come with them, those before are still to be taken."""
+        return self.score.begin is not None and not self.brought_weight
+
+    @property
+    def weights(self) -> str:
+        """The template of who reads those: a warp brings them, or each thread reads its own."""
+        return "brought" if self.brought_weight else "read"
 
     @property
     def keys(self) -> str:
@@ -182,21 +209,21 @@ def holes(
     scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
     bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
     binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
-    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())))
+    hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())), lanes=spec.native, together=not backward)
     kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen, _weight(expressions, beside(way=binder.way), hoist))
+    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, leaving(expressions, spec, Kernel(beside(way="fast"), hoist), backward))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers, shares_tiles and not start)
     return Holes(
-        score=score,
+        score=replace(score, weight=weight_hole(expressions.weight, partial(beside, way=binder.way), hoist, shares_numbers)),
         mask=_mask(expressions, keep, hoist),
         along=along,
-        requires=_once(*expressions.requires, *_of_factor(parts, usual), *finite((factor, *hoist.factors), expressions.scale, spec)),
+        requires=_once(*expressions.requires, *parts.requires(usual), *finite((factor, *hoist.factors), expressions.scale, spec)),
         reach=reach(expressions.mask, spec, beyond),
         outputs=outputs,
         rows=rows,
@@ -227,12 +254,6 @@ def _backward(spec: "Spec", rest: Node, kernel: Kernel, leaving: LeavingHole | N
     return backward_holes(spec, rest, kernel, leaving.back.gradients if leaving and leaving.back else ())
 
 
-def _weight(expressions: Expressions, binder: Binder, hoist: Hoist) -> WeightHole | None:
-    if expressions.weight is None:
-        return None
-    return WeightHole(show(expressions.weight), hoist.body(passed(expressions.weight, "weight", Kernel(binder, hoist))))
-
-
 def _told(score: Node, spec: "Spec") -> str:
     """The score in the language: with constants folded, or where that is long, as the spec has it."""
     text = show(score)
@@ -240,12 +261,7 @@ def _told(score: Node, spec: "Spec") -> str:
     return text if len(text) <= MAX_TOLD else ", ".join((spec.score, *named))
 
 
-def _of_factor(parts: Score, usual: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
-    """The requirements of a factor that is to be positive; `usual`: those of the scale, if it is one."""
-    return *map(_positive, sorted(parts.proof)), *(usual if SCALE.name in names(parts.factor) else ())
-
-
-def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Rounding | None, weight: WeightHole | None) -> ScoreHole:
+def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Rounding | None) -> ScoreHole:
     of_factor = hoist.text(factor, "factor", "log2 units of one unit of the score")
     body = None if parts.rest == S else hoist.body(parts.rest)
     slope = None if parts.column_slope is None else hoist.text(parts.column_slope, "slope", "of the raw q.k, from column to column")
@@ -258,7 +274,7 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
         instructions=hoist.instructions + (Instructions() if slope is None else BEGIN),
         rounding=rounding,
         beside=parts.beside,
-        weight=weight,
+        weight=None,
         begin=None,
     )
 
@@ -286,8 +302,3 @@ def _outputs(expressions: Expressions, spec: "Spec", parts: Score, kernel: Kerne
 def _mask(expressions: Expressions, keep: Body, hoist: Hoist) -> MaskHole:
     early = tuple(k.name for k in hoist.of_any_row() if k.value.type == "int" and not k.end and keep.reads(k.name))
     return MaskHole(text=show(expressions.mask), body=keep, early=early)
-
-
-def _positive(param: str) -> Requirement:
-    node = Call(">", (Name(param, "float"), Const(0.0, "float")), "bool")
-    return Requirement(f"{param} > 0", node, f"{param} must be positive: the sign of the score rests on it")

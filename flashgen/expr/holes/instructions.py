@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
-from flashgen.expr.holes.machine import OPERATIONS, OTHER
+from flashgen.expr.holes.machine import MULTIPLY, OPERATIONS, OTHER
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.instructions import Instructions
-from flashgen.expr.language.nodes import Call, Load, Node, names, walk
+from flashgen.expr.language.nodes import Call, Load, Node, Summation, children, names
 
 
 def instructions(nodes: Iterable[Node], shared: Callable[[Node], bool] = lambda _: False) -> Instructions:
@@ -16,7 +16,15 @@ def instructions(nodes: Iterable[Node], shared: Callable[[Node], bool] = lambda 
     >>> instructions([Call("ptx::tanh", (Call("*", (factor, s), "float"),), "float")])
     Instructions(special=1, multiply=1, other=0)
     """
-    return sum((_own(node).times(0.5 if shared(node) else 1) for root in nodes for node in walk(root)), Instructions())
+    return sum((_all(node, shared) for node in nodes), Instructions())
+
+
+def _all(node: Node, shared: Callable[[Node], bool]) -> Instructions:
+    """The cost of a node and of everything below it, of a sum so often as it has terms."""
+    below = sum((_all(child, shared) for child in children(node)), Instructions())
+    if isinstance(node, Summation):
+        return (below + MULTIPLY).times(node.index.count)
+    return _own(node).times(0.5 if shared(node) else 1) + below
 
 
 def _own(node: Node) -> Instructions:

@@ -44,6 +44,7 @@ OPERATIONS = {
     "wrapped": Operation("wrapped", OTHER),
     "flag_at": Operation("flag_at", OTHER),
     "Divisor": Operation("Divisor", OTHER),
+    "__shfl_sync": Operation("__shfl_sync", OTHER),
     "int": Operation("int", OTHER),
     "long long": Operation("long long", OTHER),
 }

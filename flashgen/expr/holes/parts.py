@@ -12,12 +12,23 @@ if TYPE_CHECKING:
     from flashgen.expr.holes.runs import Runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WeightHole:
     """The text of a factor of what a key's value counts for, after the softmax."""
 
     text: str  # as in the language
-    body: Body  # of an element
+    body: Body | None  # of an element; None: all of it is what its key alone decides
+    of_key: Body | None  # of `kv_idx`, a factor that a warp brings, if any
+
+    @property
+    def told(self) -> str:
+        """The text of the part that an element computes."""
+        return f"{self.text}, but for weight_of the key" if self.of_key else self.text
+
+    @property
+    def told_of_key(self) -> str:
+        """The text of the part that a warp brings."""
+        return f"{self.text}: the factor of a key" if self.body else self.text
 
 
 @dataclass(frozen=True, kw_only=True)

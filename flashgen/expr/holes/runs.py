@@ -76,6 +76,6 @@ def _by_runs(found: Holes, pairing: "Pairing", runs: Runs) -> Holes:
         "const int2*", "held_by_rows", f"p.rows_{pairing.name}{first}", comment="begin and end of the keys that hold a row's number"
     )
     row = Member("u32", "seen", "0", comment="a bit for each of a thread's keys, which `see` finds")
-    mask = replace(found.mask, body=Body((), BIT, ()), early=(), runs=runs)
+    mask = replace(found.mask, body=Body(before=(), value=BIT, nodes=()), early=(), runs=runs)
     members = Members((*found.uniform, start), (*found.row, row))
     return replace(found, members=members, mask=mask, along=replace(found.along, ahead=()))

@@ -8,7 +8,7 @@ from flashgen.expr.holes.bind import SCALE, level, varies
 from flashgen.expr.holes.separated import separate
 from flashgen.expr.language.claims import Requirement
 from flashgen.expr.language.fold import FALSE, TRUE, call, fold
-from flashgen.expr.language.nodes import UNIFORM, Call, Const, Node, names, walk
+from flashgen.expr.language.nodes import UNIFORM, Call, Const, Name, Node, Summation, names, walk
 from flashgen.expr.language.text import show
 from flashgen.expr.prove.linear import Sum, assemble, collect, zero
 from flashgen.expr.prove.signs import Signs
@@ -45,14 +45,18 @@ class Score:
     @property
     def beside(self) -> bool:
         """True if it computes something of an element besides s and multiples of its column."""
-        calls = (node for node in walk(self.rest) if isinstance(node, Call) and varies(node) and "s" not in names(node))
-        return any(node.op not in ("fma", "+", "-", "*", "float") for node in calls)
+        below = (node for node in walk(self.rest) if isinstance(node, Call | Summation) and varies(node) and "s" not in names(node))
+        return any(isinstance(node, Summation) or node.op not in ("fma", "+", "-", "*", "float") for node in below)
 
     @property
     def bounded(self) -> bool:
         """True if it lies between -1 and 1 in units of the factor, with an error larger than what is lost in products with the factor."""
         alone = self.row_bias is None and self.settled is None and self.column_slope is None
         return alone and isinstance(self.rest, Call) and self.rest.op == "ptx::tanh"
+
+    def requires(self, usual: tuple[Requirement, ...]) -> tuple[Requirement, ...]:
+        """The requirements of a factor that is to be positive; `usual`: those of the scale, if it is one."""
+        return *map(_positive, sorted(self.proof)), *(usual if SCALE.name in names(self.factor) else ())
 
 
 def separated(bound: Node, spec: "Spec", signs: Signs, separate_rows: bool) -> Score:
@@ -105,6 +109,11 @@ def _separated(total: Sum, signs: Signs) -> tuple[Node, Sum, frozenset[str]]:
         if proof is not None and level(factor) <= UNIFORM:
             return factor, Sum(total.const, ((core, ONE),)), proof
     return ONE, total, frozenset()
+
+
+def _positive(param: str) -> Requirement:
+    node = Call(">", (Name(param, "float"), Const(0.0, "float")), "bool")
+    return Requirement(f"{param} > 0", node, f"{param} must be positive: the sign of the score rests on it")
 
 
 def positive_scale(scale: Node, params: Signs) -> tuple[frozenset[str] | None, tuple[Requirement, ...]]:

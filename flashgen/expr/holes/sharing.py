@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from flashgen.expr.holes.cuda import cuda
 from flashgen.expr.language.identifiers import Names
-from flashgen.expr.language.nodes import ROW, Call, Load, Name, Node, Type, children, rebuild
+from flashgen.expr.language.nodes import ROW, Call, Load, Name, Node, Summation, Type, children, names, rebuild
+from flashgen.expr.prove.linear import by_index
 
 WIDTH, MOST = 100, 135  # of a part of a line; of a line, besides its name
 
@@ -49,10 +50,28 @@ class Sharing:
 
     def _emit(self, kept: Kept) -> None:
         if self.waiting.pop(kept.value, None):
-            self.result.append(replace(kept, value=rebuild(kept.value, self._visit)))
+            value = self._summed(kept.value) if isinstance(kept.value, Summation) else rebuild(kept.value, self._visit)
+            self.result.append(replace(kept, value=value))
             self.done[kept.value] = member_of(kept.name, kept.value.type, self.at)
 
+    def _summed(self, node: Summation) -> Node:
+        """A sum as a local, behind what its terms share."""
+        if node not in self.done:
+            self.done[node] = self._named(rebuild(node, self._outside))
+        return self.done[node]
+
+    def _outside(self, node: Node) -> Node:
+        """A part of a term as the loop reads it: what does not depend on the index is a local before it."""
+        if by_index(node):
+            return rebuild(node, self._outside)
+        value = self._visit(node)
+        if isinstance(value, Call | Load) and not names(node) <= {"column"}:
+            value = self.done[node] = self._named(value)
+        return value
+
     def _visit(self, node: Node) -> Node:
+        if isinstance(node, Summation):
+            return self._summed(node)
         if not isinstance(node, Call | Load) or (isinstance(node, Call) and node.op == "float" and isinstance(node.args[0], Name)):
             return node
         if node in self.waiting:
@@ -74,6 +93,6 @@ class Sharing:
 
     def _named(self, value: Node) -> Name:
         """The value as a local, or a member, of its own."""
-        name = self.names.fresh(self.hint(value))
+        name = self.names.fresh("sum" if isinstance(value, Summation) else self.hint(value))
         self.result.append(Kept(name, value))
         return member_of(name, value.type, self.at)

@@ -1,10 +1,11 @@
-"""The typed form of an expression: four node kinds, three types. Integers (indices) and floats (scores) never mix silently.
+"""The typed form of an expression: five node kinds, three types. Integers (indices) and floats (scores) never mix silently.
 
 Every analysis and every printer works on these; Python's ast does not go past `parse`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from typing import Literal
 
 Type = Literal[
@@ -82,7 +83,33 @@ class Call:
     type: Type
 
 
-Node = Const | Name | Load | Call
+@dataclass(frozen=True)
+class Index(Name):
+    """The index of a Summation, from 0 on, as its term reads it. In a kernel nothing that depends on it leaves the loop."""
+
+    level: int = field(default=ELEMENT, repr=False)
+    count: int = field(default=1, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Summation:
+    """The sum of a float term for each value of an index, from the left: what a kernel has as a loop."""
+
+    index: Index
+    term: "Node"
+    type: Type = "float"
+
+    @cached_property
+    def unrolled(self) -> "Node":
+        """The same as its terms are written one by one."""
+        return reduce(lambda x, y: Call("+", (x, y), self.type), map(self.at, range(self.index.count)))
+
+    def at(self, i: int) -> "Node":
+        """The term where the index is `i`."""
+        return substitute(self.term, self.index, Const(i, "int"))
+
+
+Node = Const | Name | Load | Call | Summation
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -92,6 +119,8 @@ def children(node: Node) -> tuple[Node, ...]:
             return indices
         case Call(_, args):
             return args
+        case Summation(_, term):
+            return (term,)
     return ()
 
 
@@ -114,4 +143,16 @@ def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
             return replace(node, indices=tuple(map(change, indices)))
         case Call(_, args):
             return replace(node, args=tuple(map(change, args)))
+        case Summation(_, term):
+            return replace(node, term=change(term))
     return node
+
+
+def unrolled(node: Node) -> Node:
+    """The node with the terms of every Summation one by one."""
+    return rebuild(node.unrolled if isinstance(node, Summation) else node, unrolled)
+
+
+def substitute(node: Node, name: Name, value: Node) -> Node:
+    """The node with a value in the place of a name."""
+    return value if node == name else rebuild(node, lambda child: substitute(child, name, value))

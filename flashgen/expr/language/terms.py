@@ -1,12 +1,13 @@
-"""Sums over a small literal index, term by term: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`."""
+"""Sums over a small literal index: `sum(i, 4, w[i, h] * max(a[i] * x, 0.0))`. Long ones of a score are a node of their own."""
 
 import ast
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.fold import join
-from flashgen.expr.language.nodes import Call, Const, Node, walk
+from flashgen.errors import SpecError
+from flashgen.expr.language.fold import fold, join
+from flashgen.expr.language.nodes import Call, Const, Index, Load, Node, Summation, names, unrolled, walk
 from flashgen.expr.language.scope import SUM
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_TERMS = 64
 MAX_OPERATIONS = 4000  # of all terms together
+FEW_READS, FEW_OPERATIONS = 12, 200  # of all terms: registers have the numbers of so few reads, and a text so many operations
 
 
 def added(parser: "Parser", tree: ast.expr, args: Sequence[ast.expr]) -> Node:
@@ -39,8 +41,37 @@ def _sum(parser: "Parser", index: str, count: int, term: ast.expr) -> Node:
         parser.size = before
         parser.indices[index] = Const(i, "int")
         nodes.append(parser.number(term))
-        if (operations := sum(1 for _ in walk(nodes[0])) * count) > MAX_OPERATIONS:
+        if not i and (operations := sum(1 for _ in walk(unrolled(nodes[0]))) * count) > MAX_OPERATIONS:
             raise parser.error(term, f"{operations} operations in a sum", f"allowed: {MAX_OPERATIONS}, those of a term times {count}")
-    del parser.indices[index]
     joined = join(*nodes)
-    return reduce(lambda x, y: Call("+", (x, y), y.type), joined)
+    return _summation(parser, index, term, joined) or reduce(lambda x, y: Call("+", (x, y), y.type), joined)
+
+
+def _summation(parser: "Parser", name: str, term: ast.expr, terms: Sequence[Node]) -> Summation | None:
+    """The sum as a node, where a loop of a score's element pays; `terms`: what it has to be the sum of."""
+    before, claims = (parser.size, parser.depth), len(parser.claims)
+    index = parser.indices[name] = Index(name, "int", count=len(terms))
+    try:
+        found = Summation(index, parser.number(term))
+    except SpecError:  # where the index has to be a number, as an exponent
+        return None
+    finally:
+        del parser.indices[name], parser.claims[claims:]
+        parser.size, parser.depth = before
+    of_element = "s" in parser.scope.names and not {"s", "kv_idx"}.isdisjoint(names(found.term))
+    if not of_element or found.term.type != "float" or not _pays(found):
+        return None
+    return found if all(fold(found.at(i)) == fold(each) for i, each in enumerate(terms)) else None
+
+
+def _pays(found: Summation) -> bool:
+    """True if what depends on the index is more than a few reads or operations, and no row or key has reads of its own.
+
+    Rows and keys are read anew by each loop: that is slower than registers that spill. A sum of loops is each of them.
+    """
+    of_index = [node for node in walk(found.term) if found.index in walk(node)]
+    reads = [node for node in of_index if isinstance(node, Load)]
+    operations = sum(isinstance(node, Call) for node in of_index)
+    if any(isinstance(node, Summation) for node in walk(found.term)) or any(names(read) & {"q_idx", "kv_idx", "s"} for read in reads):
+        return False
+    return found.index.count * len(reads) > FEW_READS or found.index.count * operations > FEW_OPERATIONS

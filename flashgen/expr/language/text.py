@@ -1,7 +1,7 @@
 """Nodes as text of the language: `parse(show(node))` is the node again."""
 
 from flashgen.dtypes import float32_text
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, Summation
 
 _LEVELS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "/": 5, "//": 5, "%": 5, "neg": 6, "~": 6, "**": 7}
 _COMPARISON, _ATOM = 1, 8
@@ -22,6 +22,8 @@ def show(node: Node) -> str:
             return name
         case Load(tensor, indices):
             return f"{tensor}[{', '.join(map(show, indices))}]"
+        case Summation(index, term):
+            return f"sum({index.name}, {index.count}, {show(term)})"
         case Call("float" | "long long", (x,)):
             return show(x)
         case Call("long bit" | "long int" as op, args):

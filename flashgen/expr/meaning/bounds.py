@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flashgen.expr.language.bound import UNITS, Term
 from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Name, Node
+from flashgen.expr.language.nodes import Call, Name, Node, Summation
 from flashgen.expr.language.read import read
 from flashgen.expr.meaning.definition import meaning
 from flashgen.expr.meaning.embedding import doubt
@@ -43,7 +43,8 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     [[999999525.1628408, 999999527.1628399], [1000000478.8371592, 1000000480.8371601]]
     """
     q, k, v = heads_first(spec, q, k, v, values)
-    found = {name: np.zeros((2, *q.shape[:-1], v.shape[-1]) if row.like_o else (2, *q.shape[:-1])) for name, row in OUTPUTS.items()}
+    shapes = {name: (2, *q.shape[:-1], v.shape[-1]) if row.like_o else (2, *q.shape[:-1]) for name, row in OUTPUTS.items()}
+    found = {name: np.full(shape, OUTPUTS[name].empty) for name, shape in shapes.items()}
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows, *_doubts(spec, rows, q, k))
         of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)
@@ -121,6 +122,8 @@ class _Terms:
         match node:
             case Name("s"):
                 return self.s
+            case Summation():
+                return self.sum(node.unrolled, value)
             case Call(op, args) if (found := row(op)) and not (found.decides and not approximate(node)):
                 return found.terms(value, *(Term(meaning(x, self.values), self(x)) for x in args))
         return np.abs(value)

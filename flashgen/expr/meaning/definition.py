@@ -15,7 +15,7 @@ from flashgen.expr.language.deciding import approximate
 from flashgen.expr.language.deciding import decides as decided
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import COMPUTED, LONG, Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import COMPUTED, LONG, Call, Const, Load, Name, Node, Summation
 
 Array = NDArray[Any]
 
@@ -53,6 +53,8 @@ def _value(node: Node, values: Mapping[str, Any], decides: bool) -> Array:
             return _typed(values[name], type)
         case Load(tensor, _, type):
             return _typed(np.asarray(values[tensor])[clamped(node, values)], type)
+        case Summation():
+            return _value(node.unrolled, values, decides)
         case Call("float", (x,)):
             number = _value(x, values, False)
             return number.astype(np.float32).astype(np.float64) if decides else number.astype(np.float64)

@@ -7,7 +7,7 @@ import numpy as np
 
 from flashgen.expr.language.deciding import decides
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import COMPUTED, Call, Const, Load, Name, Node
+from flashgen.expr.language.nodes import COMPUTED, Call, Const, Load, Name, Node, Summation
 
 
 def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
@@ -48,6 +48,8 @@ class _Evaluation:
                 if not array.size:
                     return np.zeros(np.broadcast_shapes(*(i.shape for i in clamped)), self.type(type, decided))
                 return array[tuple(clamped)].astype(self.type(type, decided))
+            case Summation():
+                return self(node.unrolled, decided)
             case Call("float", (x,)):
                 return self(x).astype(self.type("float", decided))
             case Call(op, args):

@@ -9,7 +9,7 @@ indices.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from flashgen.expr.language.fold import call, fold
 from flashgen.expr.language.function import Function
 from flashgen.expr.language.functions import row
 from flashgen.expr.language.located import Located
-from flashgen.expr.language.nodes import Call, Const, Load, Name, Node, walk
+from flashgen.expr.language.nodes import Call, Const, Index, Load, Name, Node, Summation, unrolled, walk
 from flashgen.expr.language.parse import Parser
 from flashgen.expr.language.read import read
 from flashgen.expr.language.scope import Scope
@@ -106,7 +106,10 @@ def variables(node: Node) -> tuple[Variable, ...]:
 
 
 def _by_each(node: Node) -> Mapping[Variable, Node]:
-    found = {by: derivative(node, by) for by in variables(node)}
+    """The derivatives by each variable; by what sums read at their index the terms are taken one by one."""
+    each = unrolled(node)
+    by_index = {n.tensor for n in walk(node) if isinstance(n, Load) and any(isinstance(below, Index) for below in walk(n))}
+    found = {by: derivative(each if isinstance(by, Load) and by.tensor in by_index else node, by) for by in variables(each)}
     return {by: slope for by, slope in found.items() if slope != ZERO}
 
 
@@ -141,6 +144,8 @@ def _chain(node: Node, by: Node) -> Node:
     """The sum over a node's arguments of its slope by each, times the derivative of that."""
     if node == by:
         return ONE
+    if isinstance(node, Summation):
+        return ZERO if (of_term := _chain(node.term, by)) == ZERO else replace(node, term=of_term)
     if not isinstance(node, Call) or node.type != "float":
         return ZERO
     inner = [_chain(x, by) for x in _floats(node)]

@@ -38,7 +38,8 @@ def reference(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> tupl
     does, as in the formula.
     """
     q, k, v = heads_first(spec, q, k, v, values)
-    o, lse = np.zeros((*q.shape[:-1], v.shape[-1])), np.zeros(q.shape[:-1])
+    o = np.zeros((*q.shape[:-1], v.shape[-1]))
+    lse = np.full(q.shape[:-1], OUTPUTS["lse"].empty if spec.softmax.normalized else 0.0)  # of rows that no sequence has
     for rows in rows_of(spec, q, k, v, values):
         found, lse[rows.at] = attended(spec, rows)
         o[rows.at] = leaving(spec, rows, found)
@@ -75,7 +76,8 @@ def reference_outputs(spec: "Spec", q: Array, k: Array, v: Array, **values: Any)
     array([8.])
     """
     q, k, v = heads_first(spec, q, k, v, values)
-    found = {name: np.zeros((*q.shape[:-1], v.shape[-1]) if OUTPUTS[name].like_o else q.shape[:-1]) for name in spec.outputs}
+    shapes = {name: (*q.shape[:-1], v.shape[-1]) if OUTPUTS[name].like_o else q.shape[:-1] for name in spec.outputs}
+    found = {name: np.full(shape, OUTPUTS[name].empty) for name, shape in shapes.items()}
     for rows in rows_of(spec, q, k, v, values):
         exact = exactly(rows.score, rows.seen, rows.v, rows.sink, rows.weight)
         for name, x in found.items():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from flashgen.expr.language.nodes import DISTANCE, INTEGER_NAMES, V_IDX, Call, Const, Length, Name, Node, children, walk
+from flashgen.expr.language.nodes import DISTANCE, INTEGER_NAMES, V_IDX, Call, Const, Index, Length, Name, Node, children, walk
 from flashgen.expr.prove.affine import INT32, INT64, MAX_LENGTH, Int, named, number, operations, param, select
 from flashgen.expr.prove.intervals import ANY, Facts, Interval, Known
 from flashgen.expr.prove.names import LANGUAGE
@@ -107,6 +107,9 @@ class Integers:
             case Length(name):
                 self.facts.known[name] = LENGTH
                 return named(name)
+            case Index(name, count=count):
+                self.facts.known[f"{name} < {count}"] = (0, count - 1)
+                return named(f"{name} < {count}")
             case Name(name):
                 return named(self.names(name))
             case Call("where", (_, then, other)):

@@ -1,11 +1,11 @@
 """Sums: constant + sum(coefficient * core), where only the cores vary at the level that is looked at."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from flashgen.expr.language.fold import call
-from flashgen.expr.language.nodes import ELEMENT, Call, Const, Name, Node, Type, names, rebuild
+from flashgen.expr.language.nodes import ELEMENT, Call, Const, Index, Name, Node, Summation, Type, names, rebuild, walk
 
 COLUMN = Name("column", "int", ELEMENT)  # of a key in its tile, known when the loop over columns is unrolled
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}  # comparisons, both sides with the other sign
@@ -90,6 +90,8 @@ def collect(node: Node, varies: Varies) -> Sum:
             return collect(a, varies).over(b)
         case Call("float", (a,)) if varies(a):
             return _as_float(collect(a, varies))
+        case Summation(_, term):
+            return _alone(replace(node, term=_around(normal(term, by_index), lambda part: normal(part, varies))))
     return _alone(rebuild(node, lambda child: normal(child, varies)))
 
 
@@ -120,6 +122,16 @@ def assemble(total: Sum) -> Node:
     for core, c in terms:
         result = _accumulate(result, core, c)
     return result or zero("float")
+
+
+def by_index(node: Node) -> bool:
+    """True if a node differs from term to term of a sum."""
+    return any(isinstance(below, Index) for below in walk(node))
+
+
+def _around(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with `change` applied to the largest parts that no index is in: what a loop has before it."""
+    return rebuild(node, lambda child: _around(child, change)) if by_index(node) else change(node)
 
 
 def _negative(c: Node) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from flashgen.expr.language.bound import INF, Bound
 from flashgen.expr.language.function import Function, Off
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, walk
+from flashgen.expr.language.nodes import INDEX_NAMES, Call, Const, Name, Node, Summation, walk
 from flashgen.expr.language.read import Expressions
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def bound(node: Node, params: Mapping[str, float], off: Off) -> Bound:
             return Bound(params[name], params[name])
         case Name(name) if name in INDEX_NAMES:
             return Bound(0.0)
+        case Summation():
+            return bound(node.unrolled, params, off)
         case Call(op, args):
             return _of_call(row(op), [bound(x, params, off) for x in args], off)
     return Bound()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flashgen.expr.language.function import Sign
 from flashgen.expr.language.functions import row
-from flashgen.expr.language.nodes import Call, Const, Name, Node
+from flashgen.expr.language.nodes import Call, Const, Index, Name, Node, Summation
 from flashgen.expr.language.operators import UNKNOWN
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Signs:
                 return NOTHING if value > 0 else None
             case Name(name):
                 return self.positives.get(name)
+            case Summation(_, term):
+                return self.positive(term)
             case Call(op, args):
                 return self._of(_sign(op), 0, args)
         return None
@@ -49,6 +51,10 @@ class Signs:
         match node:
             case Const(value):
                 return NOTHING if value >= 0 else None
+            case Index():
+                return NOTHING
+            case Summation(_, term):
+                return self.nonnegative(term)
             case Name(name):
                 return NOTHING if name in self.nonnegatives else None
             case Call(op, args):

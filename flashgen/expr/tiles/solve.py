@@ -100,6 +100,7 @@ class Solver:
                 return self.facts.let(self.reads[read], read)
             case Call(op, args):
                 return self.bounded(self.operation(op, [self.affine(arg) for arg in args]))
+        raise AssertionError(node)
 
     def operation(self, op: str, args: list[Int]) -> Int:
         """An operation on sums of atoms. Raises NoRuleError where it is not solved for the unknown."""

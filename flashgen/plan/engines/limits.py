@@ -38,8 +38,6 @@ def unserved(request: "Request", *, engine: str, operand: str, algorithm: str = 
         return "it takes sequences that have arrays of their own, layout bshd or bhsd"
     if request.spec.page and planes:
         return "it takes keys that lie in one piece, without pages"
-    if request.spec.geometry.packed and "max_logit" in request.spec.outputs:
-        return "max_logit is of sequences that have arrays of their own: ask for max"
     if request.spec.blocks and (operand == "planes" or request.algorithm not in ("online", "backward")):
         return "lists of blocks are walked by kernels of 16-bit operands, of one pass"
     if (blocks := request.spec.blocks) and blocks.m % 16 and not request.of_group:

@@ -20,13 +20,11 @@ from flashgen.plan.kernel import DealingPlan, Grid, PipelinePlan, TilePlan, Work
 from flashgen.plan.kernels.arguments import further_arguments, row_arguments, strides
 from flashgen.plan.program import Argument, Parts
 from flashgen.plan.smem import lay_out, repeated
+from flashgen.plan.strands import FEW_IN_TURN, RESERVED_BYTES, RESIDENT_WARPS, STATE_PADDING, strand_tiles
 from flashgen.plan.strategy import Draft, Problem, Request, Strategy, Tried
 from flashgen.spec import Spec
 
 MAX_WARPS, MAX_KEYS, MAX_STAGES = 8, 256, 5
-RESIDENT_WARPS = 8  # of a multiprocessor: two a scheduler, one multiplies while the other computes; their threads can have 255 registers
-STATE_PADDING = 8  # numbers behind a row of o: its maximum and sums, and rows begin in different banks of shared memory
-RESERVED_BYTES = 1024  # of shared memory, the system's, a block
 
 # Registers a thread, fitted to what the compiler spills.
 FRAGMENTS = 208  # of q, s, p and o in a product
@@ -74,10 +72,12 @@ class MmaSync(Strategy):
         stages = choices(spec.stages, (1, 2, 3))
         if few:  # one tile, of 16 rows a warp or more; what counts is how much is on its way from memory
             rows, keys, stages = choices(spec.block.m, (few,)), choices(spec.block.n, (16, 32, 64)), choices(spec.stages, (2, 3, 4, 5))
-            beside = 1 if problem.request.demand.in_turn else problem.request.demand.strands
-            if problem.request.demand.strands > 1:
-                keys = shares.strand_tiles(problem)
-            warps = choices(spec.warps, (beside,) if beside > 1 else sorted({max(1, few // 32), few // 16}))
+            asked = problem.request.demand
+            beside = 1 if asked.in_turn else asked.strands // asked.each
+            if asked.strands > 1:
+                keys = strand_tiles(problem)
+            least_warps = few // 16 if asked.in_turn else max(1, few // 32)
+            warps = choices(spec.warps, (beside,) if beside > 1 else sorted({least_warps, few // 16}))
         least = few or 64
         if spec.blocks and not problem.grouped and gcd(spec.blocks.m, least) < least:  # lists of fewer queries than usual tiles have
             few = gcd(spec.blocks.m, least)
@@ -145,7 +145,8 @@ class MmaSync(Strategy):
         """A block a query tile."""
         plan, blocks = draft.dealing.shares, shares.pieces(problem.spec, draft.tile, draft.dealing)
         resident = draft.workers.blocks if plan and plan.own else 0
-        grid = Grid(draft.workers.threads, blocks, resident=resident)
+        early = bool(draft.dealing.listed) and problem.arch.early  # lists of few rows take as long as a launch
+        grid = Grid(draft.workers.threads, blocks, early, resident=resident)
         if draft.workers.in_cluster:
             cluster = problem.request.demand.cluster
             grid = replace(grid, blocks=(cluster, *blocks), cluster=cluster)
@@ -157,7 +158,10 @@ class MmaSync(Strategy):
         yield from limits.slice_reasons(draft.tile)
         yield from shares.reasons(draft.dealing)
         if draft.workers.strands > 1:
-            how = "a warp takes them in turn" if draft.workers.in_turn else "each has a warp"
+            each = draft.workers.each
+            how = (
+                "a warp takes them in turn" if draft.workers.in_turn else "each has a warp" if each == 1 else f"a warp takes {each} of them"
+            )
             yield "strands", f"a share's keys are {draft.workers.strands} strands, joined in the block: {how}; bits are the same either way"
         yield from native_reasons(problem, draft)
 
@@ -173,18 +177,13 @@ def _few_rows_cost(problem: Problem, draft: Draft, step: dict[str, float]) -> di
     step = {**step, "memory": tile_bytes / rate * (1 if problem.request.demand.alone else 1 + crowd)}
     exposed = step["one warp"] / 2
     clocks = max(step.values()) + exposed
-    if draft.workers.in_turn:
-        clocks *= 1 + known["tail"] * _idle(draft.workers.blocks, problem.arch.multiprocessors)
     total = (problem.seen.key_tiles(tile.block_m, tile.block_n) + 1) * clocks * tile.v_slices / tile.block_m
     if problem.request.demand.alone:  # what is ahead takes nothing from others
         total *= 1 - crowd
+        total *= max(1, FEW_IN_TURN / draft.workers.blocks) if draft.workers.in_turn else 1
+    elif draft.workers.in_cluster and draft.workers.warps < RESIDENT_WARPS:
+        total *= 2 / draft.workers.blocks  # half as many clusters run at a time where a block has no other beside it
     return {**step, "exposed": exposed, "step": clocks, "total": total}
-
-
-def _idle(blocks: int, multiprocessors: int) -> float:
-    """The turns of blocks that have no piece of work, beside the pieces: batches, heads and lengths are powers of two, mostly."""
-    pieces, slots = 1 << (8 * multiprocessors).bit_length() - 1, blocks * multiprocessors
-    return -(-pieces // slots) * slots / pieces - 1
 
 
 def choices(pinned: int | None, usual: Iterable[int]) -> Iterable[int]:
@@ -204,10 +203,17 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
     strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
-    workers = WorkersPlan(warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn)
+    workers = WorkersPlan(
+        warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn, each=asked.each
+    )
     if asked.in_turn:
         pieces.append(("o of strands", "JOINED", block_m * v * 4, 1, 128))
-    last = ("state", "STATE", block_m * 4 * (v + STATE_PADDING), 1, 128) if workers.in_cluster else ("O", "O", q_bytes, 1, 128)
+    last, state = ("O", "O", q_bytes, 1, 128), block_m * 4 * (v + STATE_PADDING)
+    if workers.in_cluster:
+        last = ("state", "STATE", state, workers.each, 128)
+    if workers.each > 1:  # states wait before the key tiles: where queries were, if those are in registers
+        waiting = state * (workers.each - 1)
+        pieces = [("Q", "Q", max(q_bytes, waiting), 1, 128), *pieces[1:]] if kept else [("waiting", "WAITING", waiting, 1, 128), *pieces]
     smem = repeated(lay_out(pieces, [], problem.arch.shared_bytes, [[last]]), workers.beside)
     dealing = shares.dealt(problem, tile, DealingPlan(longest_first=not problem.seen.uniform))
     return with_blocks(problem, Draft(tile=tile, workers=workers, pipeline=pipeline, smem=smem, dealing=dealing))
@@ -215,10 +221,11 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
 
 def with_blocks(problem: Problem, draft: Draft) -> Draft:
     """The draft with as many blocks on a multiprocessor as its shared memory and RESIDENT_WARPS allow, if a call has so many."""
-    if isinstance(draft.smem, str) or problem.request.demand.alone:
+    if isinstance(draft.smem, str) or (problem.request.demand.alone and not draft.workers.in_turn):
         return draft
     by_shared = problem.arch.multiprocessor_shared_bytes // (draft.smem.bytes + RESERVED_BYTES)
-    blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps))
+    most = FEW_IN_TURN if problem.request.demand.alone else RESIDENT_WARPS
+    blocks = max(1, min(by_shared, RESIDENT_WARPS // draft.workers.warps, most))
     return replace(draft, workers=replace(draft.workers, blocks=blocks))
 
 

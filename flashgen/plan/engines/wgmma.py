@@ -5,7 +5,6 @@ from itertools import product
 from math import gcd
 
 from flashgen.expr import Holes, KeyRanges
-from flashgen.expr.holes.begins import Begin
 from flashgen.plan import shares
 from flashgen.plan.costs import model as costs
 from flashgen.plan.costs.model import Costs
@@ -71,11 +70,11 @@ class Wgmma(Strategy):
 
     def drafts(self, problem: Problem) -> Iterator[Draft]:
         """Tiles, stages, and whether o has a place of its own."""
-        spec = problem.spec
-        few = problem.request.demand.rows
-        by_warps = [few] if few else [64, 128, 192] if spec.warps is None else [spec.warps * 16]
+        spec, few = problem.spec, problem.request.demand.rows
+        together = problem.holes.together is not None  # scores of 16 elements at once take registers that three warpgroups lack
+        by_warps = [few] if few else [64, 128, 192][: 2 if together else 3] if spec.warps is None else [spec.warps * 16]
         rows = by_warps if spec.block.m is None else [spec.block.m]
-        keys = KEYS if spec.block.n is None else [spec.block.n]
+        keys = [n for n in KEYS if not (together and n % 32)] if spec.block.n is None else [spec.block.n]
         stages = [2, 3, 4] if spec.stages is None else [spec.stages]
         halves = not spec.geometry.packed and 128 * problem.seen.key_tiles(128, 128) <= costs.of_arch(problem.arch, self.costs)["halved"]
         busy = spec.softmax.normalized and problem.holes.score.instructions.special > 0
@@ -238,12 +237,12 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
 
 def number_bytes(holes: Holes, tile: TilePlan) -> int:
     """The bytes of what a warp brings for a key tile, 4 a number; of each of four lanes together, or of distances twice, in banks apart."""
-    match holes.score.begin:
-        case None:
-            return len(holes.numbers) * 4 * (tile.block_n + 16)
-        case Begin(along="keys"):
-            return 4 * tile.block_n + 16
-    return 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
+    of_lanes, begin = holes.of_lanes * 4 * (tile.block_n + 16), holes.score.begin
+    if begin is None:
+        return of_lanes
+    if begin.along == "keys":
+        return of_lanes + 4 * tile.block_n + 16
+    return of_lanes + 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
 
 
 def _output_clocks(known: Costs, pipe: PipelinePlan) -> float:

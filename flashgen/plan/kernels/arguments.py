@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from flashgen.dtypes import READ
+from flashgen.expr.meaning.summed import exact_sums
 from flashgen.plan.kernel import Extent, TilePlan
 from flashgen.plan.program import Argument
 from flashgen.spec import Spec, Tensor
@@ -85,13 +86,12 @@ def section_argument() -> Argument:
 
 
 def gradient_arguments(spec: Spec) -> Iterator[Argument]:
-    """The members of Params that the gradients of tensors and params are added to: float32, 0 at the launch."""
+    """The members of Params that the gradients of tensors and params are added to, float32, 0 at the launch, or rounded to."""
+    summed = exact_sums(spec)
     for one in spec.with_grad:
-        name = gradient(one.name)
+        name, before = gradient(one.name), "" if one.name in summed else ", 0 at launch"
         if isinstance(one, Tensor):
             shape = spec.given(one).shape
-            yield Argument(
-                name, f"Sums<{len(shape)}>", "sums", name, comment=f"[{', '.join(map(str, shape))}], 0 at launch", rank=len(shape)
-            )
+            yield Argument(name, f"Sums<{len(shape)}>", "sums", name, comment=f"[{', '.join(map(str, shape))}]{before}", rank=len(shape))
         else:
-            yield Argument(name, "float*", "pointer", name, comment="one number, 0 at launch")
+            yield Argument(name, "float*", "pointer", name, comment=f"one number{before}")

@@ -1,6 +1,6 @@
 """The kernel that runs after the attention where a spec asks for the greatest score of each head: it reads that of each row."""
 
-from flashgen.plan.kernel import Grid, Kernel, Region, SmemPlan
+from flashgen.plan.kernel import Extent, Grid, Kernel, Region, SmemPlan
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
 from flashgen.spec.outputs import OUTPUTS
@@ -13,7 +13,8 @@ def head_maximum(spec: Spec) -> Parts:
     """The kernel, if the spec asks for it, and memory for the rows' maxima unless they are an output too."""
     if "max_logit" not in spec.outputs:
         return Parts((), ())
-    maxima = () if "max" in spec.outputs else (Scratch("max", "float32", ("batch", "heads", "q_len")),)
+    rows: tuple[Extent, ...] = ("heads", "q_len") if spec.geometry.packed else ("batch", "heads", "q_len")
+    maxima = () if "max" in spec.outputs else (Scratch("max", "float32", rows),)
     kernel = Kernel("head_maximum", Grid(_THREADS, ("heads",)), SmemPlan.of(_REGION))
     argument = Argument("max_logit", "float*", "pointer", "max_logit", comment=OUTPUTS["max_logit"].said(spec.geometry.packed))
     return Parts((kernel,), (argument,), maxima)

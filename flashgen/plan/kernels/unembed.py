@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flashgen.expr.meaning.summed import exact_sums
 from flashgen.plan.embed import Unembed
 from flashgen.plan.kernel import Grid
 from flashgen.plan.kernels.arguments import strides
@@ -10,7 +11,6 @@ from flashgen.plan.kernels.embed import HEADS, THREADS, embed_kernel, embedding,
 from flashgen.plan.kernels.embed import reasons as before_reasons
 from flashgen.plan.program import Argument, Parts, Scratch
 from flashgen.spec import Spec
-from flashgen.spec.words import gradient
 
 TOKENS = 16  # of a block, which sums up what they make of the gradient of learned columns
 
@@ -34,10 +34,10 @@ def reasons(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _learned(spec: Spec, role: str) -> str:
-    """The member of Params for the gradient of the learned columns of q or of k; empty where none is asked for."""
+    """The learned columns of q or of k whose gradient is asked for; empty where none is."""
     norm = spec.norm_of(role)
-    asked = {one.name: gradient(one.name) for one in spec.with_grad}
-    return asked.get((norm and norm.columns(role)) or "", "")
+    name = (norm and norm.columns(role)) or ""
+    return name if name in {one.name for one in spec.with_grad} else ""
 
 
 def _brought_back(spec: Spec, role: str, name: str) -> Parts:
@@ -50,7 +50,15 @@ def _brought_back(spec: Spec, role: str, name: str) -> Parts:
     )
     sequences, length = tokens(spec, before.length)
     grid = Grid(THREADS, (sequences, (str(length), TOKENS)))
+    learned = _learned(spec, role)
     kernel = Unembed(
-        f"unembed_{role}", grid, role=role, lying=before.lying, angle=before.angle, tokens=TOKENS, learned=_learned(spec, role)
+        f"unembed_{role}",
+        grid,
+        role=role,
+        lying=before.lying,
+        angle=before.angle,
+        tokens=TOKENS,
+        learned=learned,
+        exact=learned in exact_sums(spec),
     )
     return Parts((kernel,), arguments, (Scratch(name, spec.dtype, (sequences, length, HEADS[role], spec.head_dim.qk)),))

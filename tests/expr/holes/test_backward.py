@@ -56,7 +56,9 @@ def test_the_slope_of_a_head_stays_with_the_elements():
 @pytest.mark.parametrize(("given", "value", "address", "along", "reads_s"), [
     ({"score": "s + slopes[h] * (kv_idx - q_idx)", "tensor": "slopes"}, "row.bias_2 + float(column)", "slopes.address(h)", "", False),
     ({"score": "s + bias[hk, q_idx, kv_idx]", "tensor": "bias"}, "1.0f",
-     "bias.address(hk, row.query, min(column + row.kv_begin, last_key))", "both", False),
+     "bias.address(hk, row.query, min(column + row.kv_begin, last_key))", "own", False),
+    ({"score": "s + bias[hk, q_idx, kv_len - 1 - kv_idx]", "tensor": "bias"}, "1.0f",
+     "bias.address(hk, row.query, max(min(row.offset - column, last_key), 0))", "both", False),
     ({"score": "s * gate[b, h, kv_idx]", "tensor": "gate"}, "p.softmax_scale * s",
      "gate.address(b, h, min(column + row.kv_begin, last_key))", "keys", True),
     ({"score": "s + gate[b, h, q_idx]", "tensor": "gate"}, "1.0f", "gate.address(b, h, row.query)", "rows", False),
@@ -77,6 +79,14 @@ def test_of_a_sink_and_of_what_is_read_twice():
     assert [(g.name, g.value.lines, g.address.lines) for g in found.sinks] == [
         ("slopes_3", ("return 2.0f;",), ("return p.grad_slopes.address(h);",))
     ]
+
+
+def test_a_deterministic_sum_is_of_integers():
+    (gradient,) = emitted("s + slopes[h] * kv_idx", tensor="slopes", deterministic=True).backward.gradients
+    at = "p.exact_slopes + (p.grad_slopes.address(h) - p.grad_slopes.data), p.count_slopes"
+    assert (gradient.exact, gradient.address.lines) == (True, (f"return {{{at}}};",))
+    (gradient,) = emitted("c * s", 2.0, deterministic=True).backward.gradients
+    assert (gradient.exact, gradient.address.lines) == (True, ("return {p.exact_c, 1};",))
 
 
 def test_only_what_asks_has_a_gradient():

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 import flashgen
 from flashgen.bench import hostile
 from flashgen.emulate import emulate
-from flashgen.errors import SpecError
-from flashgen.expr import evaluate, lower
+from flashgen.errors import Position, SpecError
+from flashgen.expr import evaluate, fold, lower, parse, show
+from flashgen.expr.language.nodes import Summation, unrolled, walk
+from flashgen.expr.meaning.definition import meaning
 from flashgen.plan import plan
 from flashgen.plan.geometry import Sizes
 from flashgen.render import render
 from flashgen.spec import Spec, load, loads
 from tests.expr import grammar
+from tests.expr.grammar import SCOPE
+from tests.expr.meaning.test_gradient import place
 from tests.plan.agreement import judge_of
 
 HEAD = {"head_dim": 64, "dtype": "bfloat16"}
@@ -30,7 +34,50 @@ def test_a_sum_is_its_terms(term, count):
         lower(Spec(**HEAD, score=f"s + ({text})", **declared))
         for text in (f"sum(t_, {count}, ({term}) * (t_ - 1.5) + table[t_, h])", " + ".join(f"({text})" for text in texts))
     )
-    assert found.score == want.score
+    assert fold(unrolled(found.score)) == want.score
+
+
+@given(grammar.floats(1, True), st.integers(20, 40))
+def test_a_long_sum_is_a_node_of_the_same_value(term, count):
+    """Evaluated, by the rules of the language, and as text that is read again."""
+    text = f"s + sum(t_, {count}, ({term}) * (0.1 * t_ - 1.5) + s * table[t_ % 5, h])"
+    found = lower(Spec(**HEAD, score=text, **grammar.declared(term, "table"))).score
+    (whole,) = [node for node in walk(found) if isinstance(node, Summation)]
+    values = place(count)
+    np.testing.assert_allclose(evaluate(found, values), evaluate(unrolled(found), values))
+    np.testing.assert_array_equal(meaning(found, values), meaning(unrolled(found), values))
+    assert whole.index.count == count
+    assert parse(show(found), SCOPE, Position("<score>", 1, 1, show(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("score", "loops"),
+    [
+        ("s + sum(n, 4, w[n] * max(w[n + 4] * kv_idx + w[n + 8], 0.0))", 0),  # a few reads
+        ("s + sum(n, 5, w[n] * max(w[n + 4] * kv_idx + w[n + 8], 0.0))", 1),
+        ("s + sum(n, 64, w[n] * 2.0)", 0),  # alike for a query tile
+        ("s + sum(n, 64, w[n] * q_idx)", 0),  # and for a row
+        ("s + sum(n, 64, n * kv_idx)", 0),  # of integers
+        ("s + sum(n, 8, w[n] * w[n + 8] * s ** n)", 0),  # an exponent is a number of the text
+        ("s + sum(n, 64, cos(n * s))", 0),
+        ("s + sum(n, 64, cos(n * s) + sin(n * s))", 1),  # many operations
+        ("s + sum(i, 2, sum(n, 32, i * w[n] * kv_idx))", 2),
+        ("s + sum(n, 32, sum(i, 2, i * w[n] * kv_idx))", 1),
+        ("s + sum(n, 8, w[n] * sum(i, 32, w[i] * kv_idx))", 8),  # which are equal
+        ("s + sum(n, 32, w[n] * w[n + kv_idx])", 0),  # each key has reads of its own
+        ("s + sum(n, 32, w[n] * w[kv_idx])", 1),  # and here the same for all terms
+    ],
+)
+def test_what_is_a_loop(score, loops):
+    found = lower(Spec(**HEAD, score=score, tensors={"w": {"shape": ["any"], "dtype": "float32"}} if "w[" in score else {}))
+    assert sum(isinstance(node, Summation) for node in walk(found.score)) == loops
+
+
+def test_a_mask_and_what_floats_decide_have_their_terms():
+    w = {"tensors": {"w": {"shape": [32], "dtype": "float32"}}}
+    assert not any(isinstance(node, Summation) for node in walk(lower(Spec(**HEAD, mask="sum(n, 32, w[n] * kv_idx) > 0.0", **w)).mask))
+    decided = Spec(**HEAD, score="s + where(sum(n, 32, w[n] * kv_idx) > 0.0, 1.0, 0.0)", **w)
+    assert "__fadd_rn" in render(plan(decided, "sm_90a")).text
 
 
 def test_sums_of_integers_of_sums_in_lets_and_masks():
