@@ -222,8 +222,7 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class Merging:
-    """Blocks that merge the shares of all query rows: a row has a warp for as many shares as one reads at once, up to all warps of a block.
-    None where all keys are one share: o has left already."""
+    """Blocks that merge the shares of all query rows, none where keys are one share: a row has a warp for as many as one reads at once."""
 
     shares: SharePlan
     warps: int  # of a block

@@ -122,7 +122,7 @@ class Demands:
 
     >>> from flashgen.arch import by_name
     >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
-    Demand(shared=True, rows=16, together=False, strands=4, in_turn=False, cluster=8, alone=True, by_threads=False)
+    Demand(shared=True, rows=16, together=False, strands=4, in_turn=False, cluster=8, each=1, alone=True, by_threads=False)
     """
 
     def __init__(self, spec: Spec, arch: Arch):
@@ -207,8 +207,10 @@ def planned(problem: "Problem", tile: TilePlan) -> SharePlan | None:
         if asked.cluster > 1:
             keys, most = (known.by_count(name, rows) for name in ("cluster_share_keys", "cluster_pieces"))
             most /= problem.arch.multiprocessors
-        elif asked.strands > 1:
-            keys, most = (keys, most / asked.strands) if auto else (known["strand_share_keys"], most)
+        elif asked.strands > 1 and auto:
+            most /= asked.strands
+        elif asked.strands > 1 and not spec.blocks:  # lists have few keys
+            keys = known["strand_share_keys"]
     else:
         keys = known["call_keys" if auto else "keys"]
         most = known["listed_pieces"] if spec.geometry.packed else known["pieces"]

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from flashgen.plan.strategy import Problem
 
 STRAND_TILE = 16  # keys of a tile where there are strands: o has other bits with other tiles
-IN_CLUSTER, PAIR = 4, 8  # warps of a block, of a cluster of as many blocks as there may be, and of two, whose warps have two strands each
+IN_CLUSTER = 4  # warps of a block where each has a strand: where they are joined, each has a lane
+PAIR = 8  # warps of a block where each has two, of clusters of two blocks
 FEW_IN_TURN = 3  # of a multiprocessor that take strands in turn, up to which more of each is on its way
 FEWEST, WIDEST = 16, 128  # rows of a tile; columns of v, of which a warp holds o of 32 rows
 RESERVED_BYTES = 1024  # of shared memory, the system's, a block

@@ -66,7 +66,8 @@ def key_tile(sass: str, program: Program) -> Instructions:
 
     `other` counts both ways of a branch.
     """
-    products = program.attention.tile.qk_columns // 16 + program.attention.tile.block_n // 16
+    tile = program.attention.tile
+    products = tile.qk_columns // 16 + tile.block_n // 16 + program.holes.score.begins_by_product
     body = next(body for body in loops(sass) if body.count("HGMMA") == products)
     special, multiply = body.count("MUFU"), sum(map(body.count, _MULTIPLIES))
     return Instructions(special, multiply, len(body) - special - multiply)

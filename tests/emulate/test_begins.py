@@ -81,3 +81,23 @@ FAULT_CASES = {"have besides": "gates", "a range": "a table of two ranges"}  # b
 def test_faults(fault):
     of = next((case for word, case in FAULT_CASES.items() if word in fault), "a table of passed tiles")
     Call(*CASES[of]).find(FAULTS[fault])
+
+
+PLANE_FAULTS = {
+    "nobody waits for planes": ("    await_numbers();\n    take_turn", "    take_turn", "race"),
+    "planes are not told to the tensor cores": ("      ptx::async_proxy_fence();\n      __syncwarp();", "      __syncwarp();", "proxy"),
+    "rows that are no planes": ("ptx::store_shared(shared + NUMBERS + 4 * at, 0);", ";", "never written"),
+    "planes that are not swizzled": ("(4 * lane ^ plane << 4)", "4 * lane", None),
+    "the first plane alone": ("PLANES = 3", "PLANES = 1", None),
+    "left and right": ("ptx::bf16x2(left, right);\n            ptx::store", "ptx::bf16x2(right, left);\n            ptx::store", None),
+    "free before the product has read them": (
+        "    ptx::wgmma_wait<1>();\n    release(K_EMPTY, stage(step + 1));\n    if (final) queries_read();\n    take_bias(rows);\n",
+        "    take_bias(rows);\n    ptx::wgmma_wait<1>();\n    release(K_EMPTY, stage(step + 1));\n    if (final) queries_read();\n",
+        "race",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANE_FAULTS)
+def test_faults_of_planes(fault):
+    Call(*CASES["gates"]).find(PLANE_FAULTS[fault])

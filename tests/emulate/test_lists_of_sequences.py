@@ -132,9 +132,10 @@ def test_lists_may_be_among_the_tensors():
 def test_a_token_reads_the_keys_of_a_group_once(heads):
     """And blocks that share them are no more than the lists ask for, however long the cache is."""
     spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 16, "n": 64, "lists": "idx", "heads": heads}, cache="contiguous")
-    chosen = plan(spec, "sm_90a", demand=FEW)
+    demand = replace(FEW, strands=4)
+    chosen = plan(spec, "sm_90a", demand=demand)
     sizes = Sizes(batch=4, q_len=1, kv_len=1 << 17, heads=32, kv_heads=8, listed=32 * 64)
-    assert Demands(spec, chosen.arch).of(sizes) == FEW
+    assert Demands(spec, chosen.arch).of(sizes) == demand
     assert chosen.dealing.grouped == (heads == "hk")
     assert extent(chosen.shares, sizes) == 2
 
@@ -143,6 +144,6 @@ def test_a_tile_of_a_group_has_one_list():
     spec = Spec(head_dim=128, dtype="bfloat16", blocks={"m": 1, "n": 64, "lists": "idx", "heads": "hk"})
     demands, sizes = Demands(spec, plan(spec, "sm_90a").arch), Sizes(batch=1, q_len=9, kv_len=8192, heads=32, kv_heads=2)
     assert demands.of(sizes) == FEW
-    assert demands.of(replace(sizes, q_len=1, heads=8)) == FEW
+    assert demands.of(replace(sizes, q_len=1, heads=8)) == replace(FEW, strands=4)
     with pytest.raises(PlanError, match="lists are of 1 queries, of the 4 query heads of a key/value head: 4 rows, and a tile has 16, 32"):
         demands.of(replace(sizes, heads=8))

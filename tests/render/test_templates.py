@@ -175,7 +175,8 @@ def test_no_device_function_is_dead():
     specs = [Spec(head_dim=d, dtype="float16", score=score) for d in (64, 72, 256) for score in ("s", every_function)]
     texts = [render(plan(spec, "sm_80", copy_bytes)).text for spec in specs for copy_bytes in (0, 2, 4, 8)]
     bias = {"score": "s + bias[b, kv_idx]", "tensors": {"bias": {"shape": ["b", "kv_len"], "dtype": "float32"}}}
-    others = [Spec(head_dim=64, dtype="float32"), *(Spec(head_dim=64, dtype="float16", **said) for said in ({"mask": "kv_idx == 4"}, bias))]
+    said = {"mask": "kv_idx == 4"}, bias, {"score": "s - 0.1 * abs(q_idx - kv_idx)"}
+    others = [Spec(head_dim=64, dtype="float32"), *(Spec(head_dim=64, dtype="float16", **each) for each in said)]
     texts += [render(plan(spec, "sm_90a")).text for spec in others]
     called = set(re.findall(r"\bptx::(\w+)", "\n".join([*texts, *emitted().values()])))
     assert {name for file, items in vocabulary().items() if file != "division.cuh" for name in items} <= called

@@ -11,7 +11,7 @@ from flashgen.expr.holes.factors import finite
 from flashgen.expr.holes.hoist import Body, Hoist, Member
 from flashgen.expr.holes.leaving import LeavingHole, leaving
 from flashgen.expr.holes.loops import Together
-from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole
+from flashgen.expr.holes.parts import MaskHole, ScoreHole, WeightHole, told
 from flashgen.expr.holes.passes import Kernel, passed
 from flashgen.expr.holes.reach import Reach, reach
 from flashgen.expr.holes.reads import KeyReads, Read, key_reads
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from flashgen.expr.holes.backward import BackwardHoles
     from flashgen.spec import Spec
 
-MAX_TOLD = 1000  # characters of a score that are told
 BEGIN = Instructions(multiply=0.5, other=0.5)  # where the sum of an element begins: the same in both rows, computed and copied
-BROUGHT = Instructions(other=0.75)  # the same, where it is loaded
+LOADED = Instructions(other=0.75)  # the same, where it is loaded
 
 
 class Members(NamedTuple):
@@ -124,7 +123,7 @@ class Holes:
     @property
     def awaits_begins(self) -> bool:
         """True if numbers at which sums begin are awaited long before: where weights come with them, those before are still to be taken."""
-        return self.score.begin is not None and not self.brought_weight
+        return self.score.begins_in_registers and not self.brought_weight
 
     @property
     def weights(self) -> str:
@@ -214,7 +213,7 @@ def holes(
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    score = _score(hoist, parts, factor, _told(expressions.score, spec), chosen)
+    score = _score(hoist, parts, factor, told(expressions.score, spec), chosen)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, leaving(expressions, spec, Kernel(beside(way="fast"), hoist), backward))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
@@ -254,13 +253,6 @@ def _backward(spec: "Spec", rest: Node, kernel: Kernel, leaving: LeavingHole | N
     return backward_holes(spec, rest, kernel, leaving.back.gradients if leaving and leaving.back else ())
 
 
-def _told(score: Node, spec: "Spec") -> str:
-    """The score in the language: with constants folded, or where that is long, as the spec has it."""
-    text = show(score)
-    named = [f"{one.name} = {one.text}" for one in spec.let if len(text) > MAX_TOLD]
-    return text if len(text) <= MAX_TOLD else ", ".join((spec.score, *named))
-
-
 def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Rounding | None) -> ScoreHole:
     of_factor = hoist.text(factor, "factor", "log2 units of one unit of the score")
     body = None if parts.rest == S else hoist.body(parts.rest)
@@ -281,7 +273,8 @@ def _score(hoist: Hoist, parts: Score, factor: Node, text: str, rounding: Roundi
 
 def _begun(score: ScoreHole, found: Separation, factor: Node, binder: Callable[..., Binder], hoist: Hoist) -> ScoreHole:
     begin = begin_hole(found, factor, Kernel(binder(renamed=RENAMED[found.along]), hoist))
-    return replace(score, begin=begin, instructions=score.instructions + BROUGHT)
+    loaded = LOADED if found.along == "distances" else Instructions()
+    return replace(score, begin=begin, instructions=score.instructions + loaded)
 
 
 def _bias(hoist: Hoist, node: Node | None) -> str | None:

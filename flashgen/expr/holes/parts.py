@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Literal
 from flashgen.expr.holes.begins import Begin
 from flashgen.expr.holes.hoist import Body
 from flashgen.expr.language.instructions import Instructions
+from flashgen.expr.language.nodes import Node
+from flashgen.expr.language.text import show
 from flashgen.expr.prove.rounding import Rounding
 
 if TYPE_CHECKING:
     from flashgen.expr.holes.runs import Runs
+    from flashgen.spec import Spec
+
+MAX_TOLD = 1000  # characters of a score that are told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,16 @@ class ScoreHole:
         return "own_units" if self.body else "log2_units"
 
     @property
+    def begins_in_registers(self) -> bool:
+        """True if threads load where sums begin."""
+        return self.begin is not None and self.begin.along == "distances"
+
+    @property
+    def begins_by_product(self) -> bool:
+        """True if a product makes where sums begin."""
+        return self.begin is not None and self.begin.along == "keys"
+
+    @property
     def biased(self) -> bool:
         """True if all scores of a row may have something besides that differs from key tile to key tile."""
         return bool(self.row_bias or self.begin)
@@ -74,3 +89,10 @@ class MaskHole:
     listed: bool = False  # it holds besides that lists have the key, of which a kernel before has made bits
     hides: Literal["scores", "exponents"] = "scores"  # the template of what it hides in key tiles that test it
     columns: str = ""  # the same of all of a thread's columns in a row: a bit each; none where it is asked pair by pair
+
+
+def told(score: Node, spec: "Spec") -> str:
+    """The score in the language: with constants folded, or where that is long, as the spec has it."""
+    text = show(score)
+    named = [f"{one.name} = {one.text}" for one in spec.let if len(text) > MAX_TOLD]
+    return text if len(text) <= MAX_TOLD else ", ".join((spec.score, *named))

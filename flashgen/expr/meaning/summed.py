@@ -1,6 +1,7 @@
 """The gradients of tensors and params that are sums of numbers which come in any order, and those whose elements get one number a head."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flashgen.expr.language.nodes import V_IDX, Load, Name
@@ -23,6 +24,7 @@ def exact_sums(spec: "Spec") -> tuple[str, ...]:
     return tuple(one.name for one in spec.with_grad if one.name not in own)
 
 
+@lru_cache(64)
 def own_places(spec: "Spec") -> Mapping[str, tuple[str, ...]]:
     """The tensors of whose gradient an element gets one number from each head, each with the indices at which it is read: a name an axis,
     empty where the index is no name. So it is where all that read it read it at the query itself and at the key or the column itself.

@@ -39,6 +39,8 @@ def native_reasons(problem: Problem, draft: Draft) -> Iterator[tuple[str, str]]:
         yield "start", "what columns add to scores is where the sums of q.k begin: after the product nothing is added to an element"
     if holes.score.begin:
         yield "start", f"a warp brings {holes.score.begin.text}, once a key tile, to where the sums of q.k begin: an element adds nothing"
+    if holes.brought_weight and holes.weight:
+        yield "weight", f"a warp brings what keys count for, of {holes.weight.text}, once a key tile: an element multiplies"
     if holes.tile:
         yield "tensor", "each warp copies what a tensor holds at its rows and the keys of a tile to shared memory, two key tiles ahead"
     if holes.score.row_bias:

@@ -23,7 +23,7 @@ ACCUMULATORS = {1: 208, 2: 208, 3: 128}  # s, p and o a thread, beyond which pro
 SCORE_REGISTERS = 24  # that is needed besides for what is computed ahead of the product, or in between,
 READ_REGISTERS = 40  # that score or mask need which read tensors along the keys, besides what they read,
 HALF_REGISTERS = {1: 20, 2: 20, 3: 16}  # where rows read elements of 16 bits, by computing warpgroups,
-COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory,
+COLUMN_REGISTERS = 16  # where all rows read the same, ahead or from shared memory, or weights of keys alone,
 SLOT_REGISTERS = 8  # where a score takes special functions and q has two places: else softcap at head dim 64 spills
 LIST_REGISTERS = 12  # more where several are read and key tiles are those of a list, whose words are held
 GATHERED = 0.75  # more a key of the tile, where they read tensors anywhere: the compiler has many reads under way
@@ -223,7 +223,7 @@ def _smem(problem: Problem, tile: TilePlan, pipe: PipelinePlan, told: int) -> Sm
         ("K", "K", tile.block_n * tile.qk_stored * size, stages, 1024),
         ("V", "V", tile.block_n * tile.v_stored * size, stages, 1024),
         *([("O", "O", o, 1, 1024)] if pipe.output_place == "own" else []),
-        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 16)] if problem.holes.brought else []),
+        *([("numbers", "NUMBERS", number_bytes(problem.holes, tile), NUMBER_STAGES, 1024)] if problem.holes.brought else []),
         *([("tensor", "TENSOR", tile.block_m * read.row_bytes(tile.block_n), 2, 16)] if read else []),
     ]
     barriers = [(f"Q {state}", f"Q_{state.upper()}", pipe.query_stages) for state in ("full", "empty")]
@@ -241,7 +241,7 @@ def number_bytes(holes: Holes, tile: TilePlan) -> int:
     if begin is None:
         return of_lanes
     if begin.along == "keys":
-        return of_lanes + 4 * tile.block_n + 16
+        return up(of_lanes + up(tile.block_n, 64) * 32 + 16, 1024)
     return of_lanes + 2 * 4 * (up(tile.block_m + tile.block_n, 32) + 16) + 16
 
 
@@ -258,7 +258,7 @@ def _ahead(holes: Holes, groups: int) -> int:
         return READ_REGISTERS
     if rows:
         return HALF_REGISTERS[groups]
-    if holes.reads or holes.along.shared:
+    if holes.reads or holes.along.shared or (holes.brought_weight and not holes.score.begin):
         return COLUMN_REGISTERS
     return SCORE_REGISTERS if _computes(holes) or holes.mask.runs else 0
 
