@@ -122,7 +122,7 @@ class Demands:
 
     >>> from flashgen.arch import by_name
     >>> Demands(Spec(head_dim=128, dtype="bfloat16"), by_name("sm_90a")).of(Sizes(batch=1, q_len=1, kv_len=8192, heads=32, kv_heads=8))
-    Demand(shared=True, rows=16, together=False, strands=4, in_turn=False, cluster=8, alone=True, by_threads=False)
+    Demand(shared=True, rows=16, together=False, strands=4, in_turn=False, cluster=8, each=1, alone=True, by_threads=False)
     """
 
     def __init__(self, spec: Spec, arch: Arch):
