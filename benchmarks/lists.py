@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from attention_alone import alone
+
 import flashgen
 from flashgen.bench import DeviceClock
 from flashgen.bench.cases import rounded
-from flashgen.bench.kernels import alone
 from flashgen.bench.peers import to_torch
 from flashgen.bench.results import card_name, environment, kept_rows, save_json
 from flashgen.bench.timing import measure

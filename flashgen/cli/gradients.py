@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from flashgen.expr.tiles.ranges import EMPTY, FULL, PARTIAL
 from flashgen.interpret.backward import query_tiles
 from flashgen.plan import Program
 from flashgen.plan.geometry import Sizes, shape
+from flashgen.spec import Spec
 
 _BANDS = 256  # rows of the grid of tiles at a time, to bound memory
 
@@ -46,7 +47,7 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
     for kernel in separate:
         counts = count if program.dealing.listed else _counts(kernel.ranges, lengths, values)
         executed += _met(kernel.ranges, counts) * (2 * kernel.tile.qk_columns + kernel.tile.v_columns)
-    sizes = Sizes(batch=1, q_len=forward.q_len, kv_len=forward.kv_len, heads=heads, kv_heads=1)
+    sizes = _sizes(spec, Sizes(batch=1, q_len=forward.q_len, kv_len=forward.kv_len, heads=heads, kv_heads=1), values)
     rows, keys = heads * forward.q_len, forward.kv_len * 2 * (qk + v)
     of_rows = 2 * qk * program.dtype.bytes + 2 * v * program.out_dtype.bytes + (4 if spec.softmax.normalized else 0)
     return BackwardWork(
@@ -56,6 +57,12 @@ def measure_backward(program: Program, forward: Work, values: Mapping[str, Any])
         bytes=rows * of_rows + keys * program.dtype.bytes,
         memory=sum(math.prod(shape(scratch, sizes)) * by_name(scratch.dtype).bytes for scratch in program.scratch),
     )
+
+
+def _sizes(spec: Spec, sizes: Sizes, values: Mapping[str, Any]) -> Sizes:
+    """The sizes with the elements of tensors; an axis whose length nothing but an array tells counts as one entry."""
+    shapes = {t.name: np.shape(values[t.name]) if t.name in values else sizes.binding(t, 1).shape(t) for t in spec.tensors}
+    return replace(sizes, summed=tuple((name, math.prod(shape)) for name, shape in shapes.items()))
 
 
 def _counts(ranges: TileRanges, lengths: tuple[int, int], values: Mapping[str, Any]) -> list[int]:

@@ -114,8 +114,8 @@ def backward_candidates(spec: Spec, arch: str | Arch = "sm_90a", length: int = L
 
 @lru_cache(1024)
 def check_differentiable(spec: Spec, arch: Arch) -> None:
-    """Raises PlanError where no kernel of an architecture has the gradients of a spec. Plans nothing, and looks into no expression: some
-    microseconds, so that `compile` can ask."""
+    """Raises PlanError where no kernel of an architecture has the gradients of a spec. Plans nothing: some microseconds, so that `compile`
+    can ask, and more where gradients of tensors shall be the same bits in every run."""
     request = Request(spec, arch, 0, backward=True)
     _check(request)
     if all(strategy.serves(request) for strategy in reversed(BACKWARD_STRATEGIES)):  # that which serves most, and looks least, first

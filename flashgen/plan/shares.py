@@ -44,9 +44,7 @@ class Demand:
     in_turn: bool = False  # a warp takes them one after the other, where there is work for all warps of a card; else each has its own
     cluster: int = 1  # blocks that have so many strands each, and join them together
     each: int = 1  # strands that each of their warps takes, one after the other
-    alone: bool = (
-        False  # a multiprocessor has one block of a cluster, or few that take strands in turn: its memory is for tiles on their way
-    )
+    alone: bool = False  # a multiprocessor has one block of a cluster, or few of strands in turn: its memory is for tiles on their way
     by_threads: bool = False  # threads read what a tensor holds at their queries and keys: its rows cannot be copied 16 bytes at a time
 
     @property

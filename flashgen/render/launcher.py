@@ -17,8 +17,8 @@ from flashgen.render.header import ROLES, c_name
 from flashgen.render.source import Source
 from flashgen.spec.words import count as counted
 
-# Of an array of keys, where there is no key: nothing is read through its map.
 _OF_VALUES = ("v", "o", "o_raw", "do", "raw_do", "rounded_do", "dv")  # arrays with the columns of v
+# Of an array of keys, where there is no key: nothing is read through its map.
 _STAND_INS = {"k": "q", "v": "q", "dk": "dq", "dv": "dq", "embedded_k": "q", "embedded_dk": "dq"}
 
 

@@ -208,3 +208,15 @@ def test_the_plan_of_a_backward_says_in_which_order_dq_is_summed(flashgen, tmp_p
     (tmp_path / "plain.yaml").write_text(f"dtype: float16\nhead_dim: 64\nbackward: true\ndeterministic: {str(deterministic).lower()}\n")
     told = flashgen("explain", tmp_path / "plain.yaml", "--arch", arch, "--q-len", 256).out
     assert said in " ".join(told.split())
+
+
+def test_memory_of_sums_in_integers(flashgen, tmp_path):
+    """104 bytes an element of a tensor whose gradient has the same bits in every run, and no dq in float32."""
+    spec, memory = tmp_path / "sums.yaml", []
+    said = "head_dim: 64\ndtype: bfloat16\nbackward: true\nscore: s + t[h, kv_idx]\n"
+    said += "tensors: {t: {shape: [hq, kv_len], dtype: float32, grad: true}}\n"
+    for more in ("", "deterministic: true\n"):
+        spec.write_text(said + more)
+        found = json.loads(flashgen("explain", spec, "--json", "--q-len", 256, "--arch", "sm_80").out)
+        memory.append(found["backward"]["memory"])
+    assert memory[1] - memory[0] == 104 * 256 - 4 * 256 * 64

@@ -99,7 +99,8 @@ def test_any_backward(planned, data):
     arrays, values = call
     try:
         found = emulate_backward(program, render(program), arrays, values, seed=seed)
-    except CallError:  # deterministic, and a tensor over all pairs is shared by heads or sequences
-        assert spec.deterministic
+    except CallError as error:
+        if not spec.deterministic or "in any order" not in str(error):  # of a tensor over all pairs that heads or sequences share
+            raise
         reject()
     judge(spec, found, arrays, **values)

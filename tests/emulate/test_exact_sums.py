@@ -252,17 +252,19 @@ def test_elements_of_several_heads_or_sequences_are_refused():
     assert "exact_bias" not in {s.name for s in plan_backward(spec, "sm_90a").scratch}
     one, two = (Sizes(batch=batch, q_len=5, kv_len=7, heads=4, kv_heads=2) for batch in (1, 2))
     assert not counted(spec, one, {"bias": (4, 5, 7)}).summed
-    with pytest.raises(CallError, match="the gradient of bias is summed over b, of which this call has 2, in any order"):
+    with pytest.raises(CallError, match="the gradient of bias is summed over b, in any order: this call has 2, bias has 1"):
         counted(spec, two, {"bias": (4, 5, 7)})
-    with pytest.raises(CallError, match="summed over h, of which this call has 4"):
+    with pytest.raises(CallError, match="summed over h, in any order: this call has 4, bias has 1"):
         counted(spec, one, {"bias": (1, 5, 7)})
 
 
 def test_a_sum_takes_so_many_numbers():
     spec = spec_of({"score": f"s + {DISTANCE}"})
     sizes = Sizes(batch=1, q_len=2**20, kv_len=2**20, heads=1, kv_heads=1)
-    with pytest.raises(CallError, match=r"an element of t may get 1099511627776 numbers, a sum holds 549755813888: split the batch"):
+    with pytest.raises(CallError, match=r"element of the gradient of t may get 1099511627776 numbers, and a sum holds 549755813888"):
         counted(spec, sizes, {"t": (1, 5)})
+    keys = spec_of({"score": "s + keys[b, kv_idx]"})
+    assert counted(keys, sizes, {"keys": (1, 2**20)}).summed == (("keys", 2**20),)  # of as many as there are queries
 
 
 def test_the_plan_says_how():

@@ -3,6 +3,7 @@
 import math
 
 from flashgen.dtypes import by_name
+from flashgen.expr.meaning.summed import exact_sums
 from flashgen.plan.geometry import shape
 
 
@@ -31,4 +32,4 @@ def stated(program, sizes):
         found += 4 * main.head_shares * keys * (tile.qk_columns + tile.v_columns)  # dk and dv of each share in float32
     if spec.output or spec.out_dtype:
         found += 2 * (1 if packed else sizes.batch) * sizes.q_len * sizes.heads * spec.head_dim.v  # do as products take it
-    return found
+    return found + sum(104 * elements for name, elements in sizes.summed if name in exact_sums(spec))

@@ -213,13 +213,14 @@ def holes(
     start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
     parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
+    weight = weight_hole(expressions.weight, partial(beside, way=binder.way), hoist, shares_numbers)
     score = _score(hoist, parts, factor, told(expressions.score, spec), chosen)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, leaving(expressions, spec, Kernel(beside(way="fast"), hoist), backward))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers, shares_tiles and not start)
     return Holes(
-        score=replace(score, weight=weight_hole(expressions.weight, partial(beside, way=binder.way), hoist, shares_numbers)),
+        score=replace(score, weight=weight),
         mask=_mask(expressions, keep, hoist),
         along=along,
         requires=_once(*expressions.requires, *parts.requires(usual), *finite((factor, *hoist.factors), expressions.scale, spec)),

@@ -44,7 +44,8 @@ def bounds(spec: "Spec", q: Array, k: Array, v: Array, **values: Any) -> dict[st
     """
     q, k, v = heads_first(spec, q, k, v, values)
     shapes = {name: (2, *q.shape[:-1], v.shape[-1]) if row.like_o else (2, *q.shape[:-1]) for name, row in OUTPUTS.items()}
-    found = {name: np.full(shape, OUTPUTS[name].empty) for name, shape in shapes.items()}
+    empty = {name: OUTPUTS[name].empty if spec.softmax.normalized else 0.0 for name in shapes}  # of rows that no sequence has
+    found = {name: np.full(shape, empty[name]) for name, shape in shapes.items()}
     for rows in rows_of(spec, q, k, v, values):
         unknown, sink = _unknown(spec, rows, *_doubts(spec, rows, q, k))
         of_rows = _of_softmax(rows, unknown, sink) if spec.softmax.normalized else _of_scores(rows, unknown)

@@ -34,20 +34,24 @@ def own_places(spec: "Spec") -> Mapping[str, tuple[str, ...]]:
     >>> own_places(Spec(head_dim=64, dtype="float16", score="s + bias[h, q_idx, kv_idx]", tensors=bias, backward=True))
     {'bias': ('h', 'q_idx', 'kv_idx')}
     """
+    own, shapes = dict[str, tuple[str, ...]](), {tensor.name: tensor.shape for tensor in spec.tensors}
+    for name, at in places(spec).items():
+        if len(at) == 1 and "q_idx" in at[0] and (_at_keys(spec, at[0]) or _at_columns(spec, shapes[name], at[0])):
+            own[name] = at[0]
+    return own
+
+
+@lru_cache(64)
+def places(spec: "Spec") -> Mapping[str, tuple[tuple[str, ...], ...]]:
+    """The indices of each read of each tensor that has a gradient: a name an axis, empty where the index is no name."""
     if not spec.with_grad:
         return {}
     from flashgen.expr.meaning.gradient import derivatives  # which no forward needs
 
     found = derivatives(spec)
-    reads = {*found.score, *found.sink, *found.scale, *found.weight, *found.output}
-    own = dict[str, tuple[str, ...]]()
-    for tensor in spec.tensors:
-        at = [by.indices for by in reads if isinstance(by, Load) and by.tensor == tensor.name]
-        if tensor.grad and len(at) == 1:
-            indices = tuple(index.name if isinstance(index, Name) else "" for index in at[0])
-            if "q_idx" in indices and (_at_keys(spec, indices) or _at_columns(spec, tensor.shape, indices)):
-                own[tensor.name] = indices
-    return own
+    reads = [by for by in {*found.score, *found.sink, *found.scale, *found.weight, *found.output} if isinstance(by, Load)]
+    named = {by: tuple(index.name if isinstance(index, Name) else "" for index in by.indices) for by in reads}
+    return {t.name: tuple(named[by] for by in reads if by.tensor == t.name) for t in spec.tensors if t.grad}
 
 
 def _at_keys(spec: "Spec", indices: tuple[str, ...]) -> bool:

@@ -202,6 +202,7 @@ def _draft(problem: Problem, block: tuple[int, int], *, warps: int, stages: int,
     q_bytes, k_bytes, v_bytes = block_m * max(qk, v) * size, block_n * qk * size, block_n * v * size
     pieces = [("Q", "Q", q_bytes, 1, 128), ("K", "K", k_bytes, stages, 128), ("V", "V", v_bytes, stages, 128)]
     asked = problem.request.demand
+    assert asked.each == 1 or not problem.seen.listed, "who takes several strands finds their keys by ranges"
     strands = asked.strands * asked.cluster if asked.in_turn else asked.strands
     workers = WorkersPlan(
         warps, strands=strands, in_turn=asked.in_turn, in_cluster=asked.cluster > 1 and not asked.in_turn, each=asked.each

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flashgen.errors import CallError, PlanError
-from flashgen.expr.meaning.summed import exact_sums, own_places
+from flashgen.expr.meaning.summed import exact_sums, own_places, places
 from flashgen.plan.elements import Elements
 from flashgen.plan.geometry import Sizes
 from flashgen.plan.kernel import Grid, Kernel
@@ -78,10 +78,19 @@ def counted(spec: Spec, sizes: Sizes, shapes: Mapping[str, tuple[int, ...]]) -> 
     for name, indices in own_places(spec).items():
         _check_own(spec, sizes, name, indices, shapes[name])
     names = exact_sums(spec)
-    pairs = 1 if spec.geometry.packed else sizes.batch * sizes.heads * sizes.q_len * max(sizes.kv_len, spec.head_dim.v)
-    if names and pairs > 2**CARRIES:
-        raise CallError(f"deterministic: true: an element of {names[0]} may get {pairs} numbers, a sum holds {2**CARRIES}: split the batch")
+    for name in names:
+        if not spec.geometry.packed and (most := _numbers(spec, name, sizes)) > 2**CARRIES:
+            what = f"deterministic: true: an element of the gradient of {name} may get {most} numbers, and a sum holds {2**CARRIES}"
+            raise CallError(f"{what}. Call with fewer sequences or heads at a time, and add the gradients up")
     return replace(sizes, summed=tuple((name, math.prod(shapes[name])) for name in names if name in shapes))
+
+
+def _numbers(spec: Spec, name: str, sizes: Sizes) -> int:
+    """The numbers that one element may get, at most: one from each pair of a query and a key, or a column, that may read it."""
+    pairs = sizes.batch * sizes.heads * sizes.q_len * max(sizes.kv_len, spec.head_dim.v)
+    alone = ("b", "h", "q_idx", "kv_idx")  # where these are indices, pairs with others read other elements
+    found = [pairs // math.prod(sizes.count(index) for index in {*at} if index in alone) for at in places(spec).get(name) or ((),)]
+    return sum(found)
 
 
 def _check_own(spec: Spec, sizes: Sizes, name: str, indices: tuple[str, ...], shape: tuple[int, ...]) -> None:
@@ -94,5 +103,6 @@ def _check_own(spec: Spec, sizes: Sizes, name: str, indices: tuple[str, ...], sh
     whole = [("b", batch, sizes.batch), ("h", heads, sizes.heads), ("q_idx", given["q_idx"], sizes.q_len)]
     for index, has, extent in (*whole, ("kv_idx", given.get("kv_idx", sizes.kv_len), sizes.kv_len)):
         if has != extent:
-            what = f"deterministic: true: the gradient of {name} is summed over {index}, of which this call has {extent}, in any order"
+            what = f"deterministic: true: the gradient of {name} is summed over {index}, in any order"
+            what = f"{what}: this call has {extent}, {name} has {has}"
             raise CallError(f"{what}. Give {name} an axis for {index} with all of them, and sum its gradient afterwards")

@@ -29,13 +29,7 @@ def rounded_do(spec: Spec, parts: Parts) -> Parts:
     arguments = (
         Argument("given_do", f"const {spec.out_element.cuda}*", "pointer", "do", comment="the gradient of o as a call gives it"),
         Argument("given_do_strides", strides(spec, "do"), "strides", "do"),
-        Argument(
-            "rounded_do",
-            f"{spec.element.cuda}*",
-            "pointer",
-            "rounded_do",
-            comment=rounded,
-        ),
+        Argument("rounded_do", f"{spec.element.cuda}*", "pointer", "rounded_do", comment=rounded),
     )
     scratch = Scratch("rounded_do", spec.dtype, (*tokens(spec, "q_len"), "heads", spec.head_dim.v))
     found = replace(parts, arguments=tuple(replace(a, of="rounded_do", comment="") if a.of == "do" else a for a in parts.arguments))
