@@ -206,21 +206,20 @@ def holes(
     """
     chosen = rounding(expressions, spec, tanh)
     scale, usual = positive_scale(expressions.scale, Signs(positive(spec.params)))
-    bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group")
-    binder = bound(way=chosen.way if chosen else "short", ahead=not backward)
+    bound = partial(Binder, spec, scale, heads_by_row=rows == "rows_of_group", way=chosen.way if chosen else "short")
     hoist = Hoist(Integers(of_kernel, intervals(spec.params, *expressions.parts.values())), lanes=spec.native, together=not backward)
-    kernel, beside = Kernel(binder, hoist), partial(bound, ahead=False)
-    start = begun(expressions.score, spec, Kernel(beside(way=binder.way), hoist)) if shares_numbers else None
-    parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, binder.signs, separate)
+    kernel, beside = Kernel(bound(ahead=not backward), hoist), partial(bound, ahead=False)
+    start = begun(expressions.score, spec, Kernel(beside(), hoist)) if shares_numbers else None
+    parts = start[0] if start else separated(passed(expressions.score, "score", kernel), spec, kernel.binder.signs, separate)
     factor = call("*", parts.factor, Const(LOG2_E, "float")) if spec.softmax.normalized else ONE
-    weight = weight_hole(expressions.weight, partial(beside, way=binder.way), hoist, shares_numbers)
-    score = _score(hoist, parts, factor, told(expressions.score, spec), chosen)
+    weight = weight_hole(expressions.weight, beside, hoist, shares_numbers)
+    score = replace(_score(hoist, parts, factor, told(expressions.score, spec), chosen), weight=weight)
     score = _begun(score, start[1], parts.factor, partial(beside, way="fast"), hoist) if start else score
     outputs = _outputs(expressions, spec, parts, kernel, leaving(expressions, spec, Kernel(beside(way="fast"), hoist), backward))
     keep = hoist.body(passed(expressions.mask, "mask", kernel))
     along = key_reads(kernel, keep, shares_numbers, shares_tiles and not start)
     return Holes(
-        score=replace(score, weight=weight),
+        score=score,
         mask=_mask(expressions, keep, hoist),
         along=along,
         requires=_once(*expressions.requires, *parts.requires(usual), *finite((factor, *hoist.factors), expressions.scale, spec)),
