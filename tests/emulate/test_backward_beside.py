@@ -74,7 +74,7 @@ def of_few_places(program):
 
 @pytest.mark.parametrize("shape", [(1, 5, 5, 150, 200), (2, 6, 3, 100, 300)])
 def test_places_of_sums_are_taken_again(shape):
-    """And there is no more memory for them."""
+    """Memory is allocated for the places that are used, and no more."""
     spec, program = planned({"head_dim": 64})
     fewer = [replace(x, shape=(2, *x.shape[1:])) if x.name == "dq_sum" else x for x in program.scratch]
     program, arrays = replace(program, scratch=tuple(fewer)), given(spec, *shape)
